@@ -13,9 +13,9 @@ test: .venv/.ok
 # Kills and faults at every point: minutes that a change seldom needs, and a release does.
 soak: .venv/.ok
 	$(BIN)/python -m pytest -n auto -m soak
-	$(BIN)/python -m pytest -n auto --hypothesis-profile=random $$(grep -l hypothesis tests/test_*.py)
+	$(BIN)/python -m pytest -n auto --hypothesis-profile=random $$(grep -l hypothesis -r tests --include=test_*.py)
 
-# The laws that need no server and no process of their own, on SQLite alone: tests/quick_tests.py chooses them.
+# The laws that need no server and no process of their own, on SQLite alone: tests/support/quick.py chooses them.
 quick: .venv/.ok
 	$(BIN)/python -m pytest -n auto -m quick
 

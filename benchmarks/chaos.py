@@ -17,11 +17,7 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.store_loading import postgresql
-
-TESTS = Path(__file__).parents[1] / "tests"
-sys.path.insert(0, str(TESTS))  # the test-bed is that of the tests
-
-from chaos import FIRST, Tally, nights_from, run  # noqa: E402
+from tests.support.chaos.nights import FIRST, Tally, nights_from, run
 
 DISK = "size=256m"
 PRIVATE = ["unshare", "--mount", "--propagation", "private"]

@@ -18,12 +18,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # read once, at import: a fork may have no threads before it
 
 from benchmarks.store_loading import postgresql
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the test-bed is that of the tests
-
-from fault_runs import Bench
-from fault_trials import Blow, Tally, Trials
-from fault_works import WORKS
+from tests.support.faults.runs import Bench
+from tests.support.faults.trials import Blow, Tally, Trials
+from tests.support.faults.works import WORKS
 
 HEAD = f"{'work':28} {'engine':10} {'points':>6} {'faults':>6} {'rows lost':>9} {'rows more':>9} "
 HEAD += f"{'other weights':>13} {'other files':>11} {'leftovers':>9} {'s':>6}"

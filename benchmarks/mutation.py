@@ -30,37 +30,41 @@ class Trial:
 
 
 def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> Trial:
-    room = module.split("/", maxsplit=1)[0]
-    return Trial(f"{module}.py", tuple(f"tests/test_{room}_{name}.py" for name in tests.split()), left_out)
+    named = (name.split("/") for name in tests.split())
+    return Trial(f"{module}.py", tuple(f"tests/{room}/test_{name}.py" for room, name in named), left_out)
 
 
 TRIALS = (
     _trial(
-        "dtml/evaluation/metrics", "metrics calibration scoreboard report", left_out="95_percent fresh_days needs_no"
+        "dtml/evaluation/metrics",
+        "models/metrics models/calibration models/scoreboard pages/night_page",
+        left_out="95_percent fresh_days needs_no",
     ),
     _trial(
         "dtml/evaluation/calibration",
-        "calibration calibration_exact",
+        "models/calibration models/calibration_exact",
         "fresh_days needs_no days_coverage better_on_days",
     ),
-    _trial("dtml/evaluation/calibration_curve", "calibration calibration_exact"),
-    _trial("dtml/prices/returns", "windows features"),
-    _trial("dtml/backtest/portfolio", "portfolio portfolio_edges"),
-    _trial("dtml/features", "features"),
-    _trial("dtml/windows", "windows features"),
-    _trial("db/rows/markets", "prices writes"),
-    _trial("db/rows/prices", "prices writes"),
-    _trial("db/rows/predictions", "predictions evidence writes"),
-    _trial("db/rows/nights", "nights writes"),
-    _trial("db/connection/differences", "prices predictions benchmarks writes"),
-    _trial("db/connection/bulk", "prices predictions writes", left_out="processes"),  # its COPY is PostgreSQL's
-    _trial("db/rows/calibration", "evidence backtests"),
-    _trial("db/rows/attention", "evidence"),
-    _trial("db/rows/backtests", "backtests"),
-    _trial("db/rows/benchmarks", "benchmarks"),
-    _trial("db/rows/translations", "translations"),
-    _trial("db/rows/translation_queue", "translation_queue translation_queue_rows"),
-    _trial("db/rows/fetches", "service"),
+    _trial("dtml/evaluation/calibration_curve", "models/calibration models/calibration_exact"),
+    _trial("dtml/prices/returns", "models/windows models/features"),
+    _trial("dtml/backtest/portfolio", "backtests/portfolio backtests/portfolio_edges"),
+    _trial("dtml/features", "models/features"),
+    _trial("dtml/windows", "models/windows models/features"),
+    _trial("db/rows/markets", "stores/price_rows stores/writes"),
+    _trial("db/rows/prices", "stores/price_rows stores/writes"),
+    _trial("db/rows/predictions", "stores/prediction_rows stores/evidence_rows stores/writes"),
+    _trial("db/rows/nights", "stores/night_rows stores/writes"),
+    _trial("db/connection/differences", "stores/price_rows stores/prediction_rows stores/benchmark_rows stores/writes"),
+    _trial(
+        "db/connection/bulk", "stores/price_rows stores/prediction_rows stores/writes", left_out="processes"
+    ),  # its COPY is PostgreSQL's
+    _trial("db/rows/calibration", "stores/evidence_rows stores/backtest_rows"),
+    _trial("db/rows/attention", "stores/evidence_rows"),
+    _trial("db/rows/backtests", "stores/backtest_rows"),
+    _trial("db/rows/benchmarks", "stores/benchmark_rows"),
+    _trial("db/rows/translations", "stores/translation_rows"),
+    _trial("db/rows/translation_queue", "stores/translation_queue stores/translation_queue_rows"),
+    _trial("db/rows/fetches", "stores/service_rows"),
 )
 
 

@@ -18,15 +18,15 @@ from zlib import crc32
 
 import pytest
 from hypothesis import settings
-from made_backtests import run_request  # noqa: F401 - a fixture that every test can ask for
-from made_commands import command, served  # noqa: F401 - as above
-from made_nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
-from postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
-from prefect_server import IS_WORKER, prefect_server, remove_tables
-from quick_tests import asks_for_training, is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade
+from tests.support.backtest_market import run_request  # noqa: F401 - a fixture that every test can ask for
+from tests.support.commands import command, served  # noqa: F401 - as above
+from tests.support.nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
+from tests.support.postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
+from tests.support.prefect_server import IS_WORKER, prefect_server, remove_tables
+from tests.support.quick import asks_for_training, is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
 
 ENGINES = ["sqlite", "postgresql"]
 
@@ -37,16 +37,7 @@ settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("house")
 
 # A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
-LONG = (
-    "flows_yahoo",
-    "flows_cli",
-    "flows_backtest_workers",
-    "flows_serve",
-    "flows_chaos",
-    "faults",
-    "secrets",
-    "flows_backtest",
-)
+LONG = ("yahoo_nights", "command", "backtest_workers", "serve", "chaos", "faults", "secrets", "backtest")
 
 # Of these tests `make test` runs the case that is named, which holds the law; `make soak` runs the others.
 ONE_CASE = {

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from db.engine import open_engine
 from flows.dashboard.app import dashboard, link
 from flows.settings import reports_folder
-from tests.made_browser import browser, served
+from tests.support.browser import browser, served
 
 HEIGHT = 1000
 ASKED = "select target, predictor, running_mcc from daily_score where market = '{market}' and protocol = 'all'"

@@ -1,0 +1,331 @@
+"""A backtest is the nights it stands for; whatever interrupts it, the rows are the same."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from db.admin.copying import table_counts
+from db.engine import reading, transaction
+from db.rows import attention, backtests, prices
+from db.rows import predictions as stored_predictions
+from db.rows import runs as stored_runs
+from dtml.errors import DtmlError, UsageError
+from dtml.prices.sessions import previous_session, sessions_between
+from dtml.training import fit
+from flows.backtest import folds as backtest_module
+from flows.backtest.folds import Backtest, Job, jobs_of, one_by_one, run_fold, run_seed
+from flows.backtest.results import Result, run_backtest
+from flows.nightly.context import RunRequest, stored_bars
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
+from tests.support.commands import Command
+from tests.support.nights import BARS, FrameSource
+
+pytestmark = pytest.mark.slow
+
+
+def predictions(backtest: Backtest) -> pd.DataFrame:
+    with reading(backtest.context.engine) as conn:
+        folds = backtests.backtest_folds(conn, backtest.id)
+        parts = [
+            stored_predictions.predictions(conn, backtest.context.name, run_id=run_id) for run_id in folds["run_id"]
+        ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def everything(backtest: Backtest) -> dict[str, pd.DataFrame]:
+    """All rows that a backtest leaves, but for the moments at which they were written."""
+    with reading(backtest.context.engine) as conn:
+        tables = {
+            "folds": backtests.backtest_folds(conn, backtest.id),
+            "scores": backtests.backtest_scores(conn, backtest.id),
+            "returns": backtests.backtest_returns(conn, backtest.id),
+            "portfolios": backtests.backtest_portfolios(conn, backtest.id),
+        }
+    return tables | {"predictions": predictions(backtest).drop(columns="made_at")}
+
+
+def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame]) -> None:
+    for name, frame in expected.items():
+        pd.testing.assert_frame_equal(
+            found[name].drop(columns="seconds", errors="ignore"),
+            frame.drop(columns="seconds", errors="ignore"),
+            check_exact=True,
+            obj=name,
+        )
+
+
+@pytest.mark.parametrize(
+    ("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True
+)
+def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request: RunRequest) -> None:
+    backtest = backtest_of(run_request)
+    run_backtest(backtest)
+    context = context_of(run_request)
+    for day in sessions_between("XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)):
+        run_night(context, day.date())
+    with reading(context.engine) as conn:
+        nightly = stored_predictions.prediction_history(conn, market=context.name)
+        runs = stored_runs.runs(conn, context.name)
+    assert runs["kind"].tolist().count("nightly") == runs["kind"].tolist().count("backtest") == 3
+    columns = ["as_of", "target", "symbol", "probability", "probability_std"]
+    nights = nightly[columns].sort_values(["target", "symbol"], ignore_index=True)
+    found = predictions(backtest)[columns].sort_values(["target", "symbol"], ignore_index=True)
+    pd.testing.assert_frame_equal(found, nights, check_exact=True)
+    assert found["target"].nunique() == 16
+
+
+def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunRequest) -> None:
+    backtest = backtest_of(run_request)
+    result = run_backtest(backtest)
+    made = predictions(backtest)
+    gone, come = made[made["symbol"] == "F02B"], made[made["symbol"] == "F03A"]
+    assert come["as_of"].min() == pd.Timestamp("2024-03-11")
+    asked = sessions_between("XNYS", date(2024, 3, 1), previous_session("XNYS", LAST))
+    assert list(gone["as_of"]) == [day for day in asked if not date(2024, 3, 13) <= day.date() < date(2024, 3, 20)]
+    days = sessions_between("XNYS", FIRST, LAST)
+    absent = int(((days >= "2024-03-13") & (days < "2024-03-20")).sum() + (days < "2024-03-11").sum())
+    assert result.row["constituent_days"] == 9 * len(days) - absent
+    assert result.row["without_price"] == 0
+    assert not result.row["list_is_snapshot"]
+
+
+def test_a_rerun_adds_no_row_and_trains_nothing(run_request: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_backtest(backtest_of(run_request))
+    with reading(backtest_of(run_request).context.engine) as conn:
+        before = table_counts(conn)
+    monkeypatch.setattr(backtest_module, "fit_model", None)
+    page = first.page.read_text()
+    first.page.unlink()
+    again = run_backtest(backtest_of(run_request))
+    with reading(backtest_of(run_request).context.engine) as conn:
+        assert table_counts(conn) == before
+    assert again.row == first.row
+    assert again.page.read_text() == page
+
+
+def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunRequest, tmp_path: Path) -> None:
+    backtest = backtest_of(run_request)
+    trained: list[int] = []
+
+    def cut_short(jobs: Sequence[Job]) -> Iterator[Path]:
+        yield run_fold(jobs[0])
+        run_fold(jobs[1])  # done, and not yet stored
+        raise KeyboardInterrupt
+
+    def counted(jobs: Sequence[Job]) -> Iterator[Path]:
+        for job in jobs:
+            trained.extend([] if job.card.exists() else [job.fold.number])
+            yield run_fold(job)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_backtest(backtest, cut_short)
+    run_backtest(backtest, counted)
+    assert trained == [3]
+    interrupted = everything(backtest)
+    with backtest.context.engine.begin() as conn:
+        for table in (
+            "backtest_score",
+            "backtest_return",
+            "backtest_portfolio",
+            "backtest_fold",
+            "backtest",
+            *("attention_weight", "abstention_count", "calibration_bin", "abstention_band", "rule_direction"),
+            "prediction",
+            "run",
+        ):
+            conn.exec_driver_sql(f"delete from {table}")
+    run_backtest(backtest)
+    assert_same(everything(backtest), interrupted)
+
+
+def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
+    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = BARS.pivot(index="session", columns="symbol", values="adj_close")
+    rises = wide.pct_change(fill_method=None).shift(-1) > 0
+    coin = np.random.default_rng(6)  # a 95 % interval: one seed in twenty fails
+
+    def told(made: pd.DataFrame) -> pd.DataFrame:
+        rose = [rises.loc[row.as_of, row.symbol] for row in made.itertuples()]
+        return made.assign(probability=np.where(rose, 0.9, 0.1))
+
+    def tossed(made: pd.DataFrame) -> pd.DataFrame:
+        return made.assign(probability=coin.random(len(made)))
+
+    honest = backtest_module.predict_night
+    long = {"first": date(2024, 2, 1), "last": date(2024, 5, 20), "retrain_every": 80}
+
+    def run(change: Callable[[pd.DataFrame], pd.DataFrame], run_request: RunRequest) -> Result:
+        monkeypatch.setattr(backtest_module, "predict_night", lambda *asked: change(honest(*asked)))
+        return run_backtest(backtest_of(run_request, **long))
+
+    oracle, luck = run(told, run_request), run(tossed, replace(run_request, overrides={"epochs": 1}))
+    whole = oracle.scores[(oracle.scores["slice"] != "symbol") & (oracle.scores["predictor"] == "dtml")]
+    assert (whole[["acc", "mcc"]] == 1).all(axis=None)
+    portfolios = oracle.portfolios.set_index("portfolio")
+    assert portfolios.loc["long, close, no costs (the paper's)", "hit_rate"] > 0.9
+    assert portfolios.loc["long, close, no costs (the paper's)", "sharpe_low"] > portfolios.loc["index", "sharpe"]
+    (guess,) = luck.scores[
+        (luck.scores["slice"] == "all") & (luck.scores["protocol"] == "all") & (luck.scores["predictor"] == "dtml")
+    ].to_dict("records")
+    assert guess["mcc_low"] < 0 < guess["mcc_high"]
+    assert guess["acc_low"] < 0.5 < guess["acc_high"]
+    assert guess["n"] == len(predictions(backtest_of(run_request, **long)))
+
+
+def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(run_request: RunRequest) -> None:
+    lost = date(2024, 3, 6)
+    backtest = backtest_of(run_request)
+    with backtest.context.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "delete from price where session = '2024-03-06' and instrument_id in "
+            "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
+        )
+    result = run_backtest(backtest)
+    made = predictions(backtest)
+    assert lost not in set(made["as_of"].dt.date)
+    assert date(2024, 3, 5) in set(made["as_of"].dt.date)
+    refused = result.folds["refused"].iloc[0]
+    assert list(refused) == ["2024-03-06", "2024-03-07", "2024-03-08"]  # a window holds three sessions
+    assert "3 of 8 constituents have no good bar" in refused["2024-03-06"]
+    assert refused["2024-03-07"] == "5 of 8 constituents can be predicted"
+
+
+def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> None:
+    warm = replace(run_request, overrides={"warm_start": True})
+    cold, started = run_backtest(backtest_of(run_request)), run_backtest(backtest_of(warm))
+    with reading(backtest_of(run_request).context.engine) as conn:
+        first = [stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]]
+        then = [stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in started.folds["run_id"]]
+    assert first[0] == then[0]
+    assert first[1] != then[1]
+
+
+def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> None:
+    backtest = backtest_of(run_request)
+    run_backtest(backtest)
+    run_backtest(backtest, attention_on=[date(2024, 3, 6)])  # done before: the models are there
+    with reading(backtest.context.engine) as conn:
+        run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
+        seen = attention.attention(conn, run_id, date(2024, 3, 6))
+        assert attention.attention(conn, run_id, date(2024, 3, 7)).empty
+    np.testing.assert_allclose(seen.groupby("symbol")["weight"].sum(), 1, atol=1e-5)
+    assert seen["symbol"].nunique() == 8
+    with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is no session"):
+        run_backtest(backtest, attention_on=[date(2024, 3, 9)])
+    with pytest.raises(UsageError, match=r"lies outside 2024-03-04 \.\. 2024-03-25"):
+        run_backtest(backtest, attention_on=[date(2024, 4, 1)])
+
+
+def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
+    with pytest.raises(UsageError, match="up to 2024-05-31; a backtest to 2024-06-20"):
+        backtest_of(run_request, last=date(2024, 6, 20))
+    with pytest.raises(UsageError, match="lies after"):
+        backtest_of(run_request, first=date(2024, 4, 1))
+    with pytest.raises(UsageError, match=r"no session lies in 2024-03-30 \.\. 2024-03-31"):
+        backtest_of(run_request, first=date(2024, 3, 30), last=date(2024, 3, 31))
+
+
+def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(run_request: RunRequest) -> None:
+    context = context_of(run_request)
+    later = date(2024, 12, 30)  # more sessions after the last stored one than a training reads
+    fetch_bars(context, later)
+    bars, _ = stored_bars(context, FIRST, later)
+    assert sorted(bars["session"].unique()) == list(sessions_between("XNYS", FIRST, later))
+
+
+def test_what_a_backtest_does_not_read_does_not_make_it_another(run_request: RunRequest) -> None:
+    first = run_backtest(backtest_of(run_request))
+    fetch_bars(context_of(run_request), date(2024, 7, 31))
+    fetch_bars(context_of(run_request), date(2024, 1, 3))  # earlier history than it trains on
+    assert backtest_of(run_request).id == first.row["id"]
+
+
+def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_beside_the_first(
+    run_request: RunRequest,
+) -> None:
+    first = run_backtest(backtest_of(run_request))
+    scrambled = BARS.copy()
+    restated = (scrambled["symbol"] == "L01") & (scrambled["session"] == pd.Timestamp("2024-03-06"))
+    scrambled.loc[restated, ["high", "close", "adj_close"]] *= 1.02
+    context = replace(context_of(run_request), source=FrameSource(scrambled))
+    with transaction(context.engine) as conn:
+        prices.append_prices(conn, context.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC))
+    second = run_backtest(backtest_of(run_request))
+    assert second.row["id"] != first.row["id"]
+    assert second.folds["run_id"].iloc[0] != first.folds["run_id"].iloc[0]
+    with reading(context.engine) as conn:
+        hashes = [stored_runs.run(conn, each.folds["run_id"].iloc[0])["checkpoint_hash"] for each in (first, second)]
+    assert hashes[0] == hashes[1]
+
+
+def test_a_second_process_at_the_same_backtest_is_turned_away(run_request: RunRequest) -> None:
+    backtest = backtest_of(run_request)
+
+    def meanwhile(jobs: Sequence[Job]) -> Iterator[Path]:
+        with pytest.raises(DtmlError, match="another process is at the backtest"):
+            run_backtest(backtest_of(run_request))
+        yield from one_by_one(jobs)
+
+    run_backtest(backtest, meanwhile)
+
+
+def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: RunRequest) -> None:
+    backtest = backtest_of(run_request)
+    with backtest.context.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "delete from price where session >= '2024-03-01' and instrument_id in "
+            "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
+        )
+    with pytest.raises(DtmlError, match="every one of 16 nights was refused, such as: 3 of 8 constituents"):
+        run_backtest(backtest_of(run_request))
+
+
+def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(run_request: RunRequest) -> None:
+    with pytest.raises(UsageError, match="max_weight must be above 0"):
+        backtest_of(run_request, max_weight=2.0)
+
+
+SPAN = ("backtest", "kdd17", "--from", str(FIRST), "--to", str(LAST))
+
+
+def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(command: Command) -> None:
+    code, _, complaint = command(*SPAN)
+    assert code == 2
+    assert "nothing of kdd17 is stored: say where its prices come from: --source yahoo" in complaint
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["--cluster nonsense", "--cluster tcp://host", "--workers 2 --cluster tcp://host:1", "--workers 2 --warm-start"],
+)
+def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, command: Command) -> None:
+    code, _, complaint = command(*SPAN, *where.split())
+    assert code == 2
+    assert complaint.startswith(("error: --cluster", "error: --workers", "error: --warm-start"))
+
+
+def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
+    run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trains(*_: object) -> None:
+        raise AssertionError("a step of a seed that was trained")
+
+    backtest = backtest_of(run_request)
+    (job, *_) = jobs_of(backtest)
+    seeds = backtest.context.experiment.seeds
+    assert seeds > 1
+    whole = pd.read_parquet(run_fold(job).with_suffix(".parquet"))
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "anew"))
+    anew = replace(job, folder=tmp_path / "anew" / "backtest")
+    for seed in reversed(range(seeds)):
+        run_seed(anew, seed)
+    monkeypatch.setattr(fit, "_step", trains)
+    pd.testing.assert_frame_equal(pd.read_parquet(run_fold(anew).with_suffix(".parquet")), whole, check_exact=True)

@@ -1,0 +1,85 @@
+"""The examples of the page on own code, whole, and the notebook of a first analysis."""
+
+import json
+import re
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from benchmarks.notebook import notebook_of
+from dtml.markets import load_market, load_market_file
+from dtml.own.admission import admit, past_of
+from dtml.own.code import OwnCode, load
+from dtml.own.process import Asked
+from dtml.sources import simulated
+from tests.support.nights import SIMULATED
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "dtml" / "own" / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+FILES = {block.split("\n")[0][2:]: block for block in BLOCKS if block.startswith("# ")}
+MARKET = load_market("simulated").with_symbols(SIMULATED.market.symbols)
+
+
+@pytest.fixture
+def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every file of the page, and a smaller simulated market."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (home,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (tmp_path / "home.toml").write_text(home)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(simulated.SimulatedSource, "market", SIMULATED.market, raising=False)
+    monkeypatch.setattr(
+        simulated.SimulatedSource.__init__, "__defaults__", ("XNYS", "SIMX", SIMULATED.market, "simulated")
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mine.py", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fifty.py", "pairs.py", "windows.py"))],
+)
+def test_every_file_of_the_page_is_admitted(name: str) -> None:
+    past = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
+    found = admit(Asked(OwnCode(name, FILES[name])), past, "next_close")
+    assert [each["detail"] for each in found if not each["passed"]] == []
+    assert found[-1]["what"] == "MODEL"
+
+
+def test_fifty_features_and_boosting_take_at_most_forty_lines() -> None:
+    assert len(load(OwnCode("fifty.py", FILES["fifty.py"])).features) == 50
+    assert FILES["fifty.py"].count("\n") <= 40
+
+
+@pytest.mark.soak
+def test_what_the_page_does_in_a_notebook_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held: dict[str, object] = {"__name__": "page"}
+    for block in BLOCKS:
+        if not block.startswith("# "):
+            exec(compile(block, "README.md", "exec"), held)
+    said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"Ridge: rank IC .+ \[.+\], t .+, \d+ days", said[0])
+    assert "pairs.py: rank IC ." in said[1]
+    assert said[2] == "home: complete, 9 stocks for 2024-07-02"
+    assert held["study"].audit("mine.py")["passed"].all()
+    assert set(held["store"].orders("home")["predictor"]) == {"ridge", "boosting", "blend", "dtml", "own"}
+    for each in ("walked", "night", "store"):
+        assert "<table" in held[each]._repr_html_()
+    assert "<polyline" in held["walked"]._repr_html_()
+    assert "home" in held["store"]._repr_html_()
+
+
+def test_the_notebook_is_made_from_its_script_and_the_script_runs(examples: Path) -> None:
+    script = (ROOT / "benchmarks" / "first_analysis.py").read_text(encoding="utf-8")
+    kept = json.loads((ROOT / "benchmarks" / "first_analysis.ipynb").read_text(encoding="utf-8"))
+    assert kept == notebook_of(script), "write it again: python -m benchmarks.notebook"
+    exec(compile(script, "first_analysis.py", "exec"), {"__name__": "analysis"})
+
+
+def test_the_market_file_of_the_page_names_the_idea_beside_it(examples: Path) -> None:
+    market = load_market_file(examples / "home.toml")
+    assert (market.code, market.ranker) == (examples / "mine.py", "own")

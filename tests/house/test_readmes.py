@@ -1,0 +1,173 @@
+"""Laws of the pages in Markdown: links that lead somewhere, commands that parse, lines and words that are few."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.results import RESULTS
+from db import tables
+from db.views import data_dictionary, views
+from dtml.markets import market_names
+from tests.support.commands import whole_command
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "flows/README.md",
+    "dtml/README.md",
+    "dtml/own/README.md",
+    "db/README.md",
+    "db/CONNECT.md",
+    "db/QUESTIONS.md",
+    "translation/README.md",
+    "benchmarks/README.md",
+)
+MADE = ("db/QUESTIONS.md",)  # written by a command, with SQL and titles as long as they are
+LONGEST_LINE = 100
+MOST_WORDS = 1800
+TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+ASSIGNED = re.compile(r"\w+=\S*")
+COMMAND = whole_command()
+
+
+def blocks_of(page: str) -> Iterator[str]:
+    """The blocks of a page that say no language: what is typed into a shell."""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", TEXT[page], re.DOTALL | re.MULTILINE):
+        if not language:
+            yield block
+
+
+def commands_of(page: str) -> Iterator[list[str]]:
+    """The words after `dtml` of every command in a block of a page, however many lines it takes."""
+    for block in blocks_of(page):
+        held = ""
+        for line in block.replace("\\\n", " ").splitlines():
+            held += line + "\n"
+            try:
+                words = shlex.split(held, comments=True)
+            except ValueError:  # a line ends inside quotes
+                continue
+            held = ""
+            yield from after_dtml(words)
+
+
+def after_dtml(words: list[str]) -> Iterator[list[str]]:
+    """What follows the program's name, behind variables of the environment or torchrun, up to a `>`."""
+    words = words[: words.index(">")] if ">" in words else words
+    places = [place for place, word in enumerate(words) if re.fullmatch(r"([\w./-]+/)?dtml", word)]
+    if places and (words[0] == "torchrun" or all(ASSIGNED.fullmatch(word) for word in words[: places[0]])):
+        yield words[places[0] + 1 :]
+
+
+def command_at(words: list[str]) -> tuple[Any, str, list[str]]:
+    """The command that words name, its path, and the words that are left for it."""
+    command, path = COMMAND, []
+    while hasattr(command, "commands"):
+        assert words, "names a group of commands, and none of it"
+        assert words[0] in command.commands, f"dtml {' '.join([*path, words[0]])} is no command"
+        command, path, words = command.commands[words[0]], [*path, words[0]], words[1:]
+    return command, " ".join(path), words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page: str) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", TEXT[page]):
+        path, _, anchor = link.partition("#")
+        to = (ROOT / page).parent / path if path else ROOT / page
+        assert to.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", to.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}, link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_in_a_block_of_a_page_parses(page: str) -> None:
+    for words in commands_of(page):
+        command, path, rest = command_at(words)
+        command.make_context(path, rest, resilient_parsing=False)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "flows/README.md", "dtml/README.md", "db/README.md", "translation/README.md"]
+)
+def test_the_page_of_a_package_begins_with_a_command(page: str) -> None:
+    assert next(commands_of(page))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> None:
+    for said in re.findall(r"`dtml ([a-z][^`]*)`", TEXT[page].replace("\n", " ")):
+        words = said.split()
+        if words[0] in COMMAND.commands and hasattr(COMMAND.commands[words[0]], "commands"):
+            words = words if len(words) > 1 else [*words, next(iter(COMMAND.commands[words[0]].commands))]
+        command, path, rest = command_at([word.rstrip(",") for word in words])
+        known = {name for option in command.params for name in option.opts}
+        assert {word for word in rest if word.startswith("--")} <= known, f"dtml {path}: {said}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_benchmark_named_on_a_page_is_a_module(page: str) -> None:
+    for name in re.findall(r"python -m benchmarks\.(\w+)", TEXT[page].replace("\n", " ")):
+        assert (ROOT / "benchmarks" / f"{name}.py").exists(), name
+
+
+def all_options(command: Any) -> set[str]:
+    """The options of a command, or of every command of a group."""
+    below = [all_options(each) for each in getattr(command, "commands", {}).values()]
+    return {name for option in command.params for name in option.opts}.union(*below)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_named_alone_is_of_some_command(page: str) -> None:
+    assert set(re.findall(r"`(--[a-z][a-z0-9-]*)", TEXT[page])) <= all_options(COMMAND) | {"--help"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE])
+def test_a_line_of_a_page_ends_at_100_characters(page: str) -> None:
+    free = re.compile(r"^\||\]\(")  # of a table, or with a link
+    written = TEXT[page].replace(data_dictionary(), "")
+    long = [line for line in written.splitlines() if len(line) > LONGEST_LINE and not free.search(line)]
+    assert long == []
+
+
+def test_the_first_page_is_short() -> None:
+    assert len(TEXT["README.md"].split()) <= MOST_WORDS
+
+
+def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
+    tree = next(block for block in blocks_of("README.md") if block.startswith("flows/"))
+    named, floor = set(), ""
+    for line in tree.splitlines():
+        name = line.split("/")[0].strip()
+        if not line.startswith(" "):
+            named.add(floor := name)
+        elif "/" in line.split()[0]:
+            named.add(f"{floor}/{name}")
+        for file in re.findall(r"[\w]+\.py", line):
+            assert (ROOT / floor / file).exists(), line
+    floors = ("flows", "dtml", "db", "translation")
+    rooms = {str(file.parent.relative_to(ROOT)) for floor in floors for file in (ROOT / floor).glob("*/__init__.py")}
+    assert named == rooms | {*floors, "tests", "benchmarks"}, "README.md, Read in this order"
+
+
+def test_pages_name_every_market_and_the_store_s_every_view_and_table() -> None:
+    for name in market_names():
+        assert f"`{name}`" in TEXT["dtml/README.md"], name
+    for name in (*views(), *(table.name for table in tables.metadata.sorted_tables)):
+        assert f"`{name}`" in TEXT["db/README.md"], name
+
+
+def test_the_store_s_page_holds_the_data_dictionary_as_it_is() -> None:
+    wanted = "run `dtml db dictionary` and put what it prints into db/README.md"
+    assert data_dictionary() in TEXT["db/README.md"], wanted
+
+
+def test_the_figures_page_names_results_that_can_be_made() -> None:
+    asked = re.findall(r'make results ONLY="?([\w -]+)', TEXT["benchmarks/README.md"].replace("\n", " "))
+    assert {name for names in asked for name in names.split()} <= {each.name for each in RESULTS}

@@ -1,0 +1,92 @@
+"""A user's own file: which features the audit admits and which it refuses, and how a fitted model is kept."""
+
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch.nn import Linear, ReLU, Sequential
+
+from dtml.markets import load_market
+from dtml.own import admission
+from dtml.own.admission import admit, past_of
+from dtml.own.code import OwnCode, fit, kept, load, ranks_of, restored, scored, values_of
+from dtml.own.process import Asked
+from dtml.ranking.outcomes import outcomes
+from dtml.ranking.panel import ranked
+from dtml.sources.simulated import SimulatedMarket, SimulatedSource
+from tests.support.own_code import HONEST, LEAKS
+from tests.support.panels import made_bars, made_panel
+
+pytestmark = pytest.mark.slow
+
+PANEL = made_panel(made_bars(9))
+THERE = PANEL.observed
+SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=3, followers=2, start=date(2022, 1, 3)))
+MARKET = load_market("simulated").with_symbols(SIMULATED.market.symbols)
+PAST = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
+
+
+def refused(text: str) -> dict[str, str]:
+    """What the audit refuses in a file, with its reason."""
+    found = admit(Asked(OwnCode("mine.py", text)), PAST, "next_close")
+    return {each["what"]: each["detail"] for each in reversed(found) if not each["passed"]}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_much(leak: str) -> None:
+    found = refused(LEAKS[leak])
+    assert found, leak
+    ((what, said),) = found.items()
+    assert what == ("MODEL" if "MODEL" in LEAKS[leak] else "f")
+    assert said.startswith((f"{what} looked ahead: ", "f knows later dividends and splits: ", "MODEL "))
+    if "looked ahead" in said:
+        assert "and " in said.split(" is ")[1], said
+
+
+def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "SESSIONS", 330)  # some answer session by session, which takes its time
+    assert len(load(OwnCode("mine.py", HONEST)).features) == 20
+    assert refused(HONEST) == {}
+
+
+def test_a_feature_that_reads_further_back_than_a_night_can_is_refused_until_its_file_says_how_far() -> None:
+    text = "def old(bars):\n    return bars.close / bars.close.shift(300)\n"
+    assert "reads more sessions than HISTORY" in refused(text)["old"]
+    assert refused(f"HISTORY = 310\n{text}") == {}
+
+
+def test_a_model_that_is_not_seeded_is_refused() -> None:
+    text = (
+        "import secrets\n\n\ndef session(bars):\n    return bars.close / bars.open\n\n\n"
+        "class Model:\n    def fit(self, features, outcome):\n        return self\n\n"
+        "    def predict(self, features):\n        return [secrets.randbelow(100) for _ in features]\n\n\nMODEL = Model"
+    )
+    assert "differs when it is fitted twice" in refused(text)["MODEL"]
+
+
+MODELS = (
+    None,
+    Ridge(),
+    LogisticRegression(),
+    HistGradientBoostingClassifier(max_iter=5),
+    RandomForestRegressor(5, random_state=0),
+    make_pipeline(StandardScaler(), MLPRegressor(hidden_layer_sizes=(3,), max_iter=5, random_state=1)),
+    Sequential(Linear(20, 3), ReLU(), Linear(3, 1)),
+)
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(model: object) -> None:
+    loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
+    ranks = ranks_of(values_of(loaded, PANEL), THERE)
+    relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
+    fitted = fit(model, ranks, relative, slice(0, 300))
+    again = restored(loaded, kept(fitted, ranks, relative, slice(0, 300)))
+    assert np.array_equal(scored(again, ranks[-1:], THERE[-1:]), scored(fitted, ranks[-1:], THERE[-1:]))

@@ -1,0 +1,211 @@
+"""The audit of a stored market: nights are made from stores that differ after a day, and a read past it is caught."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from sqlalchemy import Connection, create_engine
+
+from db.admin.copying import table_counts
+from db.engine import reading
+from db.rows import runs
+from dtml.experiments import nightly_of, vary
+from dtml.lookahead.pipeline import History
+from dtml.markets import load_market
+from dtml.prices.sessions import next_session, sessions_between
+from flows import audit as flow_module
+from flows.audit import stored_nights
+from flows.backtest import folds as folds_module
+from flows.backtest.folds import Nights
+from flows.commands.studies import LookAheadError, audit
+from flows.nightly import predict as predict_module
+from flows.nightly import train as train_module
+from flows.nightly.context import MarketContext, RunRequest, stored_bars
+from flows.settings import data_folder
+from tests.support.backtest_market import context_of
+from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
+
+AT, LAST = pd.Timestamp("2024-03-05"), date(2024, 5, 31)
+Read = Callable[..., tuple[pd.DataFrame, datetime]]
+
+
+@pytest.fixture
+def context() -> MarketContext:
+    """A market context whose own store is never asked."""
+    market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
+    experiment = vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
+    return MarketContext(market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None)
+
+
+@pytest.fixture
+def history(context: MarketContext) -> History:
+    bars = BARS[BARS["session"] <= pd.Timestamp(LAST)]
+    sessions = sessions_between("XNYS", bars["session"].min().date(), next_session("XNYS", LAST))
+    return History(bars, sessions, context.market)
+
+
+def reading_on(honest: Read) -> Read:
+    """A read of the store that goes on for one session after the last one asked for."""
+
+    def leaky(
+        context: MarketContext, first: date, last: date, known_at: datetime | None = None
+    ) -> tuple[pd.DataFrame, datetime]:
+        return honest(context, first, next_session("XNYS", last), known_at)
+
+    return leaky
+
+
+@pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
+def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
+    context: MarketContext, history: History, normalisation: str, tmp_path: Path
+) -> None:
+    experiment = vary(context.experiment, {"normalisation": normalisation})
+    found = stored_nights(replace(context, experiment=experiment), history, AT, seed=0)
+    assert found.passed, found.detail
+    assert (found.check, found.at) == ("stored_nights", AT)
+    assert found.detail.startswith("99 predictions of single nights and 99 of a fold's, the same to the last bit")
+    assert data_folder() == tmp_path / "data"
+    assert not data_folder().exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "detail"),
+    [
+        (train_module, "the training as of 2024-03-05 reads bars of later sessions"),
+        (predict_module, "predictions change with what came later"),
+    ],
+)
+def test_a_read_past_the_day_of_a_night_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, module: object, detail: str
+) -> None:
+    monkeypatch.setattr(module, "stored_bars", reading_on(stored_bars))
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert detail in found.detail
+
+
+def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
+    """A read of the store that ignores the moment as known at which bars are asked for."""
+
+    def leaky(context: MarketContext, first: date, last: date, known_at: datetime | None = None) -> Any:
+        return honest(context, first, last)
+
+    return leaky
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "detail"),
+    [
+        (train_module, "stored_bars", "reads bars of later sessions or fetches"),
+        (predict_module, "stored_bars", "99 of 99 predictions change with what came later"),
+        (folds_module, "read_bars", "99 of 99 predictions change with what came later"),
+    ],
+)
+def test_a_read_that_ignores_when_bars_were_known_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, module: object, name: str, detail: str
+) -> None:
+    monkeypatch.setattr(module, name, as_known_now(getattr(module, name)))
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert detail in found.detail
+
+
+@pytest.mark.soak
+def test_a_later_model_that_serves_an_earlier_night_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newest(conn: Connection, market: str, **_: object) -> Any:
+        return runs.latest_run(conn, market)
+
+    monkeypatch.setattr(train_module, "runs", SimpleNamespace(**vars(runs) | {"latest_run": newest}))
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert "a later one serves" in found.detail
+
+
+@pytest.mark.soak
+def test_nights_that_are_all_refused_are_no_evidence(context: MarketContext, history: History) -> None:
+    halted = (history.bars["symbol"] == "L01") & (history.bars["session"] > AT - pd.Timedelta(60, "D"))
+    strict = replace(context.market, checks=replace(context.market.checks, max_missing=0.0))
+    halting = replace(history, bars=history.bars[~halted], market=strict)
+    found = stored_nights(replace(context, market=strict), halting, AT, seed=0)
+    assert not found.passed
+    assert not found.is_alarm
+    assert "no night can be checked: 1 of 9 constituents have no good bar on 2024-02-20" in found.detail
+
+
+def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
+    """The same bars but for their closes, which are those of the session after, where it is there."""
+    prices = ["close", "adj_close"]
+    return bars.assign(**bars.groupby("symbol")[prices].shift(-1).fillna(bars[prices]))
+
+
+@pytest.mark.soak
+def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_on = reading_on(stored_bars)
+
+    def leaky(
+        context: MarketContext, first: date, last: date, known_at: datetime | None = None
+    ) -> tuple[pd.DataFrame, datetime]:
+        bars, watermark = read_on(context, first, last, known_at)
+        bars = with_tomorrows_prices(bars)
+        return bars[bars["session"] <= pd.Timestamp(last)], watermark
+
+    monkeypatch.setattr(predict_module, "stored_bars", leaky)
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert "9 of 99 predictions change with what came later: " in found.detail  # of the last night
+
+
+@pytest.mark.soak
+def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Nights.bars_of
+
+    def leaky(nights: Nights, as_of: date) -> pd.DataFrame:
+        bars = with_tomorrows_prices(honest(nights, next_session("XNYS", as_of)))
+        return bars[bars["session"] <= pd.Timestamp(as_of)]
+
+    monkeypatch.setattr(Nights, "bars_of", leaky)
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert "9 of 99 predictions change with what came later: " in found.detail
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
+    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = {"pipeline": ["honest", "leak"], "planted": [False, True], "caught_by": ["", "spans_apart"]}
+    proof = pd.DataFrame(planted).assign(caught=[False, True])
+    # tests/lookahead/test_audit.py sees to the leaks.
+    monkeypatch.setattr(flow_module.look_ahead, "prove", lambda *_, **__: proof)
+    before = counted(run_request)
+    audit.__wrapped__(run_request, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"]
+    assert {row["audited"] for row in found["findings"]} == {"pipeline", "nights"}
+    assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
+    assert not data_folder().exists()
+    assert counted(run_request) == before
+    monkeypatch.setattr(predict_module, "stored_bars", reading_on(stored_bars))
+    with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
+        audit.__wrapped__(run_request)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "found on at most 50 stocks and 1,000 sessions of the market" in printed
+    assert "FAILED" in printed
+    assert "1 of 1 planted leaks caught; 0 alarms on 1 clean pipelines" in printed
+
+
+def counted(run_request: RunRequest) -> dict[str, int]:
+    with reading(context_of(run_request).engine) as conn:
+        return table_counts(conn)

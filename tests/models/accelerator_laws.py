@@ -1,0 +1,314 @@
+"""Whatever runs on an accelerator runs on a stand-in that refuses what one refuses, with the numbers of the CPU."""
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.baselines.stocknet import StockNetConfig
+from dtml.checkpoints import Ensemble
+from dtml.errors import DtmlError
+from dtml.inference import attention, member_probabilities
+from dtml.layers.network import NetworkConfig, RandomLayer
+from dtml.model import DTML as DTML_NETWORK
+from dtml.model import ModelConfig
+from dtml.training import fit, state
+from dtml.training.fit import fit_members, stack_members
+from dtml.training.recipe import Epoch, Member, TrainingConfig
+from dtml.training.self_test import DAYS, FEATURES, WINDOW, _windows, self_test
+from dtml.training.state import Fit, StateFolder
+from dtml.windows import WindowConfig, Windows
+from tests.support.accelerator.mistakes import MISTAKES, Mistake
+from tests.support.accelerator.stand_in import NAME, StandIn, on_stand_in
+from tests.support.translations import CONFIG, WIDTH, drawn, examples
+from translation.atomic_files import write_whole
+from translation.decoding.beam_search import Search, search
+from translation.decoding.incremental import IncrementalTransformer
+from translation.errors import TranslationError
+from translation.seq2seq import IncrementalRnn, RecurrentClassifier
+from translation.seq2seq import RecurrentConfig as TranslatorConfig
+from translation.training.loop import Check, TrainingContext, train_network
+
+CPU = torch.device("cpu")
+TOLERANCE = 2e-5  # of weights and probabilities after two epochs: sums are rounded alike, and grouped otherwise
+DTML = ModelConfig(features=FEATURES, hidden=8, heads=2)
+TRAINING = TrainingConfig(protocol="all", epochs=2, batch_days=16, first_kept_epoch=1)
+NETWORKS: dict[str, NetworkConfig] = {
+    "DTML": DTML,
+    "DTML with shared gains": replace(DTML, normalisation="shared", identity=0.1),
+    "DTML without its data axis": replace(DTML, data_axis=False),
+    "LSTM": RecurrentConfig(features=FEATURES, attention=False),
+    "ALSTM": RecurrentConfig(features=FEATURES),
+    "Adv-ALSTM": RecurrentConfig(features=FEATURES, epsilon=0.01, adversarial=0.01),
+    "StockNet": StockNetConfig(features=FEATURES, hidden=8, latent=8, movement=6),
+}
+Work = Callable[[torch.device, Path], Tensor]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _device() -> Iterator[None]:
+    with on_stand_in():
+        yield
+
+
+def spans() -> tuple[Windows, Windows]:
+    days = _windows()
+    return days.days(slice(0, 64)), days.days(slice(64, DAYS))
+
+
+def fitted(device: torch.device, model: NetworkConfig = DTML, folder: Path | None = None, **changes: Any) -> list[Fit]:
+    members = [Member(seed, model, replace(TRAINING, **changes)) for seed in (1, 2)]
+    return fit_members(
+        *spans(), members, device=device, state_folder=None if folder is None else StateFolder(folder, write_whole)
+    )
+
+
+def flat(tensors: Any) -> Tensor:
+    return torch.cat([each.detach().cpu().double().flatten() for each in tensors])
+
+
+def losses(fits: list[Fit]) -> Tensor:
+    return torch.tensor([[each.loss, each.validation_loss] for fit in fits for each in fit.epochs], dtype=torch.float64)
+
+
+def train(device: torch.device, _: Path, model: NetworkConfig = DTML, **changes: Any) -> Tensor:
+    """The losses of two members, of which those of validation depend on all that was learned."""
+    return losses(fitted(device, model, **changes))
+
+
+def train_some(device: torch.device, folder: Path) -> Tensor:
+    shared = replace(DTML, normalisation="shared")
+    return train(device, folder, shared, stocks_a_step=7, clip=0.1)
+
+
+def train_stocknet(device: torch.device, folder: Path) -> Tensor:
+    return train(device, folder, NETWORKS["StockNet"])
+
+
+def resume(device: torch.device, folder: Path) -> Tensor:
+    """A training of one epoch that is then of two."""
+    state = folder / device.type
+    fitted(device, folder=state, epochs=1)
+    for file in state.iterdir():  # a longer training is another one, and has another name
+        (longer,) = {Member(int(file.name[0]), DTML, TRAINING).name}
+        file.rename(state / f"{longer}-{device.type}.safetensors")
+    return losses(fitted(device, folder=state))
+
+
+def across(device: torch.device, folder: Path) -> Tensor:
+    """A training that began on the CPU, begun anew."""
+    fitted(CPU, folder=folder)
+    return losses(fitted(device, folder=folder))
+
+
+def ensemble() -> Ensemble:
+    windows, fits = _windows(), fitted(CPU)
+    return Ensemble("made", windows.symbols, (1, 2), DTML, WindowConfig(WINDOW), stack_members(fits))
+
+
+def predict(device: torch.device, _: Path) -> Tensor:
+    return member_probabilities(ensemble(), _windows(), device)
+
+
+def look(device: torch.device, _: Path) -> Tensor:
+    return torch.from_numpy(attention(ensemble(), _windows(), device).numpy())
+
+
+def train_translator(device: torch.device, folder: Path, kind: str = "transformer", **told: Any) -> Tensor:
+    """The losses at each check of a training that ends and goes on."""
+    checks: list[Check] = []
+    context = TrainingContext(folder=folder / device.type, key="made", device=device, on_check=checks.append)
+    for updates in (3, 6):
+        network = drawn(0, kind, **(told | {"dropout": 0.0}))
+        train_network(network, WIDTH, examples(), examples(2, 20), replace(CONFIG, updates=updates), context)
+    return torch.tensor([[each.train_loss, each.validation_loss] for each in checks], dtype=torch.float64)
+
+
+def translate(device: torch.device, _: Path, kind: str = "transformer", beams: int = 3, **told: Any) -> Tensor:
+    network: Any = drawn(1, kind, **told).to(device).eval()
+    decoder: Any = IncrementalTransformer(network) if kind == "transformer" else IncrementalRnn(network)
+    how = Search(beams=beams, with_attention=True, extra=5)
+    found = search(decoder, [[5, 6, 7, 8], [9, 4], [11, 12, 13]], how, device=device)
+    best = [each[0] for each in found]
+    shown = [each.attention for each in best if each.attention is not None]
+    return flat([*shown, *(torch.tensor([each.score, *each.tokens]) for each in best)])
+
+
+def classify(device: torch.device, _: Path, *, masked: bool) -> Tensor:
+    """The losses of a classifier, whose texts are padded before and after."""
+    torch.manual_seed(2)
+    config = TranslatorConfig(13, 13, 8, layers=2, dropout=0.0)
+    network = RecurrentClassifier(config, 3, masked=masked).to(device)
+    optimiser, found = torch.optim.Adam(network.parameters()), []
+    tokens = torch.tensor([[0, 0, 5, 6], [7, 0, 0, 0], [8, 9, 10, 11]], device=device)
+    for _step in range(4):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(tokens), torch.tensor([0, 1, 2], device=device))
+        loss.backward()
+        optimiser.step()
+        found.append(loss)
+    return flat(found)
+
+
+def rehearse(work: Work, folder: Path) -> float:
+    """How far the stand-in is from the CPU."""
+    return float((work(torch.device(NAME), folder) - work(CPU, folder)).abs().max())
+
+
+def trains(model: NetworkConfig) -> Work:
+    return lambda device, folder: train(device, folder, model)
+
+
+def translates(kind: str, **told: Any) -> Work:
+    return lambda device, folder: translate(device, folder, kind, **told)
+
+
+def learns(kind: str, **told: Any) -> Work:
+    return lambda device, folder: train_translator(device, folder, kind, **told)
+
+
+WORKS: dict[str, Work] = {f"train {name}": trains(model) for name, model in NETWORKS.items()}
+WORKS |= {"train on some of the stocks": train_some, "resume": resume, "predict": predict, "attention": look}
+WORKS |= {"train a translator": train_translator, "translate with beams": translate}
+WORKS |= {"translate greedily": lambda device, folder: translate(device, folder, beams=1)}
+for kind in ("none", "additive", "dot"):
+    WORKS |= {f"train an RNN, attention {kind}": learns("rnn", attention=kind)}
+    WORKS |= {f"translate by an RNN, attention {kind}": translates("rnn", attention=kind)}
+WORKS |= {f"classify, masked {masked}": partial(classify, masked=masked) for masked in (True, False)}
+WORKS |= {"train an RNN, structured": learns("rnn", attention="dot", structured=True)}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_a_device_gives_what_the_cpu_gives(name: str, tmp_path: Path, record_property: Any) -> None:
+    apart = rehearse(WORKS[name], tmp_path)
+    record_property("apart", apart)
+    assert apart <= TOLERANCE
+
+
+def test_a_training_begun_on_one_device_begins_anew_on_another(tmp_path: Path) -> None:
+    assert rehearse(across, tmp_path) <= TOLERANCE
+    assert {file.stem.rpartition("-")[2] for file in tmp_path.iterdir()} == {"cpu", NAME}
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """A device that has room for so many days of a network at once; the days of each try that found none."""
+    refused: list[int] = []
+    forward: Any = DTML_NETWORK.forward
+
+    def little(network: Any, rows: Tensor, windows: Tensor, *given: Any, **how: Any) -> Any:
+        if len(windows) > most:
+            refused.append(len(windows))
+            for module in network.modules():
+                if isinstance(module, RandomLayer) and module.generator is not None and network.training:
+                    torch.empty(3, device=NAME).uniform_(generator=module.generator)  # as the part that had room drew
+            raise torch.OutOfMemoryError("no memory is left")
+        return forward(network, rows, windows, *given, **how)
+
+    monkeypatch.setattr(DTML_NETWORK, "forward", little)
+    return refused
+
+
+def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = torch.device(NAME)
+    for module in (state, fit):
+        monkeypatch.setattr(module, "days_at_once", lambda *_: 4)
+    plain = losses(fitted(device))
+    monkeypatch.undo()
+    refused = small_memory(monkeypatch, 4)
+    assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
+    assert "out of memory: from now on 8 days go through a network at once" in caplog.text
+    in_training = [days for days in refused if days <= TRAINING.batch_days]
+    assert in_training.count(16) >= 2, "each member met the limit once"
+    before = len(refused)
+    assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
+    assert len(refused) == before, "a finished training trains nothing"
+
+
+def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, device = ensemble(), torch.device(NAME)
+    whole, looked = member_probabilities(made, _windows(), device), attention(made, _windows(), device)
+    small_memory(monkeypatch, 7)
+    torch.testing.assert_close(member_probabilities(made, _windows(), device), whole)
+    torch.testing.assert_close(attention(made, _windows(), device), looked)
+    small_memory(monkeypatch, 0)
+    with pytest.raises(DtmlError, match="a single day does not fit into the memory of the device: use --device cpu"):
+        member_probabilities(made, _windows(), device)
+
+
+def test_the_self_test_of_the_doctor_passes(tmp_path: Path) -> None:
+    said = self_test(torch.device(NAME), StateFolder(tmp_path, write_whole))
+    assert said.startswith("trained, resumed and predicted, within ")
+
+
+MISTAKEN: dict[str, Work] = {
+    "train": train, "train_some": train_some, "stocknet": train_stocknet, "resume": resume, "across": across,
+    "predict": predict, "look": look, "train_translator": train_translator, "translate": translate,
+    "translate_rnn": translates("rnn", attention="additive"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: f"{each.where} {each.wrong or 'left out'}")
+def test_a_planted_mistake_is_caught(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(mistake, monkeypatch)
+    with pytest.raises((RuntimeError, TypeError, DtmlError, TranslationError)) as caught:
+        MISTAKEN[mistake.work](torch.device(NAME), tmp_path)
+    assert any(word in str(caught.value) for word in (NAME, "device", "RNG state", "numpy"))
+
+
+def plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a function with the mistake in place of the right one."""
+    module_name, _, path = mistake.where.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for name in path.split("."):
+        found = getattr(found, name)
+    right = inspect.unwrap(getattr(found, "__func__", found))
+    source = textwrap.dedent(inspect.getsource(right))
+    assert source.count(mistake.right) == 1, f"{source.count(mistake.right)} times {mistake.right!r} in {mistake.where}"
+    made: dict[str, Any] = {}
+    text = "from __future__ import annotations\n" + source.replace(mistake.right, mistake.wrong)
+    exec(compile(text, mistake.where, "exec"), right.__globals__, made)
+    wrong = inspect.unwrap(getattr(made[right.__name__], "__func__", made[right.__name__]))
+    monkeypatch.setattr(right, "__code__", wrong.__code__)  # whoever imported the function has it too
+
+
+def test_the_stand_in_refuses_what_an_accelerator_refuses() -> None:
+    here, there = torch.ones(3, device=NAME), torch.ones(3)
+    assert isinstance(here, StandIn)
+    assert (here * torch.tensor(2.0)).cpu().tolist() == [2.0] * 3  # of no axis: it passes there, too
+    refused: dict[str, Callable[[], Any]] = {
+        "another's tensor": lambda: here + there,
+        "a list with another's": lambda: torch.cat([here, there]),
+        "an index of the CPU": lambda: here[torch.tensor([0])],
+        "a sum on the CPU": lambda: torch.zeros(()).add_(here.sum()),
+        "a part of the CPU's": lambda: there.index_put_((torch.tensor([0]),), here[:1]),
+        "NumPy": here.numpy,
+        "a generator of the CPU": lambda: here.normal_(generator=torch.Generator()),
+        "its state": lambda: torch.Generator(NAME).set_state(torch.Generator().get_state()),
+        "a state of its own on the CPU": lambda: torch.Generator().set_state(torch.Generator(NAME).get_state()),
+    }
+    for name, wrong in refused.items():
+        with pytest.raises((RuntimeError, TypeError)):
+            pytest.fail(f"{name}: {wrong()}")
+
+
+def test_thirty_mistakes_are_planted() -> None:
+    assert len({(each.where, each.right) for each in MISTAKES}) >= 30
+
+
+def test_an_epoch_is_reported_on_the_device_too() -> None:
+    seen: list[tuple[Member, Epoch]] = []
+    fit_members(
+        *spans(), [Member(1, DTML, TRAINING)], device=torch.device(NAME), on_epoch=lambda *said: seen.append(said)
+    )
+    assert [epoch.number for _, epoch in seen] == [1, 2]

@@ -1,0 +1,102 @@
+"""The classifiers: what they learn from, what chooses among them, and what they say nothing of."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from dtml.baselines.classifiers import INVERSE_PENALTIES, Kind, design, fit_classifier
+from dtml.errors import DtmlError
+from dtml.windows import Windows
+from tests.support.batches import FEATURES, random
+
+KINDS: tuple[Kind, Kind] = ("logistic_regression", "gradient_boosting")
+
+
+def made_windows(seed: int, days: int, stocks: int = 13) -> Windows:
+    """Stocks that fell in the last session before, rise as a rule, and more so after the index rose."""
+    generator = random(seed)
+    rows = torch.randn(days + 2, stocks + 1, FEATURES, generator=generator)
+    views = rows.unfold(0, 3, 1).permute(0, 1, 3, 2)
+    signal = views[:, -1:, -1, 4] - 2 * views[:, :-1, -1, 4]
+    observed = torch.rand(days, stocks, generator=generator) < 0.9
+    sessions = pd.bdate_range("2021-01-01", periods=days + 1).as_unit("ns")
+    return Windows(
+        stocks=views[:, :-1].masked_fill(~observed[..., None, None], 0.0),
+        index=views[:, -1],
+        observed=observed,
+        movement=0.01 * signal + 0.01 * torch.randn(days, stocks, generator=generator),
+        as_of=sessions[:-1],
+        target=sessions[1:],
+        symbols=tuple(map(str, range(stocks))),
+    )
+
+
+TRAIN, VALIDATION, TEST = made_windows(0, 101), made_windows(1, 23), made_windows(2, 41)
+
+
+def test_a_row_of_the_design_is_the_window_of_a_stock_and_of_the_index() -> None:
+    x, day, stock = design(TEST)
+    assert x.shape == (int(TEST.observed.sum()), 2 * 3 * FEATURES)
+    for row in (0, 59, len(x) - 1):
+        assert TEST.observed[day[row], stock[row]]
+        own, index = TEST.stocks[day[row], stock[row]], TEST.index[day[row]]
+        np.testing.assert_array_equal(x[row], torch.cat([own.flatten(), index.flatten()]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(kind: Kind) -> None:
+    fitted = fit_classifier(kind, TRAIN, VALIDATION, "paper", seed=0)
+    found = fitted.probability(TEST)
+    np.testing.assert_array_equal(np.isnan(found), ~TEST.observed.numpy())
+    seen = TEST.labelled("all").numpy()
+    assert ((found > 0.5) == TEST.rises().numpy())[seen].mean() > 0.8
+    assert 0 <= np.nanmin(found) < np.nanmax(found) <= 1
+    counted = VALIDATION.labelled("paper").numpy()
+    right = (fitted.probability(VALIDATION) > 0.5) == VALIDATION.rises().numpy()
+    assert fitted.validation_acc == pytest.approx(right[counted].mean())
+
+
+@pytest.mark.slow
+def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_between_seeds() -> None:
+    for kind, seeds_differ in zip(KINDS, (False, True), strict=True):
+        one, again, other = (
+            fit_classifier(kind, TRAIN, VALIDATION, "all", seed).probability(TEST) for seed in (0, 0, 1)
+        )
+        np.testing.assert_array_equal(one, again)
+        assert np.array_equal(one, other, equal_nan=True) != seeds_differ
+
+
+@pytest.mark.slow
+def test_validation_labels_choose_among_the_configurations_and_do_nothing_else() -> None:
+    upside_down = replace(VALIDATION, movement=-VALIDATION.movement)
+    for kind, tried in zip(KINDS, (len(INVERSE_PENALTIES), 400), strict=True):
+        candidates: dict[tuple[float, ...], np.ndarray] = {}
+        for validation in (VALIDATION, upside_down):
+            fitted = fit_classifier(kind, TRAIN, validation, "all", seed=0)
+            assert fitted.tried == tried
+            candidates[tuple(fitted.chosen.values())] = fitted.probability(TEST)
+            rises = validation.rises().numpy()[validation.labelled("all").numpy()]
+            worth = (fitted.probability(validation) > 0.5)[validation.labelled("all").numpy()] == rises
+            assert fitted.validation_acc == pytest.approx(worth.mean())
+        assert len(candidates) == 2
+        rises = TEST.rises().numpy()
+        for found in candidates.values():  # learned from the training days: right on fresh ones, whatever was chosen
+            assert np.nanmean(found[rises]) > np.nanmean(found[~rises])
+
+
+def test_spans_without_anything_to_learn_are_refused() -> None:
+    unknown = replace(VALIDATION, movement=torch.full_like(VALIDATION.movement, torch.nan))
+    rising = replace(TRAIN, movement=torch.full_like(TRAIN.movement, 0.01))
+    with pytest.raises(DtmlError, match="no stock-day of the validation span"):
+        fit_classifier("logistic_regression", TRAIN, unknown, "all", seed=0)
+    with pytest.raises(DtmlError, match="rise, or all fall"):
+        fit_classifier("gradient_boosting", rising, VALIDATION, "all", seed=0)
+
+
+def test_a_day_without_an_observed_stock_has_no_probability() -> None:
+    fitted = fit_classifier("logistic_regression", TRAIN, VALIDATION, "all", seed=0)
+    unseen = replace(TEST.days(slice(0, 3)), observed=torch.zeros(3, 13, dtype=torch.bool))
+    assert np.isnan(fitted.probability(unseen)).all()

@@ -1,0 +1,308 @@
+"""Training: reproducible, resumable, and able to find what only the data axis shows."""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from time import sleep
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from benchmarks.data_axis import BASE, reach
+from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
+from dtml.errors import DtmlError, UsageError
+from dtml.experiments import Experiment, nightly_of, vary
+from dtml.inference import attention, choose_device, member_probabilities, name_of, predict
+from dtml.layers.network import cross_entropy
+from dtml.model import DTML
+from dtml.training import fit as fitting
+from dtml.training.fit import EpochReport, Span, _advance, fit_members, no_report, stack_members
+from dtml.training.recipe import Epoch, Member, TrainingConfig
+from dtml.training.state import Fit, StateFolder
+from dtml.windows import WindowConfig
+from tests.support.windows import CPU, MODEL, RECIPE, STOCKS, TRAIN, VALIDATION, WINDOW
+from translation.atomic_files import write_whole
+
+
+def fit(
+    seed: int = 0,
+    config: TrainingConfig = RECIPE,
+    device: torch.device = CPU,
+    state_folder: StateFolder | None = None,
+    on_epoch: EpochReport = no_report,
+) -> Fit:
+    members = [Member(seed, MODEL, config)]
+    return fit_members(TRAIN, VALIDATION, members, device=device, state_folder=state_folder, on_epoch=on_epoch)[0]
+
+
+def assert_same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
+    torch.manual_seed(1)
+    first = fit()
+    torch.manual_seed(2)
+    second = fit()
+    assert_same_weights(first.best, second.best)
+    assert first.epochs == second.epochs
+    assert not torch.equal(first.best["predict.weight"], fit(seed=1).best["predict.weight"])
+
+
+@pytest.mark.slow
+def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
+    together = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        for seed in (0, 1, 2):
+            assert_same_weights(together[seed].best, fit(seed).best)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+    def interrupt(_member: Member, epoch: Epoch) -> None:
+        if epoch.number == 3:
+            raise KeyboardInterrupt
+
+    kept = StateFolder(tmp_path, write_whole)
+    with pytest.raises(KeyboardInterrupt):
+        fit(state_folder=kept, on_epoch=interrupt)
+    assert kept.file(Member(0, MODEL, RECIPE), CPU).exists()
+    seen: list[int] = []
+    resumed = fit(state_folder=kept, on_epoch=lambda _, epoch: seen.append(epoch.number))
+    undisturbed = fit()
+    assert seen == [3, 4, 5]  # the last one done is told once more, so that progress can count it
+    assert_same_weights(resumed.best, undisturbed.best)
+    assert resumed.epochs == undisturbed.epochs
+    assert resumed.best_epoch == undisturbed.best_epoch
+
+
+def test_the_epoch_with_the_best_validation_accuracy_is_kept_and_no_early_one() -> None:
+    found = fit(config=replace(RECIPE, epochs=11))
+    eligible = [epoch.validation_acc for epoch in found.epochs[RECIPE.first_kept_epoch - 1 :]]
+    assert found.best_acc == max(eligible)
+    assert found.best_epoch == RECIPE.first_kept_epoch + eligible.index(max(eligible))
+
+
+def test_patience_ends_a_fit_that_no_longer_improves() -> None:
+    found = fit(config=replace(RECIPE, epochs=500, patience=3, learning_rate=1e-9))
+    assert len(found.epochs) == RECIPE.first_kept_epoch + 3
+
+
+def test_the_loss_counts_labelled_stock_days_alone() -> None:
+    logits = torch.tensor([[2.0, -1.0, 40.0]])
+    rises, counted = torch.tensor([[True, True, False]]), torch.tensor([[True, True, False]])
+    expected = -(torch.tensor(2.0).sigmoid().log() + torch.tensor(-1.0).sigmoid().log()) / 2
+    torch.testing.assert_close(cross_entropy(logits, rises, counted), expected)
+
+
+@pytest.mark.slow
+def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
+    free, held = fit(config=replace(RECIPE, penalty=0.0)), fit(config=replace(RECIPE, penalty=100.0))
+    norms = [
+        {layer: found.weights[f"{layer}.weight"].norm().item() for layer in ("predict", "transform")}
+        for found in (free, held)
+    ]
+    assert norms[1]["predict"] < 0.9 * norms[0]["predict"]
+    assert norms[1]["transform"] == pytest.approx(norms[0]["transform"], rel=0.1)
+
+
+def test_the_penalty_is_the_squared_norm_of_the_last_layer_and_its_bias() -> None:
+    model = DTML(MODEL, STOCKS).eval()
+    weight, bias = (parameter.detach().numpy() for parameter in model.predict.parameters())
+    span = Span.of(TRAIN, "all", CPU)
+    batch = span.batch(span.days[:17])
+    free, held = (model.objective(batch, torch.tensor(penalty)).item() for penalty in (0.0, 3.0))
+    assert held - free == pytest.approx(3 * float((weight**2).sum() + (bias**2).sum()), rel=1e-4)
+
+
+def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
+    done: list[int] = []
+
+    def interrupt(member: Member, _epoch: Epoch) -> None:
+        done.append(member.seed)
+        if member.seed == 0:
+            raise KeyboardInterrupt
+
+    long = replace(RECIPE, epochs=10_000)
+    with pytest.raises(KeyboardInterrupt):
+        fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, long) for seed in (0, 1)], device=CPU, on_epoch=interrupt)
+    assert done.count(1) < 100
+
+
+def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_their_epoch() -> None:
+    begun, epochs = Event(), []
+
+    def lasting() -> Iterator[int]:
+        begun.wait(10)
+        for number in range(2000):
+            sleep(0.001)
+            epochs.append(number)
+            yield number
+
+    def failing() -> Iterator[int]:
+        begun.set()
+        yield from ()
+        raise RuntimeError("out of memory")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            _advance([deque([lasting(), failing()])], CPU)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(epochs) < 1000
+
+
+def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
+    with pytest.raises(DtmlError, match=r"seed 0 is nan.*lower the learning rate"):
+        fit(config=replace(RECIPE, learning_rate=1e30))
+
+
+@pytest.fixture
+def ensemble() -> Ensemble:
+    fits = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (4, 9)], device=CPU)
+    return Ensemble("made", TRAIN.symbols, (4, 9), MODEL, WindowConfig(window=WINDOW), stack_members(fits))
+
+
+def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(ensemble: Ensemble, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    sha = save_ensemble(ensemble, file, write_whole)
+    again = load_ensemble(file, market="made", sha=sha)
+    assert replace(again, weights={}) == replace(ensemble, weights={})
+    assert_same_weights(again.weights, ensemble.weights)
+    pd.testing.assert_frame_equal(predict(again, VALIDATION, CPU), predict(ensemble, VALIDATION, CPU), check_exact=True)
+    assert save_ensemble(again, tmp_path / "copy.safetensors", write_whole) == sha
+
+
+def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(ensemble: Ensemble, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    sha = save_ensemble(ensemble, file, write_whole)
+    with pytest.raises(DtmlError, match="trained for market made, not other"):
+        load_ensemble(file, market="other", sha=sha)
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(DtmlError, match=r"SHA-256 .* was changed or damaged; .*dtml train made"):
+        load_ensemble(file, market="made", sha=sha)
+    with pytest.raises(DtmlError, match="is not there"):
+        load_ensemble(tmp_path / "none.safetensors", market="made", sha=sha)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    torch.save({"weights": torch.ones(3)}, file)
+    from dtml.checkpoints import sha256
+
+    with pytest.raises(DtmlError, match="is no checkpoint of dtml"):
+        load_ensemble(file, market="made", sha=sha256(file))
+
+
+def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(ensemble: Ensemble) -> None:
+    found = predict(ensemble, VALIDATION, CPU)
+    members = member_probabilities(ensemble, VALIDATION, CPU)
+    assert len(found) == int(VALIDATION.observed.sum())
+    assert members[:, ~VALIDATION.observed].isnan().all()
+    one = found[(found["symbol"] == "C") & (found["target"] == VALIDATION.target[7])].iloc[0]
+    assert one["as_of"] == VALIDATION.as_of[7]
+    assert one["probability"] == pytest.approx(members[:, 7, 2].mean().item())
+    assert one["probability_std"] == pytest.approx(np.std(members[:, 7, 2].numpy()), abs=1e-7)
+
+
+def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:
+    model = DTML(MODEL, STOCKS)
+    model.load_state_dict(ensemble.member(1))
+    day = slice(5, 6)
+    with torch.no_grad():
+        logits = model.eval().logits(VALIDATION.days(day).rows(), torch.arange(WINDOW)[None], VALIDATION.observed[day])
+    found = member_probabilities(ensemble, VALIDATION.days(day), CPU)[1]
+    seen = VALIDATION.observed[day]
+    torch.testing.assert_close(found[seen], logits.sigmoid()[seen])
+
+
+def test_attention_says_who_moves_whom_each_day(ensemble: Ensemble) -> None:
+    days = VALIDATION.days(slice(4, 9))
+    found = attention(ensemble, days, CPU)
+    assert found.shape == (5, STOCKS, STOCKS)
+    torch.testing.assert_close(found.sum(-1), torch.ones(5, STOCKS))
+    assert not torch.equal(found[0], found[1])
+
+
+def test_overrides_reach_the_part_they_name() -> None:
+    changed = vary(Experiment(), {"window": 7, "hidden": 32, "epochs": 3, "seeds": 5})
+    assert (changed.windows.window, changed.model.hidden, changed.training.epochs, changed.seeds) == (7, 32, 3, 5)
+    assert json.loads(json.dumps({"config": changed.windows.max_return})) == {"config": None}
+    night = nightly_of({"beta": 0.5}, z_close="raw", returns="close", max_return=0.35)
+    assert (night.model.beta, night.windows.z_close, night.windows.returns) == (0.5, "raw", "close")
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"hidden": 30}, {"window": 0}, {"dropout": 1.0}, {"epochs": 0}, {"learning_rate": 0.0}]
+)
+def test_an_impossible_configuration_is_the_users_mistake(overrides: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        vary(Experiment(), overrides)
+
+
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    if torch.cuda.is_available():
+        assert choose_device("auto").type == "cuda"
+    else:
+        assert choose_device("auto") == CPU
+        with pytest.raises(DtmlError, match="this machine has none"):
+            choose_device("cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> None:
+    """A smaller run of `benchmarks.data_axis`, on the simulated market whose best accuracy is known."""
+    small = BASE | {"train_sessions": 1750, "epochs": 14}
+    across = reach(vary(Experiment(), small), seeds=(0,))
+    alone = reach(vary(Experiment(), small | {"data_axis": False, "epochs": 3}), seeds=(0,))
+    assert across.best == pytest.approx(0.7048, abs=0.01)
+    assert across.share(across.ensemble) > 0.5
+    assert abs(alone.share(alone.ensemble)) < 0.15
+
+
+def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]
+    alone = fit_members(TRAIN, VALIDATION, members, device=CPU)
+    monkeypatch.setattr(fitting, "devices_of", lambda device: [device, device])
+    spread = fit_members(TRAIN, VALIDATION, members, device=CPU)
+    for one, other in zip(alone, spread, strict=True):
+        assert one.member == other.member
+        assert_same_weights(one.best, other.best)
+
+
+def test_a_device_of_a_number_is_used_alone_and_cuda_is_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert fitting.devices_of(torch.device("cuda")) == [torch.device("cuda", number) for number in range(3)]
+    assert fitting.devices_of(torch.device("cuda:1")) == [torch.device("cuda:1")]
+    assert fitting.devices_of(CPU) == [CPU]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+def test_a_cuda_training_learns_what_a_cpu_training_learns() -> None:
+    cuda = torch.device("cuda")
+    on_cpu, on_cuda = fit(), fit(device=cuda)
+    losses = [[epoch.loss for epoch in found.epochs] for found in (on_cpu, on_cuda)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+def test_a_gpu_is_named_with_what_tells_it_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100", uuid="e4bb2f")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: properties)
+    assert name_of(torch.device("cuda", 1)) == "cuda:1, NVIDIA H100, e4bb2f"
+    assert name_of(CPU) == "cpu"

@@ -1,0 +1,147 @@
+"""The steps of a training: those of a plain loop, in parts that add up, whoever trains beside."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.baselines.stocknet import StockNetConfig
+from dtml.errors import UsageError
+from dtml.layers import network as network_module
+from dtml.layers.network import Batch, Dropout, Gaussian, NetworkConfig
+from dtml.model import ModelConfig
+from dtml.ranking.relative import RelativeModelConfig
+from dtml.training.fit import Span, fit_members
+from dtml.training.recipe import Member, TrainingConfig
+from dtml.training.state import Fit, start
+from tests.support.windows import CPU, STOCKS, WINDOW, random_windows
+
+TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)
+RECIPE = TrainingConfig(protocol="all", epochs=4, batch_days=13, first_kept_epoch=1)  # 6 steps an epoch, 24 in all
+MODEL = ModelConfig(hidden=14, heads=2)
+VARIED = [
+    Member(0, MODEL, RECIPE),
+    Member(1, replace(MODEL, beta=0.9), RECIPE),
+    Member(2, MODEL, replace(RECIPE, learning_rate=3e-3, penalty=0.01)),
+    Member(0, replace(MODEL, beta=0.0), replace(RECIPE, epochs=2)),
+    Member(3, MODEL, replace(RECIPE, patience=1)),
+    Member(0, replace(MODEL, hidden=6), replace(RECIPE, batch_days=7)),
+    Member(0, RecurrentConfig(hidden=5, attention=False), RECIPE),
+    Member(0, StockNetConfig(hidden=7), RECIPE),
+]
+
+
+def assert_parity(one: Fit, other: Fit) -> None:
+    assert one.steps == other.steps
+    assert [e.loss for e in one.epochs] == pytest.approx([e.loss for e in other.epochs], rel=1e-5)
+    assert [e.validation_acc for e in one.epochs] == pytest.approx([e.validation_acc for e in other.epochs], abs=1e-6)
+    assert one.best_epoch == other.best_epoch
+    for name, value in one.best.items():
+        torch.testing.assert_close(value, other.best[name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> None:
+    """Networks, seeds, beta, lambda, learning rate, batches, epochs and patience differ; dropout is on."""
+    together = fit_members(TRAIN, VALIDATION, VARIED, device=CPU)
+    assert [fit.member for fit in together] == VARIED
+    assert [fit.steps for fit in together[:4]] == [24, 24, 24, 12]
+    for found in together:
+        alone = fit_members(TRAIN, VALIDATION, [found.member], device=CPU)[0]
+        assert found.epochs == alone.epochs
+        assert all(torch.equal(value, alone.best[name]) for name, value in found.best.items())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [replace(MODEL, dropout=0.0), RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01)],
+    ids=["dtml", "adv_alstm"],
+)
+def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
+    """Backward and Adam as torch has them, day batches cut from whole windows; no random numbers, 24 steps."""
+    found = fit_members(TRAIN, VALIDATION, [Member(0, config, RECIPE)], device=CPU)[0]
+    begun = start(Member(0, config, RECIPE), STOCKS, CPU)
+    network = config.build(STOCKS)
+    network.load_state_dict(begun.weights)
+    optimiser = torch.optim.Adam(network.parameters(), lr=RECIPE.learning_rate)
+    span, rows = Span.of(TRAIN, "all", CPU), TRAIN.rows()
+    for epoch in found.epochs:
+        losses = []
+        for days in span.days[torch.randperm(len(span.days), generator=begun.order)].split(RECIPE.batch_days):
+            windows = days.unsqueeze(1) + torch.arange(WINDOW)
+            labels = span.rises[days], span.counted[days], torch.tensor(0.0), span.movement[days]
+            batch = Batch(rows, windows, span.observed[days], *labels)
+            loss = network.objective(batch, torch.tensor(RECIPE.penalty))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        assert epoch.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        MODEL,
+        replace(MODEL, normalisation="shared", data_axis=False),
+        RecurrentConfig(hidden=5, epsilon=0.1, adversarial=0.5),
+        StockNetConfig(hidden=7),
+        RelativeModelConfig(features=11, hidden=8),
+        RelativeModelConfig(features=11, hidden=8, loss="squared"),
+    ],
+    ids=["dtml", "shared", "adv_alstm", "stocknet", "correlation", "squared"],
+)
+def test_the_parts_of_a_step_add_up_to_the_whole(config: NetworkConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day at a time, three days at a time and all at once: 24 steps; days count unequally many stocks."""
+    monkeypatch.setattr(Dropout, "forward", lambda _, x: x)  # masks are drawn for each part
+    monkeypatch.setattr(Gaussian, "forward", lambda _, like: torch.zeros_like(like))
+    found = []
+    for stock_days in (STOCKS, 3 * STOCKS, 1_000):
+        monkeypatch.setattr(network_module, "STOCK_DAYS", stock_days)
+        found.append(fit_members(TRAIN, VALIDATION, [Member(0, config, RECIPE)], device=CPU)[0])
+    for parts in found[:2]:
+        assert_parity(parts, found[2])
+
+
+def test_a_batch_projects_each_session_once_and_its_windows_are_the_days_windows() -> None:
+    span = Span.of(TRAIN, "all", CPU)
+    days = torch.tensor([5, 6, 8, 40])
+    batch = span.batch(days, 3)
+    assert batch.rows.shape == (5 + 1 + WINDOW, STOCKS + 1, 11)  # days 5, 6 and 8 share sessions, 40 stands alone
+    seen = batch.rows[batch.windows]  # [days window symbols features]
+    torch.testing.assert_close(seen[:, :, :-1].movedim(1, 2), TRAIN.stocks[days])
+    torch.testing.assert_close(seen[:, :, -1], TRAIN.index[days])
+    assert batch.step.item() == 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+def test_a_training_on_cuda_gives_the_losses_of_the_cpu() -> None:
+    still = replace(MODEL, dropout=0.0)  # masks of two devices differ
+    members = [Member(seed, still, RECIPE) for seed in range(3)]
+    on_cpu = fit_members(TRAIN, VALIDATION, members, device=CPU)
+    on_cuda = fit_members(TRAIN, VALIDATION, members, device=torch.device("cuda"))
+    for one, other in zip(on_cuda, on_cpu, strict=True):
+        assert [e.loss for e in one.epochs] == pytest.approx([e.loss for e in other.epochs], rel=0.02)
+
+
+def test_a_step_of_some_stocks_sees_those_alone_and_the_index() -> None:
+    span, days, some = Span.of(TRAIN, "all", CPU), torch.tensor([5, 6, 40]), torch.tensor([0, 3])
+    whole, part = span.batch(days, 3), span.batch(days, 3, some)
+    torch.testing.assert_close(part.rows, whole.rows[:, [0, 3, STOCKS]])
+    assert torch.equal(part.windows, whole.windows)
+    for name in ("observed", "rises", "counted", "movement"):
+        assert torch.equal(getattr(part, name), getattr(whole, name)[:, some])
+
+
+def test_steps_of_few_stocks_are_reproducible_and_days_without_any_of_them_are_left_out() -> None:
+    """One stock of five a step, on days of which many lack it: no loss is missing, and its draws are its seed's."""
+    random = torch.Generator().manual_seed(3)
+    few = replace(TRAIN, observed=TRAIN.observed & (torch.rand(TRAIN.observed.shape, generator=random) < 0.3))
+    shared = Member(0, replace(MODEL, normalisation="shared"), replace(RECIPE, stocks_a_step=1))
+    one, other = (fit_members(few, VALIDATION, [shared], device=CPU)[0] for _ in range(2))
+    assert one.epochs == other.epochs
+    assert all(torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all() for epoch in one.epochs)
+    with pytest.raises(UsageError, match=r'set normalisation = "shared"'):
+        Member(0, MODEL, replace(RECIPE, stocks_a_step=3))

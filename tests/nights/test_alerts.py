@@ -1,0 +1,243 @@
+"""Alerts: each is kept once, told to Prefect, and sent until every service takes it; none ever ends a night."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine
+
+from db.engine import reading, transaction
+from db.rows import nights, scores
+from dtml.markets import load_market
+from dtml.prices.sessions import next_session
+from flows.nightly.context import MarketContext
+from flows.nightly.night import NightRefusedError, run_night
+from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
+from tests.support.nights import AS_OF, BARS, FrameSource, without
+from tests.support.webhook import TOKEN, Webhook, webhook
+
+pytestmark = pytest.mark.slow
+
+MARKETS = {"simulated": load_market("simulated")}
+NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
+LATE = datetime(2024, 7, 3, 4, tzinfo=UTC)
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    with webhook() as found:
+        monkeypatch.setenv("DTML_ALERTS", found.url)
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def no_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DTML_ALERTS", raising=False)
+
+
+def kept(engine: Engine) -> list[tuple[str, str, bool]]:
+    """Each alert's night and kind, and whether it was sent."""
+    with reading(engine) as conn:
+        rows = nights.alerts(conn)
+    return [(str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()]
+
+
+def refuse(context: MarketContext, day: date) -> None:
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], day)))
+    with pytest.raises(NightRefusedError):
+        run_night(poor, day)
+    after_night(context.engine, context.name, day)
+
+
+def kind_of(said: dict[str, Any]) -> str:
+    return str(said["title"].split()[2])
+
+
+def alert(message: str = "no index", kind: Any = "refused") -> Alert:
+    return Alert("simulated", AS_OF, kind, message)
+
+
+def test_a_refused_night_is_told_once_and_a_complete_one_is_not(context: MarketContext, hook: Webhook) -> None:
+    refuse(context, AS_OF)
+    refuse(context, AS_OF)
+    (said,) = hook.taken
+    assert said["title"] == "simulated 2024-07-01 refused"
+    assert said["message"].startswith("night of 2024-07-01 refused: no good bar of the index")
+    assert kept(context.engine) == [("2024-07-01", "refused", True)]
+    run_night(context, AS_OF)
+    after_night(context.engine, context.name, AS_OF)
+    assert len(hook.taken) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [500, 404, 302])
+def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
+    engine: Engine, hook: Webhook, answer: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook.answer = answer
+    tell(engine, [alert()])
+    assert kept(engine) == [("2024-07-01", "refused", False)]
+    assert "an alert of simulated was not taken by JSON; it is tried again" in caplog.text
+    hook.answer = 200
+    tell(engine, [replace(alert(), kind="late")])
+    assert [kind_of(said) for said in hook.taken] == ["refused", "late"]
+    assert kept(engine) == [("2024-07-01", "refused", True), ("2024-07-01", "late", True)]
+    tell(engine, [alert()])
+    assert len(hook.taken) == 2
+
+
+@pytest.mark.slow
+def test_a_webhook_that_hangs_is_given_up(
+    engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook.hangs = threading.Event()
+    monkeypatch.setattr("apprise.URLBase.socket_read_timeout", 0.3)
+    monkeypatch.setattr("flows.service.alerts.SENDING_S", 0)
+    kinds = ["refused", "late", "below_rule"]
+    tell(engine, [alert(kind=kind) for kind in kinds])
+    assert hook.tried == 1  # the others wait for the next time
+    assert caplog.text.count("was not taken by JSON") == 1
+    assert [sent for *_, sent in kept(engine)] == [False] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://127.0.0.1:9/{TOKEN}",
+        f"http://127.0.0.1:9/{TOKEN} and more",
+        f"http://{TOKEN}.invalid/",
+        f"http://[{TOKEN}/",
+        f"http://quant:{TOKEN}@127.0.0.1:9/",
+        f"http://127.0.0.1:{TOKEN}/",
+        f"file:///tmp/{TOKEN}",
+        f"{TOKEN}",
+        f"http://127.0.0.1:9/\n{TOKEN}é",
+    ],
+)
+def test_no_complaint_shows_the_url_of_a_webhook(
+    engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DTML_ALERTS", url)
+    with caplog.at_level(logging.DEBUG):
+        tell(engine, [alert()])
+    assert "an alert of simulated was not taken by" in caplog.text
+    assert TOKEN not in caplog.text
+    assert kept(engine) == [("2024-07-01", "refused", False)]
+
+
+@pytest.mark.slow
+def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
+    with transaction(engine) as conn:
+        old = datetime.now(UTC) - timedelta(days=8)
+        nights.raise_alert(conn, "simulated", AS_OF, "refused", message="old", raised_at=old)
+    send_waiting(engine, datetime.now(UTC))
+    assert hook.tried == 0
+
+
+def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_text(
+    engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forms = f"form://127.0.0.1:{hook.port}/"  # another service of Apprise, which this webhook cannot read
+    monkeypatch.setenv("DTML_ALERTS", f"{hook.url} nobody://{TOKEN}\n{hook.url}")
+    tell(engine, [alert()])
+    assert [said["message"] for said in hook.taken] == ["no index"] * 2
+    assert "knows no service of 1 addresses in DTML_ALERTS" in caplog.text
+    assert TOKEN not in caplog.text
+    assert kept(engine) == [("2024-07-01", "refused", True)]
+    monkeypatch.setenv("DTML_ALERTS", f"{hook.url} {forms}")
+    tell(engine, [alert(kind="late")])
+    assert "not taken by Form, JSON" in caplog.text
+    assert kept(engine)[1] == ("2024-07-01", "late", False)
+
+
+def test_without_a_webhook_alerts_wait_in_the_store(engine: Engine) -> None:
+    assert [each.kind for each in tell(engine, [alert()])] == ["refused"]
+    assert tell(engine, [alert()]) == []
+    assert kept(engine) == [("2024-07-01", "refused", False)]
+
+
+def test_a_late_market_is_told_by_the_watch_once_for_each_night(context: MarketContext, hook: Webhook) -> None:
+    run_night(context, AS_OF)
+    watch_markets(context.engine, MARKETS, NOON)
+    assert hook.taken == []
+    for _ in range(2):
+        (found,) = watch_markets(context.engine, MARKETS, LATE)
+        assert found.is_late
+    (said,) = hook.taken
+    assert said["title"] == "simulated 2024-07-02 late"
+    watch_markets(context.engine, MARKETS, LATE + timedelta(days=1))
+    assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-02", "2024-07-03"]
+
+
+def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(context: MarketContext, hook: Webhook) -> None:
+    run_night(context, AS_OF)
+    refuse(context, next_session("XNYS", AS_OF))
+    watch_markets(context.engine, MARKETS, LATE)
+    assert [kind_of(said) for said in hook.taken] == ["refused"]
+
+
+def test_a_refusal_that_was_never_told_is_told_by_the_watch(context: MarketContext, hook: Webhook) -> None:
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol])))
+    with pytest.raises(NightRefusedError):
+        run_night(poor, AS_OF)
+    watch_markets(context.engine, MARKETS, NOON)
+    assert [kind_of(said) for said in hook.taken] == ["refused"]
+
+
+def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, float]]) -> None:
+    """A complete night of `as_of` that scored its session: MCC and its interval of the model and of rules."""
+    target = next_session("XNYS", as_of)
+    key = {
+        "target": as_of,
+        "protocol": "all",
+        "span": "running",
+        "n": 99,
+        "nights": 30,
+        "rises": 50,
+        "predicted_rises": 50,
+    }
+    acc = {"acc": 0.5, "acc_low": 0.4, "acc_high": 0.6}
+    rows = [
+        key | acc | {"predictor": name, "mcc": value, "mcc_low": low, "mcc_high": high}
+        for name, (value, low, high) in mcc.items()
+    ]
+    counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
+    with transaction(engine) as conn:
+        nights.start_night(conn, "simulated", as_of, target=target, source="simulated", started_at=NOON)
+        nights.finish_night(conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[])
+        scores.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=NOON)
+    after_night(engine, "simulated", as_of)
+
+
+APART = {"dtml": (-0.02, -0.05, 0.01), "always_up": (0.0, 0.0, 0.0), "index_reversal": (0.06, 0.02, 0.1)}
+TOUCHING = APART | {"index_reversal": (0.06, 0.009, 0.1)}
+TOO_FEW = {name: (each[0], float("nan"), float("nan")) for name, each in APART.items()}
+
+
+@pytest.mark.slow
+def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(engine: Engine, hook: Webhook) -> None:
+    days = [date(2024, 7, day) for day in (1, 2, 3, 5, 8, 9)]
+    for day, mcc in zip(days, (TOO_FEW, TOUCHING, APART, APART, TOUCHING, APART), strict=True):
+        save_night(engine, day, mcc)
+    assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-03", "2024-07-09"]
+    assert hook.taken[0]["message"] == (
+        "running MCC -.0200 [-.050, .010] over 30 nights lies below that of the rule index_reversal, .0600 [.020, .100]"
+    )
+
+
+def test_a_store_that_fails_costs_a_warning(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with transaction(context.engine) as conn:
+        conn.exec_driver_sql("drop view alert_log")
+        conn.exec_driver_sql("drop table alert")
+    refuse(context, AS_OF)
+    assert "alerts of simulated, night of 2024-07-01, not raised" in caplog.text
+    with reading(context.engine) as conn:
+        assert nights.nights(conn)["status"].tolist() == ["refused"]

@@ -1,0 +1,140 @@
+"""What a night tells Prefect: artifacts and events, with alerts sent beside them; none of it ends a night."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from db.engine import open_engine, reading
+from db.rows.nights import alerts
+from dtml.prices.sessions import next_session
+from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.night import NightRefusedError, run_night
+from tests.support.commands import as_served
+from tests.support.nights import AS_OF, BARS, SMALL
+from tests.support.prefect_server import prefect_server
+from tests.support.webhook import webhook
+
+MARKET_FILE = """
+title = "A small market"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "simulated"
+[index]
+symbol = "SIMX"
+name = "An index"
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    """Prefect with a server of these tests alone, on which nobody else leaves artifacts and events."""
+    with prefect_server() as address, pytest.MonkeyPatch.context() as patch, as_served(address, patch):
+        yield
+
+
+@pytest.fixture
+def run_request(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
+    monkeypatch.setenv("DTML_DATABASE_URL", f"sqlite:///{tmp_path}/store.sqlite")
+    monkeypatch.delenv("DTML_ALERTS", raising=False)
+    file = tmp_path / "small_one.toml"
+    file.write_text(MARKET_FILE)
+    return RunRequest(str(file), file, overrides=SMALL, device="cpu")
+
+
+def asked(path: str, body: dict[str, Any]) -> Any:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return client._client.post(path, json=body).json()
+
+
+def artifacts() -> dict[str, Any]:
+    """The newest artifact of each key."""
+    return {each["key"]: each["data"] for each in asked("/artifacts/latest/filter", {})}
+
+
+def events(name: str) -> list[Any]:
+    """The events of a name, once they have come to the server."""
+    deadline = time.monotonic() + 550
+    while time.monotonic() < deadline:
+        found = asked("/events/filter", {"filter": {"event": {"name": [name]}}})["events"]
+        if found:
+            return list(found)
+        time.sleep(0.2)
+    return []
+
+
+def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(run_request: RunRequest) -> None:
+    from flows.service.flows import nightly
+
+    nightly(run_request, AS_OF)
+    assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one"]
+    target = next_session("XNYS", next_session("XNYS", AS_OF))
+    night = nightly(run_request, next_session("XNYS", AS_OF))
+    page = artifacts()["night-small-one"]
+    assert page.startswith(f"## small_one, night of {night.row['as_of']}: 30 stocks predicted for {target}\n")
+    assert "left out" not in page
+    assert "| always_up | 1 | 30 |" in page
+    assert f"Report: `{night.report}`" in page
+
+
+def test_the_artifact_names_who_was_left_out_and_why(context: MarketContext) -> None:
+    from flows.service.flows import night_page
+
+    night = run_night(context, AS_OF)
+    gaps = [{"symbol": "S01", "reason": "no bar"}]
+    page = night_page("small", pd.DataFrame(), replace(night, row=night.row | {"gaps": gaps}))
+    assert "\n- S01 is left out: no bar\n" in page
+
+
+def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
+    run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.service.flows import nightly
+
+    early = BARS[BARS["session"] < "2024-06-03"].drop(columns=["dividend", "split"])
+    early.to_csv(tmp_path / "early.csv", index=False)
+    refused = replace(run_request, source="files", prices=tmp_path / "early.csv")
+    with webhook() as hook:
+        monkeypatch.setenv("DTML_ALERTS", hook.url)
+        with pytest.raises(NightRefusedError):
+            nightly(refused, date(2024, 6, 4))
+        with pytest.raises(NightRefusedError):
+            nightly(refused, date(2024, 6, 5))
+    assert [said["title"] for said in hook.taken] == ["small_one 2024-06-04 refused", "small_one 2024-06-05 refused"]
+    found = events("dtml.night.refused")
+    assert {event["resource"]["prefect.resource.id"] for event in found} == {"dtml.market.small_one"}
+    assert found[0]["payload"]["kind"] == "refused"
+    assert found[0]["payload"]["message"].startswith("night of 2024-06-0")
+    with reading(open_engine(read_only=True)) as conn:
+        assert alerts(conn)["sent_at"].notna().all()
+
+
+@pytest.mark.soak
+def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> None:
+    from flows.service.flows import nightly, watch
+
+    nightly(run_request, AS_OF)
+    (said,) = watch(market_files=[run_request.market_file])
+    assert said.startswith("small_one: night of ")
+    assert [event["payload"]["kind"] for event in events("dtml.night.late")] == ["late"]
+
+
+def test_an_artifact_that_fails_costs_a_line_in_the_log(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flows.service import flows as left
+
+    def fail(*_: object, **_options: object) -> None:
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr(left, "create_markdown_artifact", fail)
+    left.leave_artifact(context, run_night(context, AS_OF))
+    assert "no artifact is left: no server" in caplog.text

@@ -1,0 +1,234 @@
+"""Missed nights: which they are, that each is run once and sees what was known then; the whole history asked again."""
+
+import logging
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from db.admin.copying import table_counts
+from db.connection.locks import market_lock
+from db.connection.user_sql import select
+from db.engine import open_engine, reading
+from db.errors import StoreBusyError
+from db.rows import markets, predictions, prices, runs
+from db.rows import nights as stored_nights
+from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
+from flows.cli import app
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import OVERLAP, fetch_bars
+from flows.nightly.night import LIMIT, catch_up, missed_nights, run_night
+from flows.nightly.predict import forecast
+from flows.nightly.train import load_model, train_model
+from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, small_market, without
+
+FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
+
+
+def source_of(context: MarketContext) -> FrameSource:
+    assert isinstance(context.source, FrameSource)
+    return context.source
+
+
+def statuses(context: MarketContext) -> dict[date, str]:
+    with reading(context.engine) as conn:
+        nights = stored_nights.nights(conn, context.name)
+    return dict(zip(nights["as_of"].dt.date, nights["status"], strict=True))
+
+
+def restated(since: date, before: date) -> pd.DataFrame:
+    """The bars with the adjusted closes of L01 lowered from one day to before another."""
+    bars = BARS.copy()
+    session = bars["session"].dt.date
+    bars.loc[(bars["symbol"] == "L01") & (session >= since) & (session < before), "adj_close"] *= 0.9
+    return bars
+
+
+def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(context: MarketContext) -> None:
+    last = FOLLOWING[-1]
+    assert missed_nights(context, last) == [last]  # a market without a night has missed none before it
+    run_night(context, AS_OF)
+    run_night(context, FOLLOWING[1])
+    assert missed_nights(context, last) == [FOLLOWING[0], *FOLLOWING[2:]]
+    assert missed_nights(context, AS_OF) == []
+    assert missed_nights(context, date(2024, 6, 28)) == [date(2024, 6, 28)]
+
+
+def test_no_more_than_the_last_30_sessions_are_caught_up(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    last = date(2024, 10, 1)
+    assert missed_nights(context, last) == [day.date() for day in sessions_up_to("XNYS", last, LIMIT)]
+
+
+def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    asked = len(source_of(context).asked)
+    done = catch_up(context, FOLLOWING[-1])
+    assert [night.row["as_of"] for night in done.nights] == FOLLOWING
+    assert done.refused == {}
+    assert len(source_of(context).asked) == asked + 1
+    assert statuses(context) == dict.fromkeys([AS_OF, *FOLLOWING], "complete")
+    with reading(context.engine) as conn:
+        rows = table_counts(conn)
+        nights = stored_nights.nights(conn, context.name)
+    assert nights["fetched"].iloc[1:-1].eq(0).all()
+    assert nights["fetched"].iloc[-1] == 10 * (OVERLAP + len(FOLLOWING))
+    assert catch_up(context, FOLLOWING[-1]).nights == []
+    with reading(context.engine) as conn:
+        assert table_counts(conn) == rows
+
+
+def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    run_night(context, FOLLOWING[0])
+    catch_up(context, FOLLOWING[1])
+    with reading(context.engine) as conn:
+        caught = predictions.predictions(conn, context.name, target=FOLLOWING[2])
+    made = forecast(context, load_model(context, AS_OF), FOLLOWING[1]).predictions
+    assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
+
+
+def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    lacking = FOLLOWING[1]
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], lacking)))
+    done = catch_up(poor, FOLLOWING[-1])
+    assert list(done.refused) == [lacking]
+    assert f"night {lacking} of simulated refused: no good bar of the index" in done.reason
+    assert [night.row["as_of"] for night in done.nights] == [day for day in FOLLOWING if day != lacking]
+    assert statuses(context)[lacking] == "refused"
+
+
+def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    limited = LimitedSource(BARS, answers=0)
+    done = catch_up(replace(context, source=limited), FOLLOWING[2])
+    assert list(done.refused) == FOLLOWING[:3]
+    assert all("rate_limited" in str(error) for error in done.refused.values())
+    assert all(error.may_pass for error in done.refused.values())
+    assert len(limited.asked) == 1
+    assert catch_up(context, FOLLOWING[2]).refused == {}
+
+
+def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    broken = BARS.copy()
+    broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(FOLLOWING[0])), "close"] = -1.0
+    catch_up(replace(context, source=FrameSource(broken)), FOLLOWING[2])
+    with reading(context.engine) as conn:
+        nights = stored_nights.nights(conn, context.name)
+    assert nights["rejected"].tolist()[:3] == [0, 1, 0]
+    assert statuses(context)[FOLLOWING[0]] == "complete_with_gaps"
+
+
+def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(context: MarketContext) -> None:
+    """Its bars were fetched in the evening; the night was not run; a restatement came later."""
+    evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, *FOLLOWING)]
+    fetch_bars(context, AS_OF, known_at=evenings[0])
+    run_night(context, AS_OF)
+    fetch_bars(context, FOLLOWING[0], known_at=evenings[1])
+    then = forecast(context, load_model(context, AS_OF), FOLLOWING[0])
+    later = replace(context, source=FrameSource(restated(date(2024, 6, 26), FOLLOWING[0])))
+    catch_up(later, FOLLOWING[1])
+    with reading(context.engine) as conn:
+        nights = stored_nights.nights(conn, context.name)
+        made = predictions.predictions(conn, context.name, target=FOLLOWING[1])
+    assert nights["known_at"].iloc[1] == evenings[1]
+    assert (made["probability"].to_numpy() == then.predictions["probability"].to_numpy()).all()
+    assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)  # its bars came with the catching up
+
+
+def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(context: MarketContext) -> None:
+    evening = session_close("XNYS", AS_OF) + timedelta(hours=2)
+    fetch_bars(context, AS_OF, known_at=evening)
+    fetch_bars(replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[0])
+    catch_up(context, AS_OF)
+    with reading(context.engine) as conn:
+        (watermark,) = runs.runs(conn, context.name)["data_watermark"]
+    assert watermark == evening
+
+
+def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
+    """Two nights fetched in their evenings, then restated, and a model trained as of the first of what is known now."""
+    evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, FOLLOWING[0])]
+    for day, evening in zip((AS_OF, FOLLOWING[0]), evenings, strict=True):
+        fetch_bars(context, day, known_at=evening)
+    fetch_bars(replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[1])
+    return evenings[1], train_model(context, AS_OF).run_id
+
+
+def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: MarketContext) -> None:
+    evening, late = trained_on_later_revisions(context)
+    catch_up(context, FOLLOWING[0])
+    with reading(context.engine) as conn:
+        night = stored_nights.night(conn, context.name, FOLLOWING[0])
+        assert night is not None
+        assert night["run_id"] != late
+        assert runs.run(conn, night["run_id"])["data_watermark"] == night["known_at"] == evening
+
+
+def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
+    context: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, late = trained_on_later_revisions(context)
+    never = replace(context, market=replace(context.market, retrain="never"))
+    with caplog.at_level(logging.WARNING):
+        (night,) = catch_up(never, FOLLOWING[0]).nights
+    assert night.row["run_id"] == late
+    assert f"{late} was trained on prices as known at" in caplog.text
+    assert f"the night of {FOLLOWING[0]} knows: it may have seen later revisions" in caplog.text
+
+
+def test_catching_up_beside_another_process_at_the_market_ends_at_once(context: MarketContext) -> None:
+    run_night(context, AS_OF)
+    with market_lock(context.engine, context.name), pytest.raises(StoreBusyError, match="another process"):
+        catch_up(context, FOLLOWING[0])
+    assert statuses(context) == {AS_OF: "complete"}
+
+
+def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    old = replace(context, source=FrameSource(restated(date(2024, 2, 1), date(2024, 3, 1))))
+    assert fetch_bars(old, FOLLOWING[0]).restated == []
+    source_of(old).asked.clear()
+    again = fetch_bars(old, FOLLOWING[0], whole=True)
+    assert again.restated == ["L01"]
+    assert again.stored == 20  # the sessions of February
+    (asked,) = source_of(old).asked
+    with reading(context.engine) as conn:
+        since = markets.instruments(conn, context.name).set_index("symbol")["asked_from"]
+    assert asked == {symbol: day.date() for symbol, day in since.items()}
+    assert fetch_bars(old, FOLLOWING[0], whole=True).stored == 0
+
+
+def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(context: MarketContext) -> None:
+    """A restatement changes all that lies on one side of it: half of a history would be of two scales."""
+    fetch_bars(context, FOLLOWING[-1])
+    moved = BARS.assign(adj_close=np.where(BARS["symbol"] == "L01", BARS["adj_close"] / 2, BARS["adj_close"]))
+    fetch_bars(replace(context, source=FrameSource(moved)), AS_OF, whole=True)
+    with reading(context.engine) as conn:
+        bars = prices.prices(conn, context.name, AS_OF, FOLLOWING[-1], symbols=["L01"])
+    expected = moved[(moved["symbol"] == "L01") & moved["session"].isin(bars["session"])]
+    np.testing.assert_allclose(bars["adj_close"], expected["adj_close"], rtol=1e-12)
+
+
+def test_the_command_asks_again_for_a_whole_history_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
+    Path("small.toml").write_text(small_market())
+    command = ["fetch", "--market-file", "small.toml", "--as-of", str(AS_OF)]
+    assert [CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])] == [0, 0, 0]
+    asked = "select asked, stored from fetch_log where market = 'small' order by known_at"
+    fetches = select(open_engine(read_only=True), asked)
+    assert fetches["asked"].tolist() == [31, 31]  # the second one had nothing to ask
+    assert fetches["stored"].tolist()[1] == 0
+
+
+def test_catching_up_finds_its_nights_by_itself() -> None:
+    assert CliRunner().invoke(app, ["nightly", "simulated", "--catch-up", "--nights", "3"]).exit_code == 2

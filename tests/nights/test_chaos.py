@@ -1,0 +1,32 @@
+"""A week in which everything goes wrong once: sources fail, processes die, disks fill, and the store stays whole."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos.draw import PROCESS, SOURCE, draw_plans
+from tests.support.chaos.nights import FIRST, nights_from, run
+
+pytestmark = pytest.mark.slow
+
+NIGHTS, SEED = 6, 9
+
+
+@pytest.mark.soak
+def test_a_store_stays_whole_through_nights_of_chaos(tmp_path: Path) -> None:
+    """On SQLite; `python -m benchmarks.chaos --engine postgresql` does it on a server."""
+    tally = run(tmp_path, NIGHTS, SEED)
+    assert tally.broken == []
+    assert tally.rows_lost == tally.duplicates == tally.mismatches == 0
+    assert sum(tally.nights.values()) == NIGHTS
+
+
+def test_the_short_run_holds_every_fault_of_a_process_and_half_of_those_of_a_source() -> None:
+    met = {fault for plan in draw_plans(nights_from(FIRST, NIGHTS), SEED) for fault in plan.faults}
+    assert met >= {*PROCESS, "other_zone"}
+    assert len(met & set(SOURCE)) >= len(SOURCE) / 2
+
+
+def test_the_same_seed_draws_the_same_faults() -> None:
+    days = nights_from(FIRST, 50)
+    assert draw_plans(days, seed=7) == draw_plans(days, seed=7) != draw_plans(days, seed=8)

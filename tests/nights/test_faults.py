@@ -1,0 +1,128 @@
+"""Whole at every write: after a fault at a point of a command, and the command again, all is as nobody disturbed it."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.support.faults.runs import Bench, Work
+from tests.support.faults.trials import Blow, Trials, shrunk
+from tests.support.faults.works import WORKS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are told by /proc"),
+]
+
+SHARES = {  # of the faults at every point one in so many; `python -m benchmarks.faults` tries them all
+    "night": 18,
+    "training": 16,
+    "backup": 6,
+    "restore": 8,
+    "service": 30,
+    "translation training again": 12,
+    "translated file": 10,
+    "queue": 16,
+}
+SHARES_OF_POSTGRESQL = {"night": 48, "restore": 14}
+LONG = ("training", "backup", "translation training again", "translated file", "restore", "service")
+
+
+def _each(shares: dict[str, int]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[pytest.mark.soak] if name in LONG else []) for name in shares]
+
+
+def _tried(bench: Bench, name: str, share: int) -> None:
+    trials = Trials(bench, WORKS[name])
+    tally = trials.try_each(trials.blows()[::share])
+    assert sum(tally.tried.values()) == -(-len(trials.blows()) // share) > 0
+    assert tally.broken == []
+
+
+@pytest.mark.parametrize("name", _each(SHARES))
+def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(name: str, tmp_path: Path) -> None:
+    _tried(Bench(tmp_path), name, SHARES[name])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", _each(SHARES_OF_POSTGRESQL))
+def test_so_it_does_where_a_connection_is_lost(name: str, tmp_path: Path, postgresql_server: str) -> None:
+    _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
+
+
+@pytest.mark.soak
+def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
+    trials = Trials(Bench(tmp_path), WORKS["night"])
+    tally = trials.try_each(trials.blows(["kill"]))
+    assert tally.tried["kill"] == tally.points > 0
+    assert tally.broken == []
+
+
+def _step(write: Callable[[Path], object]) -> Work:
+    return Work("planted", prepare=lambda _: None, steps=[write])
+
+
+def _not_atomic(home: Path) -> None:
+    if not (home / "card.json").exists():  # as if it were whole whenever it is there
+        (home / "card.json").write_text("whole")
+
+
+def _in_two_steps(home: Path) -> None:
+    """A row, then its file: killed in between, the row says that there is nothing left to do."""
+    import sqlite3
+
+    conn = sqlite3.connect(home / "store.sqlite")
+    conn.execute("create table if not exists run (id text primary key)")
+    conn.execute("insert into run values ('a') on conflict do nothing")
+    new = conn.total_changes > 0
+    conn.commit()
+    if new:
+        (home / "weights").write_bytes(b"1234")
+
+
+def _leaves_a_partial(home: Path) -> None:
+    partial = home / f"page.{os.getpid()}.partial"
+    partial.write_text("page")
+    partial.replace(home / "page")
+
+
+def _not_synced(home: Path) -> None:
+    if not (home / "page").exists():
+        (home / "page.partial").write_text("page")
+        (home / "page.partial").replace(home / "page")
+
+
+PLANTED = {
+    "a file that is not whole": (_not_atomic, "kill in a write", "1 other: card.json"),
+    "a commit apart from its file": (_in_two_steps, "kill", "1 other: weights"),
+    "a partial file under a new name each time": (_leaves_a_partial, "kill", "1 left: page."),
+    "a file put into its place before it is on the disk": (_not_synced, "power cut", "1 other: page"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_what_is_planted_is_found(planted: str, tmp_path: Path) -> None:
+    step, kind, said = PLANTED[planted]
+    trials = Trials(Bench(tmp_path), _step(step))
+    tally = trials.try_each(trials.blows())
+    assert any(f":{kind}@" in each and said in each for each in tally.broken), tally.broken
+
+
+@pytest.mark.soak
+def test_a_history_that_fails_is_told_by_its_shortest(tmp_path: Path) -> None:
+    trials = Trials(Bench(tmp_path), _step(_in_two_steps))
+    tally = trials.try_histories(seed=1, count=10)
+    assert tally.broken
+    assert all(each.count("kill@") == 1 for each in tally.broken)
+    told = tally.broken[0].split("'")[3]
+    assert trials.complaint([Blow.read(told)]) is not None
+    assert tally.broken == Trials(Bench(tmp_path), _step(_in_two_steps)).try_histories(seed=1, count=10).broken
+
+
+def test_a_history_is_shrunk_to_what_still_fails() -> None:
+    history = [Blow(1, 9, "no space"), Blow(1, 40, "I/O error"), Blow(2, 8, "kill")]
+    fails = lambda blows: any(blow.point >= 5 and blow.step == 1 for blow in blows)  # noqa: E731
+    assert shrunk(history, fails) == [Blow(1, 5, "kill")]

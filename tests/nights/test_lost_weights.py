@@ -1,0 +1,146 @@
+"""A run whose weights are lost is made again; where they come out otherwise, nothing is refused for ever."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from db.engine import reading, transaction
+from db.rows import runs as stored_runs
+from flows.backtest.results import run_backtest
+from flows.nightly import train
+from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.train import load_model, train_model, why_due
+from flows.settings import data_folder
+from tests.support.backtest_market import FIRST, LAST, backtest_of
+from tests.support.commands import Command
+from tests.support.nights import AS_OF, receipt_of
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda file: file.unlink(),
+    "damaged": lambda file: file.write_bytes(file.read_bytes()[:-9] + b"otherwise"),
+}
+ELSEWHERE = "0123456789abcdef" * 4  # the hash of what another processor trained
+
+
+def runs(context: MarketContext) -> dict[str, dict[str, Any]]:
+    with reading(context.engine) as conn:
+        return {name: stored_runs.run(conn, name) for name in stored_runs.runs(conn)["id"]}
+
+
+def checkpoint_of(run: dict[str, Any]) -> Path:
+    return data_folder() / str(run["checkpoint_path"])
+
+
+def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: bool = False) -> bytes:
+    """Lose every checkpoint; what was in the last one."""
+    for run in runs(context).values():
+        whole = checkpoint_of(run).read_bytes()
+        LOSSES[how](checkpoint_of(run))
+    if trained_elsewhere:
+        with transaction(context.engine) as conn:
+            conn.execute(text("update run set checkpoint_hash = :sha"), {"sha": ELSEWHERE})
+    return whole
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_night_whose_model_s_weights_are_lost_trains_them_again(context: MarketContext, how: str) -> None:
+    fetch_bars(context, AS_OF)
+    model = train_model(context, AS_OF)
+    whole = lose(context, how=how)
+    assert f"the weights of {model.run_id} are lost" in str(why_due(context, AS_OF))
+    assert run_night(context, AS_OF).row["run_id"] == model.run_id
+    assert checkpoint_of(runs(context)[model.run_id]).read_bytes() == whole
+    lose(context, how=how)
+    later = run_night(context, date(2024, 7, 2)).row
+    assert later["status"] == "complete"
+    assert later["run_id"] != model.run_id
+
+
+def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    train_model(context, AS_OF)
+    lose(context)
+    never = replace(context, market=replace(context.market, retrain="never"))
+    with pytest.raises(NightRefusedError, match=r"is not there: restore it from a backup, .*`dtml train simulated`"):
+        run_night(never, AS_OF)
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
+    context: MarketContext, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_bars(context, AS_OF)
+    first = train_model(context, AS_OF)
+    lose(context, how=how, trained_elsewhere=True)
+    lost = runs(context)[first.run_id]
+    left = checkpoint_of(lost).read_bytes() if how == "damaged" else None
+    with caplog.at_level(logging.WARNING):
+        second = train_model(context, AS_OF)
+    assert second.run_id.startswith(f"{first.run_id}-")
+    assert f"stored with weights of SHA-256 {ELSEWHERE[:12]}..., which are lost" in caplog.text
+    assert "restore their checkpoint from a backup" in caplog.text
+    assert runs(context)[first.run_id] == lost
+    assert (checkpoint_of(lost).read_bytes() if how == "damaged" else None) == left
+    assert load_model(context, AS_OF).run_id == second.run_id
+    assert run_night(context, AS_OF).row["run_id"] == second.run_id
+    monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
+    assert train_model(context, AS_OF).run_id == second.run_id
+    assert len(runs(context)) == 2
+
+
+def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
+    context: MarketContext, engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    run_night(context, AS_OF)
+    whole, receipt = lose(context), str(receipt_of(context, "L01"))
+    (run,) = runs(context).values()
+    code, _, complaint = command("replay", receipt, "--device", "cpu")
+    assert code == 1
+    assert "`dtml replay RECEIPT --retrain`" in " ".join(complaint.split())
+    code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu", "--json")
+    assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (0, True, True)
+    assert checkpoint_of(run).read_bytes() == whole
+    assert command("replay", receipt, "--device", "cpu")[0] == 0
+    lose(context, trained_elsewhere=True)
+    code, shown, complaint = command("replay", receipt, "--retrain", "--device", "cpu")
+    assert code == 1
+    assert "made again   probability 0." in shown
+    assert "found        equal to the last bit" in shown  # here the lost weights differ by name alone
+    assert f"checkpoint   lost, SHA-256 {ELSEWHERE}" in shown
+    said = " ".join(complaint.split())
+    assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and trained again they are" in said
+    assert "restore its checkpoint from a backup" in said
+    assert "`dtml train simulated`" in said
+    assert not checkpoint_of(run).exists()
+
+
+@pytest.mark.soak
+def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
+    run_request: RunRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backtest = backtest_of(run_request)
+
+    def stopped(done: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_backtest(backtest, on_fold=stopped)
+    for file in [*(data_folder() / "models").iterdir(), *backtest.folder.iterdir()]:
+        file.unlink()
+    result = run_backtest(backtest)
+    assert (result.folds["first"].min().date(), result.folds["last"].max().date()) == (FIRST, LAST)
+    with reading(engine) as conn:
+        assert len(stored_runs.runs(conn)) == 3
+    monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
+    assert run_backtest(backtest).row == result.row

@@ -1,0 +1,228 @@
+"""A user's own file in nights: stored, scored, replayed, walked, and kept from the night when it fails."""
+
+import logging
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import text
+
+from db.engine import reading
+from db.rows import nights, rankings
+from dtml.errors import UsageError
+from dtml.experiments import vary
+from dtml.lookahead.audit import Finding
+from dtml.markets import load_market_file
+from dtml.own.code import OwnCodeError
+from dtml.prices.sessions import next_session
+from dtml.ranking.walk import folds
+from flows import audit
+from flows.benchmark.ranking import Plan, Walk, run_ranking
+from flows.nightly import own_code
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
+from flows.replay.archive import Archive, replay_of
+from tests.support.nights import AS_OF, small_market
+
+pytestmark = pytest.mark.slow
+
+TARGET = next_session("XNYS", AS_OF)
+FIRST, LAST = date(2024, 6, 3), date(2024, 11, 15)
+MINE = '''"""Two features of my own."""
+
+
+def near_high(bars):
+    return bars.close / bars.high.rolling(60).max() - 1
+
+
+def reversal(bars):
+    return -bars.close.pct_change(fill_method=None)
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    return file
+
+
+@pytest.fixture
+def owned(context: MarketContext, mine: Path) -> MarketContext:
+    """The market of the nights, with history enough for rankers and own code."""
+    market = replace(context.market, code=mine, ranker="own")
+    return replace(context, market=market, experiment=vary(context.experiment, {"train_sessions": 400}))
+
+
+@pytest.fixture
+def trusted(owned: MarketContext, monkeypatch: pytest.MonkeyPatch) -> MarketContext:
+    """The same without the audit, which other tests are of."""
+    monkeypatch.setattr(own_code, "require_admitted", lambda *_: None)
+    return owned
+
+
+def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        made = rankings.orders(conn, context.name, first=target, last=target)
+    return made[made["predictor"] == "own"]
+
+
+def reason(context: MarketContext, as_of: date = AS_OF) -> str | None:
+    with reading(context.engine) as conn:
+        row = nights.night(conn, context.name, as_of)
+    assert row is not None
+    assert row["status"] == "complete"
+    return row["reason"]
+
+
+def recorded(context: MarketContext) -> dict[str, object]:
+    with reading(context.engine) as conn:
+        row = rankings.latest_ranker(conn, context.name, on_or_before=date.max)
+    assert row is not None
+    return row["config"]["own"]
+
+
+def test_own_features_order_a_night_are_stored_scored_and_replayed(
+    owned: MarketContext, archive: Archive, mine: Path
+) -> None:
+    run_night(owned, AS_OF)
+    made = said(owned)
+    assert made["place"].tolist() == list(range(1, 10))
+    assert made["probability"].between(0, 1).all()
+    assert recorded(owned)["features"] == ["near_high", "reversal"]
+    assert reason(owned) is None
+    with reading(owned.engine) as conn:
+        latest = pd.read_sql(text("select * from latest_ranking order by place"), conn)
+    assert latest["predictor"].unique().tolist() == ["own"]
+    run_night(owned, TARGET)
+    with reading(owned.engine) as conn:
+        scored = rankings.rank_scores(conn, owned.name, span="running", leg="next_close")
+    assert "own" in set(scored["predictor"])
+    mine.unlink()  # what was stored with the run replays the night
+    assert replay_of(archive, archive.night(AS_OF)).reasons == []
+
+
+def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_older(
+    trusted: MarketContext, archive: Archive, mine: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_night(trusted, AS_OF)
+    first = recorded(trusted)["sha256"]
+    assert run_night(trusted, AS_OF).changed == ""
+    mine.write_text(MINE + "\n\ndef spread(bars):\n    return (bars.high - bars.low) / bars.close\n")
+    assert "own code changed: mine.py" in run_night(trusted, AS_OF).changed
+    with caplog.at_level(logging.WARNING):
+        run_night(trusted, TARGET)
+    assert recorded(trusted)["features"] == ["near_high", "reversal", "spread"]
+    assert recorded(trusted)["sha256"] != first
+    assert "own code changed: mine.py" in str(reason(trusted, TARGET))
+    assert f"was mine.py ({str(first)[:12]})" in caplog.text
+    assert replay_of(archive, archive.night(AS_OF)).reasons == []
+    assert replay_of(archive, archive.night(TARGET)).reasons == []
+
+
+def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(trusted: MarketContext, mine: Path) -> None:
+    run_night(trusted, AS_OF)
+    mine.unlink()
+    never = replace(trusted, market=replace(trusted.market, retrain="never"))
+    run_night(never, TARGET)
+    assert len(said(never, next_session("XNYS", TARGET))) == 9
+    assert "cannot read the market's own code" in str(reason(never, TARGET))
+
+
+BAD = {
+    "1 / 0": "mine.py, line 12: ZeroDivisionError: division by zero",
+    "while True:\n    pass": "mine.py took more than 6 s",
+    "import numpy\nx = numpy.ones((10**5, 10**6))": "mine.py, line 13: MemoryError",
+    "import os\nos.kill(os.getpid(), 9)": "the process of mine.py was killed by SIGKILL",
+    "def ahead(bars):\n    return bars.close.shift(-1) / bars.close": "refused by the audit: ahead looked ahead: ",
+    "def word(bars):\n    return 'high'": "word returned str: return a frame like bars.close",
+    "import os\nx = os.environ['DTML_DATA']": "KeyError: 'DTML_DATA'",
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])
+def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
+    owned: MarketContext, mine: Path, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine.write_text(f"{MINE}\n\n{bad}\n")
+    if "took more than" in BAD[bad]:
+        monkeypatch.setenv("DTML_CODE_SECONDS", "6")
+    run_night(owned, AS_OF)
+    assert said(owned).empty
+    assert BAD[bad] in str(reason(owned))
+    assert BAD[bad] in str(recorded(owned)["refused"])
+    with reading(owned.engine) as conn:
+        others = rankings.orders(conn, owned.name, first=TARGET, last=TARGET)
+    assert set(others["predictor"]) == {"ridge", "boosting", "blend", "dtml"}
+
+
+@pytest.mark.soak
+def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
+    trusted: MarketContext, mine: Path
+) -> None:
+    broken = (
+        "\n\ndef fussy(bars):\n    assert str(bars.close.index[-1].date()) != '{}'\n    return bars.close / bars.open\n"
+    )
+    mine.write_text(MINE + broken.format(TARGET))
+    run_night(trusted, AS_OF)
+    run_night(trusted, TARGET)
+    after = next_session("XNYS", TARGET)
+    run_night(trusted, after)
+    assert [len(said(trusted, next_session("XNYS", day))) for day in (AS_OF, TARGET, after)] == [9, 0, 9]
+    assert reason(trusted, TARGET) == "mine.py, line 13: AssertionError: "
+
+
+@pytest.mark.soak
+def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead(
+    owned: MarketContext, mine: Path
+) -> None:
+    run_night(owned, date(2024, 12, 2))
+    walk = Walk(owned, Plan(FIRST, LAST))
+    found = run_ranking(walk)
+    assert "own" in set(found.scores["predictor"])
+    assert found.row["config"]["own"]["file"] == "mine.py"
+    gains = found.differences[(found.differences["predictor"] == "own") & (found.differences["other"] == "boosting")]
+    assert gains["gain"].notna().all()
+    spans = [(each.trained, each.scored) for each in folds(walk.history, *map(pd.Timestamp, (FIRST, LAST)))]
+    one, two = (
+        own_code.walk_own(owned, walk.history, walk.bars[0], spans, audited=True, workers=workers) for workers in (1, 2)
+    )
+    np.testing.assert_array_equal(one[0], two[0])
+    assert one[1].arrays.keys() == two[1].arrays.keys()
+    assert all((one[1].arrays[name] == two[1].arrays[name]).all() for name in one[1].arrays)
+    mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
+    again = Walk(owned, walk.plan)
+    assert again.id != found.row["id"]
+    with pytest.raises(OwnCodeError, match=r"ahead looked ahead: .* when that changes"):
+        run_ranking(again)
+
+
+def test_a_market_file_names_own_code_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "home.toml"
+    file.write_text(f'code = "mine.py"\n{small_market()}')
+    assert load_market_file(file).code == tmp_path / "mine.py"
+    for wrong in ('ranker = "own"', "code = 3"):
+        file.write_text(f"{wrong}\n{small_market()}")
+        with pytest.raises(UsageError, match=r"home\.toml: code: "):
+            load_market_file(file)
+
+
+@pytest.mark.soak
+def test_the_audit_of_a_market_audits_its_own_code(
+    owned: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_night(owned, AS_OF)
+    mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
+    honest = Finding("spans_apart", pd.Timestamp(AS_OF), passed=True, detail="")
+    monkeypatch.setattr(audit.look_ahead, "audit", lambda *_, **__: [honest])
+    monkeypatch.setattr(audit.look_ahead, "audit_model", lambda *_, **__: [honest])
+    monkeypatch.setattr(audit, "stored_nights", lambda *_: honest)
+    monkeypatch.setattr(audit.look_ahead, "prove", lambda *_, **__: pd.DataFrame({"caught": [], "planted": []}))
+    found = audit.audit_market(owned, AS_OF, lambda _: None)
+    assert not found.passed
+    failed = found.findings[~found.findings["passed"]]
+    assert set(failed["audited"]) == {"own"}
+    assert failed["detail"].str.startswith("ahead looked ahead: ").all()

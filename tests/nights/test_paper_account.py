@@ -1,0 +1,240 @@
+"""The paper account: what each order makes it hold, filled at the next open, night after night, on both engines."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+
+from db import tables
+from db.engine import reading, transaction
+from db.rows import nights, rankings
+from dtml.backtest.portfolio import equal_weight_track, index_track
+from dtml.backtest.turnover import track_of
+from dtml.errors import DtmlError
+from dtml.experiments import vary
+from dtml.features import FEATURES
+from dtml.markets.definition import Costs, Trading
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.dashboard.market import after_costs
+from flows.nightly import paper
+from flows.nightly.context import MarketContext, quotes_of, read_bars
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.paper import follow_orders, next_orders
+from flows.service.alerts import after_night
+from tests.support.benchmark_rows import ranker
+from tests.support.nights import AS_OF
+
+YEAR, FEW = 252, 30
+NIGHTS = sessions_up_to("XNYS", AS_OF, YEAR)
+TRADING = Trading(Costs(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0), top=4, smooth=3, band=2.0)
+
+
+@pytest.fixture
+def traded(context: MarketContext) -> MarketContext:
+    """A market whose prices are stored, with a year of orders from nights that nobody followed yet."""
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    fetch_bars(context, AS_OF)
+    with transaction(context.engine) as conn:
+        rankings.save_ranker(conn, ranker(market=context.name, checkpoint_path="models/none", checkpoint_hash="0" * 64))
+    return replace(context, market=replace(context.market, trading=TRADING))
+
+
+def scores_of(context: MarketContext) -> np.ndarray:
+    return np.random.default_rng(11).standard_normal((YEAR, len(context.market.symbols)))
+
+
+def say(context: MarketContext, *nights: int) -> None:
+    """Store the orders of some nights."""
+    now = datetime.now(UTC)
+    for night in nights:
+        target = next_session("XNYS", NIGHTS[night].date())
+        rows = pd.DataFrame({"symbol": context.market.symbols, "score": scores_of(context)[night]})
+        rows = rows.assign(place=1, probability=np.nan, speaks=True, predictor="ridge", as_of=NIGHTS[night])
+        rows = rows.assign(ranker_id=ranker()["id"], target=pd.Timestamp(target))
+        with transaction(context.engine) as conn:
+            rankings.save_order(conn, context.name, rows, known_at=now, made_at=now)
+
+
+def account(context: MarketContext) -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        found = rankings.paper_returns(conn, context.name)
+    return found[found["portfolio"] == "account"].reset_index(drop=True)
+
+
+def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
+    """What following the same orders over the whole year at once earned."""
+    bars = read_bars(context, sessions_up_to("XNYS", NIGHTS[0].date(), 70)[0].date(), AS_OF)
+    scores = scores_of(context)
+    scores[list(without)] = np.nan
+    return track_of(scores, NIGHTS, quotes_of(context, bars, context.market.symbols), context.market.trading)
+
+
+def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = YEAR) -> None:
+    track = whole[: nights - 2]  # the last open is not followed by another
+    assert len(found) == len(track) == nights - 2
+    for name in ("gross", "turnover", "cost", "net"):
+        np.testing.assert_allclose(found[name], track[name], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found["equity"], (1 + track["net"]).cumprod(), rtol=1e-12)
+    assert found["session"].tolist() == track["session"].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(traded: MarketContext) -> None:
+    for night in range(YEAR):
+        say(traded, night)
+        follow_orders(traded, NIGHTS[night].date())
+    assert_as(account(traded), backtest(traded))
+    with reading(traded.engine) as conn:
+        found = rankings.paper_returns(conn, traded.name).pivot(index="session", columns="portfolio", values="gross")
+        bars = read_bars(traded, NIGHTS[0].date(), AS_OF)
+    quotes, index = (quotes_of(traded, bars, each) for each in (traded.market.symbols, (traded.market.index.symbol,)))
+    everyone = np.full((YEAR, len(traded.market.symbols)), 0.5)
+    for name, track in {
+        "equal parts": equal_weight_track(everyone, NIGHTS, quotes, "next_open"),
+        "index": index_track(index, NIGHTS, "next_open"),
+    }.items():
+        whole = np.isfinite(quotes.open).all(axis=1)[1:-1]  # one without a price is kept by whoever held it before
+        np.testing.assert_allclose(found[name][whole], track["gross"][whole], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found["account, no costs"], found["account"])
+
+
+@pytest.mark.parametrize("at", ["save_targets", "save_paper"])
+def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
+    traded: MarketContext, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    rng, save = np.random.default_rng(5), getattr(rankings, at)
+
+    def dies(*given: object, **named: object) -> None:
+        save(*given, **named)
+        raise KeyboardInterrupt
+
+    for night in range(FEW):
+        say(traded, night)
+        how = rng.integers(4)
+        if how == 0 and night > 1:
+            with monkeypatch.context() as patched:
+                patched.setattr(paper.stored, at, dies)
+                with pytest.raises(KeyboardInterrupt):
+                    follow_orders(traded, NIGHTS[night].date())
+        if how != 1:  # else a later night catches up
+            follow_orders(traded, NIGHTS[night].date())
+        if how == 2:
+            follow_orders(traded, NIGHTS[night].date())
+    follow_orders(traded, NIGHTS[FEW - 1].date())
+    assert_as(account(traded), backtest(traded), FEW)
+
+
+def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) -> None:
+    refused = (7, 8, 20)
+    for night in range(FEW):
+        if night not in refused:
+            say(traded, night)
+            follow_orders(traded, NIGHTS[night].date())
+    found = account(traded)
+    assert_as(found, backtest(traded, *refused), FEW)
+    assert (found.loc[list(refused), "turnover"] == 0).all()
+
+
+def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
+    follow_orders(traded, AS_OF)
+    assert account(traded).empty
+
+
+def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: MarketContext) -> None:
+    for night in range(FEW):
+        say(traded, night)
+        follow_orders(traded, NIGHTS[night].date())
+    market = replace(traded.market, trading=replace(TRADING, lot=10))
+    with reading(traded.engine) as conn:
+        found = next_orders(conn, market, 100_000.0)
+        mine = next_orders(conn, market, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
+        wanted = rankings.targets(conn, traded.name, found.target, found.target) if found else pd.DataFrame()
+    assert found is not None
+    assert mine is not None
+    bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
+    buys = mine.rows[mine.rows["side"] == "buy"].set_index("symbol")
+    assert set(buys.index) <= set(wanted["symbol"])
+    assert (buys["shares"] % 10 == 0).all()
+    assert buys["price"].to_numpy() == pytest.approx(bars.loc[buys.index, "close"])
+    share = wanted.set_index("symbol")["weight"].reindex(buys.index)
+    room = share * 100_000 / buys["price"] - buys["shares"] - (buys.index == "L01") * 25
+    assert ((room >= -1e-9) & (room < 20)).all()  # a lot too few at most, and a lot in hand
+    assert buys["cost"].to_numpy() == pytest.approx(buys["value"] * 12e-4)
+    if "L01" not in set(wanted["symbol"]):
+        sold = mine.rows.set_index("symbol").loc["L01"]
+        assert (sold["side"], sold["shares"], sold["cost"]) == ("sell", 25, pytest.approx(sold["value"] * 27e-4))
+    assert 0 <= mine.cash < 0.1 * 100_000
+    assert found.rows["value"].sum() < mine.rows["value"].sum(), "the account holds some of it already"
+
+
+def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> None:
+    with reading(traded.engine) as conn:
+        assert next_orders(conn, traded.market, 1000.0) is None
+    say(traded, 0)
+    follow_orders(traded, NIGHTS[0].date())
+    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="no close of GONE up to"):
+        next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
+
+
+def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketContext) -> None:
+    with reading(traded.engine) as conn:
+        assert after_costs(conn, traded.name)["left_figures"] is None
+    for night in range(FEW):
+        say(traded, night)
+    follow_orders(traded, NIGHTS[FEW - 1].date())
+    with reading(traded.engine) as conn:
+        said = after_costs(conn, traded.name)
+        found = rankings.paper_returns(conn, traded.name).pivot(index="session", columns="portfolio", values="net")
+    gain = 252 * (found["account"] - found["equal parts"]).mean()
+    assert said["left_figures"].startswith(f"{100 * gain:+.1f} % a year [")
+    assert (said["left_beside"], said["left_from"]) == ("equal parts", f"paper account, {FEW - 2} sessions")
+    assert said["left"] in ("beats", "is beaten by", "cannot be told from")
+
+
+def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:
+    lows = [np.nan, 0.01, -0.01, 0.01, 0.02, 0.03]
+    rows = pd.DataFrame({"target": NIGHTS[: len(lows)], "rank_ic_low": lows}).assign(
+        span="running", leg="next_close", predictor="ridge", is_rule=False, days=30, n=300
+    )
+    with transaction(traded.engine) as conn:
+        rankings.save_rank_scores(conn, traded.name, rows, scored_at=datetime.now(UTC))
+        asked = (conn, traded.name, "next_close", "ridge")
+        assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == (NIGHTS[3].date(), 3)
+        assert rankings.lasting_skill(*asked, NIGHTS[2].date()) == (None, 0)
+        assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == (NIGHTS[1].date(), 1)
+
+
+def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: MarketContext) -> None:
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]
+    for day in days:
+        night = run_night(context, day)
+    run_night(context, days[-1])  # a complete night adds nothing
+    with reading(context.engine) as conn:
+        aims = rankings.targets(conn, context.name, None, None)
+        told = nights.drift(conn, context.name, days[-1])
+    assert aims["target"].nunique() == 3
+    assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}
+    assert len(account(context)) == 1
+    assert f"in {len(told)} measures of inputs, skill and coverage" in night.report.read_text(encoding="utf-8")
+
+
+def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:
+    days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]
+    row = {"measure": ["z_open"], "value": 3.0, "expected": 0.7, "evidence": 9.0, "needed": 4.5}
+    for number, day in enumerate(days):
+        run_night(context, day)
+        with transaction(context.engine) as conn:
+            conn.execute(sa.delete(tables.night_drift))
+            for earlier in days[: number + 1]:
+                drifted = pd.DataFrame(row).assign(drifted=earlier >= days[1])
+                nights.save_drift(conn, context.name, earlier, drifted)
+        after_night(context.engine, context.name, day)
+    with reading(context.engine) as conn:
+        told = nights.alerts(conn, context.name)
+    assert told.loc[told["kind"] == "drifted", "as_of"].dt.date.tolist() == [days[1]]

@@ -1,0 +1,114 @@
+"""A night's page from a real store: what it gathers, and that nothing but the night itself can keep it from coming."""
+
+import logging
+import re
+from datetime import date
+from html import unescape
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from db.admin.copying import table_counts
+from db.engine import reading, transaction
+from db.rows import calibration, predictions, runs
+from db.rows import nights as stored_nights
+from dtml.evaluation.calibration import LEVELS
+from dtml.prices.sessions import sessions_up_to
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
+from flows.nightly.report import publish_night
+from flows.settings import data_folder
+from tests.support.commands import Command
+from tests.support.nights import AS_OF
+
+DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
+
+
+@pytest.fixture
+def nights(context: MarketContext) -> MarketContext:
+    """A market with two nights, the first one scored."""
+    for day in DAYS:
+        run_night(context, day)
+    return context
+
+
+def seen(page: Path) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+
+
+def direction(context: MarketContext, as_of: date, level: float) -> int:
+    """The directions of a night at a level, from the store."""
+    with reading(context.engine) as conn:
+        night = stored_nights.night(conn, context.name, as_of)
+        assert night is not None
+        bands = calibration.bands(conn, night["run_id"]).set_index("level")["threshold"]
+        said = predictions.night_directions(conn, context.name, as_of)["calibrated"]
+    return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
+
+
+def require_page_of(context: MarketContext, level: float) -> None:
+    """The directions and the receipt of the last night are those of the store."""
+    words = seen(publish_night(context, AS_OF, level))
+    rises, falls = (int(re.search(rf"predicted to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
+    assert rises + falls == direction(context, AS_OF, level)
+    assert f"at the level of {100 * level:.0f} %" in words
+    assert "Over 1 days and 9 stock-days of Simulated market" in words
+    with reading(context.engine) as conn:
+        night = stored_nights.night(conn, context.name, AS_OF)
+        run = runs.runs(conn, context.name).iloc[0]
+    assert night is not None
+    for said in (run["id"], run["checkpoint_hash"], night["inputs_hash"], "validation days", str(night["known_at"])):
+        assert said in words
+
+
+def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_same(
+    nights: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for level in (LEVELS[0], nights.market.level, LEVELS[-1]):
+        require_page_of(nights, level)
+    first = publish_night(nights, DAYS[0])
+    past = first.read_text(encoding="utf-8")
+    assert "No prediction of this market has an outcome yet" in past  # the later night had told one
+    first.unlink()
+    monkeypatch.setenv("DTML_DATABASE_URL", nights.engine.url.render_as_string(hide_password=False))
+    with reading(nights.engine) as conn:
+        before = table_counts(conn)
+    code, said, _ = command("report", "simulated", "--as-of", str(DAYS[0]))
+    assert (code, said.strip()) == (0, str(first))
+    assert first.read_text(encoding="utf-8") == past
+    assert command("report", "simulated", "--level", "0.9")[0] == 0
+    assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
+    assert "at the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
+    with reading(nights.engine) as conn:
+        assert table_counts(conn) == before
+    code, _, complaint = command("report", "simulated", "--level", "0.8123")
+    assert code == 2
+    assert re.search(r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123", complaint)
+    code, _, complaint = command("report", "simulated", "--as-of", "2024-03-01")
+    assert code == 2
+    assert "was never run: 2 are complete" in complaint
+
+
+def test_nothing_that_is_gone_keeps_a_night_from_its_page(
+    nights: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "a blank weight is unknown" not in seen(publish_night(nights, AS_OF))
+    for file in (data_folder() / "models").glob("*.safetensors"):
+        file.unlink()
+    with caplog.at_level(logging.WARNING):
+        words = seen(publish_night(nights, AS_OF))
+    assert "a blank weight is unknown" in words  # the sources that were stored are all there is
+    assert "is not there: restore it" in caplog.text
+    with transaction(nights.engine) as conn:  # a night from before there were calibrations
+        conn.execute(
+            text("update prediction set calibrated = null, lowest = null, highest = null, rising_share = null")
+        )
+        conn.execute(text("update run set slope = null, intercept = null"))
+        for table in ("abstention_band", "abstention_count", "calibration_bin", "attention_weight"):
+            conn.execute(text(f"delete from {table}"))
+        conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
+    words = seen(publish_night(nights, AS_OF))
+    for said in ("was not calibrated", "No attention between stocks is kept", "all nights up to 2001-01-02"):
+        assert said in words
+    assert not re.search(r"\b(nan|NaN|NaT|None)\b", words)

@@ -1,0 +1,194 @@
+"""A prediction is made again from its receipt, and its model trained again, to the last bit."""
+
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine, text
+
+from db.engine import reading, transaction
+from db.errors import StoreUsageError
+from db.rows import predictions
+from dtml.errors import UsageError
+from dtml.markets import Market
+from dtml.prices.sessions import next_session
+from flows.backtest.results import run_backtest
+from flows.market_files import read_market
+from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.train import train_model, why_due
+from flows.replay.archive import FIGURES, Archive, replay_of
+from flows.replay.prediction import TOLERANCE, Receipt, Retraining, market_of, reproduce, retrain, run_of
+from flows.settings import data_folder
+from tests.support.backtest_market import backtest_of
+from tests.support.commands import Command
+from tests.support.nights import AS_OF, BARS, FrameSource, receipt_of
+
+FOLLOWING = next_session("XNYS", AS_OF)
+
+
+@pytest.fixture
+def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command on the store of the test."""
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    return command
+
+
+def restate(context: MarketContext) -> None:
+    """A dividend on everything just before the night, and a correction in the middle of what was trained on."""
+    bars = BARS.copy()
+    bars.loc[bars["session"] < pd.Timestamp("2024-06-27"), "adj_close"] *= 0.98
+    bars.loc[bars["session"] == pd.Timestamp("2024-03-20"), "adj_close"] *= 1.01
+    assert len(fetch_bars(replace(context, source=FrameSource(bars)), FOLLOWING).restated) == 10
+
+
+def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
+    context: MarketContext, archive: Archive
+) -> None:
+    run_night(context, AS_OF)
+    receipt = receipt_of(context, "F01A")
+    restate(context)
+    run = run_of(archive.engine, receipt)
+    found = reproduce(archive, receipt, run)
+    assert found.reasons == []
+    assert found.again == {name: found.prediction[name] for name in FIGURES}
+    assert found.night_hash == found.inputs_hash
+    trained = retrain(archive, run)
+    assert trained.reasons == []
+    assert trained.checkpoint_hash == run["checkpoint_hash"]
+
+
+def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
+    context: MarketContext, engine: Engine, archive: Archive
+) -> None:
+    run_night(context, AS_OF)
+    run = run_of(archive.engine, receipt_of(context, "F01A"))
+    with transaction(engine) as conn:
+        conn.execute(text("update price set adj_close = adj_close * 1.02 where session = '2024-03-20'"))
+    trained = retrain(archive, run)
+    assert trained.checkpoint_hash != run["checkpoint_hash"]
+    assert "parameters differ, most" in trained.reasons[0]
+    assert trained.differing
+    assert not trained.is_close
+
+
+@pytest.mark.parametrize("run_request", ["shared", "per_stock"], indirect=True)
+def test_a_backtest_s_predictions_and_models_are_made_again(run_request: RunRequest, reader: Engine) -> None:
+    backtest = backtest_of(run_request)
+    run_backtest(backtest)
+    archive = Archive(reader, read_market(run_request.market, run_request.market_file), "cpu")
+    with reading(reader) as conn:
+        made = predictions.prediction_history(conn, market="past", kind="backtest")
+    one_a_session = made.groupby("target").tail(1)
+    assert one_a_session["run_id"].nunique() == 3
+    for row in one_a_session.itertuples():
+        receipt = Receipt(str(row.run_id), str(row.symbol), row.target.date())
+        assert reproduce(archive, receipt, run_of(reader, receipt)).reasons == []
+    assert retrain(archive, run_of(reader, receipt)).reasons == []
+
+
+def changed_market(market: Market) -> Market:
+    """The market after one stock left, one joined, one has another date, and the index was replaced."""
+    listed = market.with_symbols([*(each for each in market.symbols if each != "L01"), "NEW"]).constituents
+    dated = tuple(replace(each, since=date(2024, 5, 2)) if each.symbol == "F01B" else each for each in listed)
+    return replace(market, constituents=dated, index=replace(market.index, symbol="OTHER"))
+
+
+CHANGED = "the index is OTHER, was SIMX; NEW joined; L01 left; F01B has other dates"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_today(
+    context: MarketContext, archive: Archive, dtml: Command, kept: bool
+) -> None:
+    run_night(context, AS_OF)
+    receipt = receipt_of(context, "F01A")
+    run = run_of(archive.engine, receipt)
+    archive.market = changed_market(context.market)
+    if not kept:
+        (data_folder() / run["checkpoint_path"]).unlink()
+    trained = retrain(archive, run)
+    assert trained.reasons == []
+    assert trained.restored is not kept
+    found = reproduce(archive, receipt, run)
+    assert found.reasons == []
+    assert found.changed_since == CHANGED
+    assert replay_of(archive, archive.night(AS_OF)).reasons == []
+
+
+@pytest.mark.parametrize("run_request", ["shared"], indirect=True)
+def test_a_backtest_s_prediction_is_made_again_after_the_list_and_the_index_changed(
+    run_request: RunRequest, reader: Engine
+) -> None:
+    run_backtest(backtest_of(run_request))
+    market = read_market(run_request.market, run_request.market_file)
+    archive = Archive(reader, changed_market(market), "cpu")
+    with reading(reader) as conn:
+        row = predictions.prediction_history(conn, market="past", kind="backtest").iloc[-1]
+    receipt = Receipt(str(row["run_id"]), str(row["symbol"]), row["target"].date())
+    run = run_of(reader, receipt)
+    assert reproduce(archive, receipt, run).reasons == []
+    assert retrain(archive, run).reasons == []
+
+
+def test_another_index_makes_a_training_due(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    train_model(context, AS_OF)
+    assert why_due(context, AS_OF) is None
+    other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
+    assert str(why_due(replace(context, market=other), AS_OF)).startswith("the index is OTHER, simulated-2024-07-01-")
+
+
+def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
+    context: MarketContext, engine: Engine, dtml: Command
+) -> None:
+    run_night(context, AS_OF)
+    receipt = str(receipt_of(context, "L01"))
+    code, said, _ = dtml("replay", receipt, "--retrain", "--device", "cpu")
+    assert code == 0
+    assert "found        equal to the last bit" in said
+    assert "the weights are the same to the last bit" in said
+    with transaction(engine) as conn:
+        conn.execute(text("update prediction set probability_std = 0.25"))
+    code, said, error = dtml("replay", receipt, "--json", "--device", "cpu")
+    assert code == 1
+    assert json.loads(said)["equal"] is False
+    assert "error" in error
+
+
+def test_a_run_of_the_published_experiment_is_refused_with_its_reason(context: MarketContext, engine: Engine) -> None:
+    run_night(context, AS_OF)
+    receipt = receipt_of(context, "L01")
+    with transaction(engine) as conn:
+        conn.execute(text("update run set kind = 'benchmark'"))
+    with pytest.raises(UsageError, match="a run of the published experiment"):
+        run_of(engine, receipt)
+
+
+def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive: Archive) -> None:
+    run_night(context, AS_OF)
+    known = receipt_of(context, "L01")
+    run = run_of(archive.engine, known)
+    for wrong in ("L01", "a/b/c", f"{known}/x"):
+        with pytest.raises(UsageError, match="is no receipt"):
+            Receipt.read(wrong)
+    with pytest.raises(StoreUsageError, match=f"has 9, of sessions {FOLLOWING} .. {FOLLOWING}"):
+        reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
+    with pytest.raises(StoreUsageError, match="no run 'other'"):
+        run_of(archive.engine, replace(known, run_id="other"))
+    with pytest.raises(UsageError, match="unknown market 'mine'"):
+        market_of(run | {"market": "mine"}, None)
+    with pytest.raises(UsageError, match="describes another market"):
+        market_of(run, Path("mine.toml"))
+
+
+def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the_last_bit() -> None:
+    first = date(2024, 1, 2)
+    run = {"id": "one", "checkpoint_hash": "a", "train_first": first, "code_version": "0", "market": "m"}
+    for device, apart, equal in (("cuda", TOLERANCE, True), ("cuda", 2 * TOLERANCE, False), ("cpu", 1e-7, False)):
+        trained = Retraining(run, device, "b", 2, {"linear.weight": apart}, first)
+        assert (trained.reasons == []) is trained.is_close is equal

@@ -1,0 +1,219 @@
+"""Scores: what happened, held against what was said, whatever the order and whenever a run dies."""
+
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import Connection, text
+
+from db.admin.checks import check_store
+from db.engine import reading, transaction
+from db.rows import outcomes, predictions, runs
+from db.rows import scores as stored_scores
+from dtml.baselines.naive_rules import NAIVE_RULES
+from dtml.evaluation.metrics import confusion_by_day
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.nightly import score
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.score import DayCounts, day_counts, score_market
+from tests.support.nights import AS_OF, BARS, FrameSource, without
+
+DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
+
+
+def running(context: MarketContext, predictor: str = "dtml") -> dict[date, int]:
+    with reading(context.engine) as conn:
+        scores = stored_scores.scores(conn, context.name, span="running")
+    mine = scores[(scores["protocol"] == "all") & (scores["predictor"] == predictor)]
+    return {row.target.date(): int(row.n) for row in mine.itertuples()}
+
+
+def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: MarketContext) -> None:
+    for day in DAYS:
+        run_night(context, day)
+    with reading(context.engine) as conn:
+        counted = {each.predictor: each for each in day_counts(conn, context, DAYS[-1]) if each.protocol == "all"}
+    index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
+    reversal, model = counted["index_reversal"], counted["dtml"]
+    assert [day.date() for day in reversal.target] == DAYS[1:]
+    for session, counts in zip(reversal.target, reversal.counts, strict=True):
+        before = index[index.index < session].iloc[-2:]
+        rises, falls = counts[[0, 1]].sum(), counts[[2, 3]].sum()
+        assert (rises if before.iloc[1] >= before.iloc[0] else falls) == 0
+        assert rises + falls == len(context.market.symbols)
+    assert (reversal.counts[:, [0, 2]].sum(axis=1) == model.counts[:, [0, 2]].sum(axis=1)).all()
+    assert set(counted) == {"dtml", *NAIVE_RULES}
+
+
+def test_the_models_directions_are_counted_as_its_history_shows_them(context: MarketContext) -> None:
+    for day in DAYS:
+        run_night(context, day)
+    with reading(context.engine) as conn:
+        counted = [each for each in day_counts(conn, context, DAYS[-1]) if each.predictor == "dtml"]
+        history = predictions.prediction_history(conn, market=context.name, last=DAYS[-1]).dropna(
+            subset=["realised_return"]
+        )
+    for each in counted:
+        mine = history if each.protocol == "all" else history[history["label"] != 0]
+        directions = pd.DataFrame(
+            {"session": mine["target"], "predicted": mine["probability"] > 0.5, "rose": mine["realised_return"] > 0}
+        )
+        assert each.counts[each.counts.any(axis=1)].tolist() == confusion_by_day(directions).tolist()
+    assert counted[0].counts.sum() < counted[1].counts.sum()
+
+
+def test_the_papers_label_of_an_outcome_follows_its_thresholds(context: MarketContext) -> None:
+    for day in DAYS[:2]:
+        run_night(context, day)
+    with reading(context.engine) as conn:
+        known = predictions.prediction_history(conn, market=context.name).dropna(subset=["realised_return"])
+    assert known["label"].tolist() == [
+        1 if change >= 0.0055 else -1 if change <= -0.005 else 0 for change in known["realised_return"]
+    ]
+    assert known["label"].nunique() == 3
+
+
+def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(context: MarketContext) -> None:
+    for day in DAYS[:3]:
+        run_night(context, day)
+    corrected = BARS.copy()
+    row = (corrected["symbol"] == "F02A") & (corrected["session"] == pd.Timestamp(DAYS[1]))
+    before = corrected.loc[row, "close"].iloc[0]
+    corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
+    run_night(replace(context, source=FrameSource(corrected)), DAYS[3])
+    with reading(context.engine) as conn:
+        history = predictions.prediction_history(conn, market=context.name, symbol="F02A").set_index("target")
+    wide = corrected[corrected["symbol"] == "F02A"].set_index("session")["adj_close"].pct_change(fill_method=None)
+    assert before > 0
+    for target in pd.to_datetime(DAYS[1:4]):
+        assert history.loc[target, "realised_return"] == pytest.approx(wide[target])
+
+
+def test_nights_run_out_of_order_end_with_the_same_running_scores(context: MarketContext) -> None:
+    run_night(context, DAYS[0])
+    for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):
+        run_night(context, day)
+    score_market(context, DAYS[4])
+    assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
+
+
+def test_running_scores_after_a_night_that_is_run_later_count_it_too(context: MarketContext) -> None:
+    for day in (DAYS[2], DAYS[3], DAYS[4], DAYS[0], DAYS[1], DAYS[2]):  # the last is complete and only scored
+        run_night(context, day)
+    score_market(context, DAYS[4])
+    assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
+    assert [finding.check for finding in check_store(context.engine) if finding.found] == []
+
+
+def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketContext) -> None:
+    run_night(context, DAYS[0])
+    gap = replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1])))
+    night = run_night(gap, DAYS[1])
+    assert night.scored is not None
+    assert night.scored.unresolved == 1
+    assert running(context) == {DAYS[1]: 8}
+    run_night(context, DAYS[2])
+    assert running(context) == {DAYS[1]: 9, DAYS[2]: 17}
+
+
+def test_a_kill_between_outcomes_and_scores_loses_neither(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_night(context, DAYS[0])
+
+    def die(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(score, "_scores", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_night(context, DAYS[1])
+    assert running(context) == {}
+    assert run_night(context, DAYS[1]).row["status"] == "complete"
+    assert running(context) == {DAYS[1]: 9}
+
+
+def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext) -> None:
+    run_night(context, DAYS[0])
+    with reading(context.engine) as conn:
+        run = runs.run(conn, runs.latest_run(conn, context.name)["id"])
+        made = predictions.predictions(conn, context.name)
+    contrary = made.assign(run_id="other", probability=1 - made["probability"])
+    with transaction(context.engine) as conn:
+        runs.save_run(conn, run | {"id": "other"})
+        predictions.save_predictions(
+            conn, context.name, contrary, known_at=run["created_at"], made_at=run["created_at"]
+        )
+    run_night(context, DAYS[1])
+    assert running(context)[DAYS[1]] == 9
+
+
+def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(context: MarketContext) -> None:
+    run_night(context, DAYS[0])
+    jumped = BARS.copy()
+    after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))
+    jumped.loc[after, ["open", "high", "low", "close", "adj_close"]] *= 1.5
+    night = run_night(replace(context, source=FrameSource(jumped)), DAYS[1])
+    assert night.scored is not None
+    assert (night.scored.outcomes, night.scored.unresolved) == (8, 1)
+    assert night.row["gaps"] == [{"symbol": "L03", "reason": "bar rejected: unexplained_return"}]
+    assert np.isnan(fetch_history(context, "L03")["realised_return"].iloc[0])
+
+
+def fetch_history(context: MarketContext, symbol: str) -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        return predictions.prediction_history(conn, market=context.name, symbol=symbol)
+
+
+def test_scoring_with_nothing_predicted_does_nothing(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    found = score_market(context, next_session("XNYS", AS_OF))
+    assert (found.outcomes, found.nights, found.unresolved) == (0, [], 0)
+
+
+def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late bar, a corrected close and a night out of order; only days that may have changed are counted again."""
+    spans: list[int] = []
+    honest = score.day_counts
+
+    def watched(conn: Connection, of: MarketContext, last: date, first: date | None = None) -> list[DayCounts]:
+        found = honest(conn, of, last, first)
+        spans.append(max((len(each.target) for each in found), default=0))
+        return found
+
+    monkeypatch.setattr(score, "day_counts", watched)
+    run_night(context, DAYS[0])
+    run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])
+    corrected = BARS.copy()
+    row = (corrected["symbol"] == "F02A") & (corrected["session"] == pd.Timestamp(DAYS[1]))
+    corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
+    for day in (DAYS[3], DAYS[2], DAYS[4]):
+        run_night(replace(context, source=FrameSource(corrected)), day)
+    score_market(context, DAYS[4])
+    with reading(context.engine) as conn:
+        grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
+        counted = honest(conn, context, date.max)
+    assert max(spans[1:]) < len(DAYS)
+    columns = [name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")]
+    whole = score._scores(counted, set(counted[0].target)).reindex(columns=[*grown.columns[1:]])
+    key = ["target", "span", "protocol", "predictor"]
+    one, other = (each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole))
+    pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night(context: MarketContext) -> None:
+    run_night(context, DAYS[0])
+    with transaction(context.engine) as conn:
+        assert outcomes.unscored(conn, context.name, []) == []
+        assert outcomes.unscored(conn, context.name, [DAYS[1]]) == [DAYS[1]]
+    run_night(context, DAYS[1])
+    with transaction(context.engine) as conn:
+        assert outcomes.unscored(conn, context.name, []) == []
+        conn.execute(text("delete from score"))
+        assert outcomes.unscored(conn, context.name, []) == [DAYS[1]]

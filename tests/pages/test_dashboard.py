@@ -1,0 +1,191 @@
+"""The dashboard as it is served: every link leads somewhere, everything is escaped, a CSV is its view."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import pytest
+from sqlalchemy import event, text
+
+from db import tables as schema
+from flows.dashboard.app import link
+from tests.support.browser import Answer, Page, Site
+from tests.support.dashboard_store import (
+    BARE,
+    DAYS,
+    EVIL,
+    EVIL_RUNS,
+    EVIL_STOCKS,
+    FIRST_RUN,
+    LEVEL,
+    MARKET,
+    NIGHTS,
+    STOCKS,
+    served_site,  # noqa: F401 - the fixture `site`
+)
+
+pytestmark = pytest.mark.slow
+
+NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
+REFUSED = DAYS[NIGHTS].date()
+
+
+@dataclass
+class Visit:
+    """What a visitor found who followed the links, and the SQL that was run for it."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    statements: list[str] = field(default_factory=list)
+
+    @property
+    def pages(self) -> dict[str, Page]:
+        return {
+            where: Page(found.body)
+            for where, found in self.answers.items()
+            if "html" in found.headers.get("content-type", "")
+        }
+
+
+def kind_of(address: str) -> tuple[str, tuple[str, ...]]:
+    """Addresses of one kind differ in names and values alone."""
+    parts, fixed = urlsplit(address), ("market", "stock", "compare", "sql", "table", "tables", "run")
+    path = [
+        each if each in fixed or "." in each or parts.path.startswith("/table/") else "*"
+        for each in parts.path.split("/")
+    ]
+    return "/".join(path), tuple(sorted(name for name, _ in parse_qsl(parts.query)))
+
+
+@pytest.fixture(scope="module")
+def visit(site: Site) -> Visit:
+    """All links and forms from the first page on: ten of those that differ in a name alone, of a table one."""
+    found, waiting, counts = Visit(), ["/"], dict[tuple[str, tuple[str, ...]], int]()
+    typed = ("/sql", "/table/")  # run what a visitor writes
+
+    def keep(*given: Any) -> None:
+        if not address.startswith(typed):
+            found.statements.append(given[2])
+
+    event.listen(site.engine, "before_cursor_execute", keep)
+    while waiting:
+        address = waiting.pop(0)
+        answer = found.answers[address] = site.get(address)
+        page = Page(answer.body if "html" in answer.headers.get("content-type", "") else "")
+        for target in (*page.links, *page.sent):
+            kind = kind_of(target)
+            if (
+                target.startswith("/")
+                and target not in (*found.answers, *waiting)
+                and counts.get(kind, 0) < (1 if target.startswith("/table/") else 10)
+            ):
+                counts[kind] = counts.get(kind, 0) + 1
+                waiting.append(target)
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_every_link_leads_somewhere(visit: Visit) -> None:
+    assert {where: found.status for where, found in visit.answers.items() if found.status not in (200, 303)} == {}
+    for market in (MARKET, EVIL, BARE):
+        assert link(["market", market]) in visit.answers
+    for symbol in EVIL_STOCKS:
+        assert link(["market", EVIL, "stock", symbol]) in visit.answers
+    assert len({where.split("?")[0] for where in visit.answers if where.startswith("/table/")}) > 25
+    assert all(target.startswith(("/", "#")) for page in visit.pages.values() for target in page.links)
+
+
+def test_what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> None:
+    tables = "|".join(each for each in schema.metadata.tables)
+    names = (MARKET, *STOCKS, EVIL, *EVIL_STOCKS, FIRST_RUN, *EVIL_RUNS, str(NIGHT), str(LEVEL))
+    assert len(visit.statements) > 100
+    for statement in visit.statements:
+        assert statement.startswith(("SELECT", "BEGIN", "begin", "select")), statement
+        assert not re.search(rf"\b(from|join)\s+({tables})\b(?!_)", statement, re.IGNORECASE), statement
+        assert not any(f"{name}" in statement for name in names), statement
+
+
+def test_names_of_all_kinds_are_escaped(visit: Visit) -> None:
+    drawn = "svg g line path rect circle text title defs clippath script"
+    laid_out = "html head meta style body header nav main div form h1 h2 h3 p ul li dl dt dd figure figcaption br"
+    written = (
+        "a span small strong code pre table caption thead tbody tr th td label input select option datalist"
+        " button textarea ol details summary"
+    )
+    known = set(f"{drawn} {laid_out} {written}".split())
+    for where, page in visit.pages.items():
+        tags = {tag for tag, _ in page.tags}
+        assert tags <= known, (where, tags - known)
+        assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs), where
+    evil = [page.seen for where, page in visit.pages.items() if where.startswith(link(["market", EVIL]))]
+    words = (EVIL, "<Tin>", "too many bars refused: <b>9</b> of 10", "<nan>", f"{EVIL_STOCKS[3]} & Sons")
+    for said in (*EVIL_STOCKS, *words):
+        assert any(" ".join(said.split()) in seen for seen in evil), said
+
+
+def test_a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -> None:
+    for where, page in visit.pages.items():
+        body = visit.answers[where].body
+        assert not re.search(r"<link|@import|url\((?!#)|src\s*=", body.replace('<script src="/charts.js">', "")), where
+        assert re.findall(r"<script(?! type=.application/json.>)[^>]*>", body) == ['<script src="/charts.js">'], where
+        assert not re.search(r"\b(nan|NaN|NaT|None|NA)\b", page.seen.replace("<nan>", "")), where
+        ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+        assert len(ids) == len(set(ids)), where
+        labels = {attrs["for"] for tag, attrs in page.tags if tag == "label" and "for" in attrs}
+        fields = [attrs for tag, attrs in page.tags if tag in ("input", "select", "textarea")]
+        fields = [each for each in fields if each.get("type") not in ("hidden", "checkbox")]
+        assert {each["id"] for each in fields} == labels, where
+        assert [tag for tag, _ in page.tags].count("h1") == 1
+        assert sum(attrs.get("aria-current") == "page" for _, attrs in page.tags) == 1, where
+        regions = [attrs for _, attrs in page.tags if attrs.get("class", "").startswith("wide")]
+        assert all(each["tabindex"] == "0" and each["aria-label"] for each in regions)
+
+
+ROWS = {  # an address, and the SQL of its rows
+    link(["table", "prediction_history"], {"column": "symbol", "is": "=", "value": "S01"}): "prediction_history"
+    " where symbol = 'S01'",
+    link(["table", "band_direction"], {"column": "level", "is": "<", "value": LEVEL}): "band_direction"
+    f" where level < {LEVEL}",
+    link(["table", "night_log"], {"column": "market", "is": "=", "value": EVIL}): "night_log where market <> 'toy'",
+    link(
+        ["table", "prediction_history"], {"column": "symbol", "is": "=", "value": EVIL_STOCKS[1]}
+    ): f"prediction_history where symbol = '{EVIL_STOCKS[1]}'",
+}
+
+
+@pytest.mark.parametrize("address", ROWS)
+def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: str) -> None:
+    with site.engine.connect() as conn:
+        expected = conn.execute(text(f"select * from {ROWS[address]}")).mappings().all()
+    page = Page(site.get(address).body)
+    files = {each.split("?")[0]: site.get(each) for each in page.links if each.startswith("/sql/rows.")}
+    assert f"{len(expected)} rows" in page.seen
+    found = json.loads(files["/sql/rows.json"].body)
+    assert [list(row) for row in found] == [list(row) for row in expected]
+    assert sorted(str(row.get("symbol")) for row in found) == sorted(str(row.get("symbol")) for row in expected)
+    answer = files["/sql/rows.csv"]
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert len(list(csv.DictReader(io.StringIO(answer.body)))) == len(expected)
+    assert files["/sql/rows.parquet"].body.startswith("PAR1")
+
+
+def test_a_stock_that_was_typed_is_found(site: Site) -> None:
+    for symbol in (STOCKS[2], *EVIL_STOCKS):
+        market = MARKET if symbol in STOCKS else EVIL
+        asked = f"{link(['market', market, 'stock'])}?symbol={quote(symbol)}"
+        answer = site.get(asked)
+        assert (answer.status, answer.headers["location"]) == (303, link(["market", market, "stock", symbol]))
+        assert site.get(answer.headers["location"]).status == 200
+    assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"
+
+
+@pytest.mark.slow
+def test_every_question_that_the_box_for_sql_begins_with_has_an_answer(site: Site) -> None:
+    starts = [each for each in Page(site.get(f"/sql?market={MARKET}").body).links if each.startswith("/sql?q=")]
+    assert len(starts) >= 20
+    assert {each: site.get(each).status for each in starts} == dict.fromkeys(starts, 200)
+    assert site.get("/sql?q=select+symbol+from+latest_prediction").status == 200

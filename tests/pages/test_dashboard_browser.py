@@ -1,0 +1,119 @@
+"""Every page as people meet it: in a real browser, wide and narrow, light and dark, with nothing to complain of.
+
+Pictures of all of them are kept in the folder that DTML_SCREENSHOTS names.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.engine import open_engine, upgrade
+from dtml.pages.ranking import Ranking, ranking_page
+from flows.dashboard.app import dashboard, link
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
+from tests.support.backtest_page import page as backtest_page
+from tests.support.benchmark_rows import ranking, ranking_differences, ranking_portfolios, ranking_scores
+from tests.support.browser import LOOKS, Site, axe_source, browser, complaints, screenshots, served
+from tests.support.dashboard_store import BACKTEST_RUN, BARE, DAYS, EVIL, EVIL_STOCKS, FIRST_RUN, LEVEL, MARKET, fill
+from tests.support.nights import AS_OF
+
+pytestmark = pytest.mark.slow
+
+PAGES = {
+    "markets": "/",
+    "market": link(["market", MARKET], {"as_of": DAYS[15].date(), "level": LEVEL}),
+    "refused": link(["market", MARKET]),
+    "stock": link(["market", MARKET, "stock", "S01"]),
+    "compare": link(["compare"], {"a": FIRST_RUN, "b": BACKTEST_RUN}),
+    "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
+    "bare": link(["market", BARE]),
+    "tables": "/tables",
+    "table": link(["table", "daily_score"], {"column": "predictor", "is": "=", "value": "dtml", "sort": "-target"}),
+    "sql": link(["sql"], {"q": "select target, predictor, running_acc from daily_score where protocol = 'all'"}),
+}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    return axe_source()
+
+
+@pytest.fixture(scope="module")
+def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('browser') / 'store.sqlite'}"
+    owner = open_engine(url)
+    upgrade(owner)
+    fill(owner)
+    owner.dispose()
+    reader = open_engine(url, read_only=True)
+    with served(dashboard(reader), reader) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_the_dashboard_has_nothing_wrong(
+    site: Site, chromium: Any, axe: str, tmp_path: Path, name: str
+) -> None:
+    assert complaints(chromium, axe, site.url + PAGES[name], f"dashboard_{name}", tmp_path) == []
+    assert len(list(screenshots(tmp_path).glob(f"dashboard_{name}_*.png"))) == len(LOOKS)
+
+
+def test_the_report_of_a_backtest_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
+    (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
+    assert complaints(chromium, axe, file.as_uri(), "backtest", tmp_path) == []
+
+
+def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
+    made = Ranking(ranking(), ranking_scores(), ranking_differences(), ranking_portfolios())
+    (file := tmp_path / "ranking.html").write_text(ranking_page(made), encoding="utf-8")
+    assert complaints(chromium, axe, file.as_uri(), "ranking", tmp_path) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_the_report_of_a_night_has_nothing_wrong(
+    chromium: Any, axe: str, context: MarketContext, tmp_path: Path
+) -> None:
+    assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night", tmp_path) == []
+
+
+def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:
+    """Else the tests above would hold of any page."""
+    wrong = "<title>t</title><html lang='en'><main><h1 style='color:#999;width:2000px'>pale</h1><input></main>"
+    (file := tmp_path / "wrong.html").write_text(wrong + "<img src='none.png' alt=''><script>alert(1); x</script>")
+    found = " ".join(complaints(chromium, axe, file.as_uri(), "wrong", tmp_path))
+    for said in ("color-contrast", "label", "the page is", "request failed", "dialog: 1", "x is not defined"):
+        assert said in found
+
+
+def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(site.url + PAGES["market"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page's content"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+    page.close()
+
+
+def test_a_form_leads_where_it_says(site: Site, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(site.url + PAGES["market"])
+    page.get_by_label("Decide at").select_option(label="50 % coverage")
+    page.get_by_role("button", name="Show").click()
+    assert "level=0.5" in page.url
+    page.get_by_label("Go to a stock").fill("S03")
+    page.get_by_role("button", name="Go").click()
+    assert page.url == site.url + link(["market", MARKET, "stock", "S03"])
+    assert page.get_by_role("heading", level=1).inner_text().startswith("S03")
+    page.close()

@@ -1,0 +1,149 @@
+"""Charts answer in a real browser: what is under the cursor, linked zoom, lines switched off; and a box for SQL."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.dashboard.app import link
+from tests.support import stores as made_stores
+from tests.support.backtest_page import page as backtest_page
+from tests.support.browser import Page, Site, browser
+from tests.support.dashboard_store import MARKET, served_store, served_to_a_reader
+
+pytestmark = pytest.mark.slow
+
+STOCK = link(["market", MARKET, "stock", "S01"])
+SCALE = "(() => document.querySelector('figure.chart').view.scale('x').domain().map(Number))()"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with served_store(f"sqlite:///{tmp_path_factory.mktemp('charts') / 'store.sqlite'}", None) as found:
+        yield found
+
+
+def opened(chromium: Any, address: str, chart: str = "figure.chart") -> Any:
+    page = chromium.new_page(viewport={"width": 1280, "height": 1000})
+    page.goto(address)
+    page.locator(chart).first.scroll_into_view_if_needed()
+    page.wait_for_selector(f"{chart}.live canvas")
+    return page
+
+
+def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromium: Any) -> None:
+    page = opened(chromium, site.url + STOCK)
+    box = page.locator("figure.chart canvas").bounding_box()
+    page.mouse.move(box["x"] + 500, box["y"] + 60)
+    page.mouse.move(box["x"] + 505, box["y"] + 60)
+    said = page.locator("#vg-tooltip-element.visible").inner_text()
+    session = said.split()[1]
+    with site.engine.connect() as conn:
+        sql = "select close from price_latest where market = ? and symbol = 'S01' and session = ?"
+        close = conn.exec_driver_sql(sql, (MARKET, session)).scalar()
+    assert f"{close:.2f}" in said
+    page.close()
+
+
+def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromium: Any) -> None:
+    page = opened(chromium, site.url + STOCK)
+    whole = page.evaluate(SCALE)
+    page.get_by_role("button", name="Zoom in").click()
+    page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
+    near = page.evaluate(SCALE)
+    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 2)
+    page.get_by_role("button", name="All").click()
+    page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
+    box = page.locator("figure.chart canvas").bounding_box()
+    page.mouse.move(box["x"] + 600, box["y"] + box["height"] - 60)  # the lowest panel; all share one axis
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
+    page.close()
+
+
+def test_a_line_is_switched_off_and_on_by_the_keyboard_too(site: Site, chromium: Any) -> None:
+    page = opened(chromium, site.url + STOCK)
+    hidden = "document.querySelector('figure.chart').view.signal('hidden').length"
+    before = page.evaluate(hidden)
+    calibrated = page.get_by_role("checkbox", name="calibrated")
+    calibrated.focus()
+    page.keyboard.press("Space")
+    page.wait_for_function(f"{hidden} == {before + 1}")
+    calibrated.check()
+    page.wait_for_function(f"{hidden} == {before}")
+    page.close()
+
+
+def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site: Site, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(f"{site.url}/sql")
+    asked = f"select target, predictor, running_acc from daily_score where market = '{MARKET}' and protocol = 'all'"
+    page.get_by_label("Statement").fill(asked)
+    page.get_by_role("button", name="Ask").click()
+    page.wait_for_selector("figure.live canvas")
+    assert page.locator("tbody tr").count() > 50
+    page.get_by_label("Statement").fill("delete from run")
+    page.get_by_role("button", name="Ask").click()
+    assert page.get_by_role("alert").inner_text()
+    with site.engine.connect() as conn:
+        assert conn.exec_driver_sql("select count(*) from run").scalar()
+    page.get_by_role("link", name="Does the model beat the naive rules").click()
+    assert "model_gains" in page.locator("thead").inner_text()
+    page.close()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+def test_a_stored_study_has_a_page(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if engine == "sqlite":
+        serving = served_store(f"sqlite:///{tmp_path / 'studies.sqlite'}", None, made_stores.fill)
+    else:
+        serving = served_to_a_reader(request.getfixturevalue("postgresql_server"), "studies", made_stores.fill)
+    with serving as site:
+        assert site.get("/").status == site.get("/market/toy").status == 200
+        studies = {"backtest": "backtest_summary", "benchmark": "run_score", "ranking": "ranking_summary"}
+        for kind, view in studies.items():
+            listed = Page(site.get(f"/table/{view}").body).links
+            answer = site.get(next(each for each in listed if each.startswith(f"/{kind}/")))
+            assert answer.status == 200
+            assert "/" in Page(answer.body).links  # a way back
+            assert '<script src="/charts.js"></script>' in answer.body
+            assert site.get(f"/{kind}/nowhere").status == 404
+
+
+def test_a_table_is_filtered_and_sorted(site: Site, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(f"{site.url}/table/latest_prediction")
+    page.get_by_label("Only where").select_option("symbol")
+    page.get_by_label("value").fill("S03")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**value=S03**")
+    assert page.locator("tbody tr").count() == 1
+    page.get_by_role("link", name="probability", exact=True).click()
+    page.locator("th[aria-sort]").wait_for()
+    assert page.locator("th[aria-sort]").inner_text().startswith("probability")
+    assert page.locator("tbody tr").count() == 1
+    page.close()
+
+
+def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(chromium: Any, tmp_path: Path) -> None:
+    (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
+    page = opened(chromium, file.as_uri())
+    assert page.locator("figure.chart input:not(:checked)").count() > 3  # few lines at first
+    page.close()
+    context = chromium.new_context(java_script_enabled=False, viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    page.goto(file.as_uri())
+    drawn = page.locator("figure.chart svg[aria-hidden]").first.bounding_box()
+    assert drawn["width"] > 300
+    assert drawn["height"] > 300
+    assert not page.locator("p.zoom").first.is_visible()
+    context.close()

@@ -1,0 +1,263 @@
+"""The figures on the dashboard's pages are those of the rows that they are made of."""
+
+import json
+from datetime import date, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, matthews_corrcoef
+from sqlalchemy import Engine, text
+
+from db.connection.frames import head
+from db.engine import reading
+from db.rows import attention, predictions, prices
+from dtml.baselines.naive_rules import NAIVE_RULES
+from dtml.errors import UsageError
+from flows.dashboard import compare
+from flows.dashboard.app import dashboard, link
+from flows.dashboard.market import (
+    SORTS,
+    Sort,
+    market_rows,
+    night_directions,
+    night_of,
+    span_scores,
+    stock_chart,
+    way_counts,
+)
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
+from tests.support.browser import Page, Site, served
+from tests.support.dashboard_store import (
+    BACKTEST_RUN,
+    BARE,
+    DAYS,
+    FIRST_RUN,
+    LEVEL,
+    MARKET,
+    NIGHTS,
+    SECOND_RUN,
+    served_site,  # noqa: F401 - the fixture `site`
+)
+from tests.support.nights import AS_OF
+
+pytestmark = pytest.mark.slow
+
+NIGHT = DAYS[15].date()  # of the first run
+
+
+def asked(site: Site, sql: str) -> pd.DataFrame:
+    with site.engine.connect() as conn:
+        result = conn.execute(text(sql))
+        return pd.DataFrame(result.all(), columns=list(result.keys()))
+
+
+def directions_of(site: Site, symbol: str) -> pd.DataFrame:
+    with reading(site.engine) as conn:
+        return head(conn, predictions.stock_directions(MARKET, symbol, "nightly", None, None), 1000)
+
+
+@pytest.mark.slow
+def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
+    today = DAYS[NIGHTS].date() + timedelta(days=3)
+    with reading(site.engine) as conn:
+        rows = market_rows(conn, today).set_index("market")
+    mine = rows.loc[MARKET]
+    last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
+    assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)
+    newest = asked(
+        site, f"select direction, count(*) as n from latest_prediction where market = '{MARKET}' group by direction"
+    )
+    assert {direction: mine[direction] for direction in newest["direction"]} == dict(
+        zip(newest["direction"], newest["n"], strict=True)
+    )
+    last = last[last["target"] == last["target"].max()].set_index("predictor")
+    for figure in ("acc", "mcc"):
+        assert mine[figure] == last.loc["dtml", f"running_{figure}"]
+        best = last.loc[list(NAIVE_RULES), f"running_{figure}"]
+        assert (mine[f"{figure}_rule_name"], mine[f"{figure}_rule"]) == (best.idxmax(), best.max())
+    assert rows.loc[BARE].drop(["rise", "fall", "none", "run_id"]).isna().all()
+    assert rows.loc[BARE, ["rise", "fall", "none"]].tolist() == [0, 0, 0]
+
+
+def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, NIGHT)
+        assert night
+        directions, plain = (night_directions(conn, night, level) for level in (LEVEL, None))
+        without = night_directions(conn, night, 0.95)
+    band = asked(site, f"select * from band_direction where run_id = '{FIRST_RUN}' and level = {LEVEL}")
+    band = band[band["target"].astype(str) == str(night["target"])].set_index("symbol")
+    assert set(directions["direction"]) == {"rise", "fall", "none"}
+    for row in directions.to_dict("records"):
+        mine = band.loc[row["symbol"]]
+        assert (row["direction"], row["low"], row["high"]) == (mine["direction"], mine["low"], mine["high"])
+        assert pd.isna(row["correct"]) if row["direction"] == "none" else row["correct"] == mine["covered"]
+    assert plain["direction"].tolist() == ["rise" if each > 0.5 else "fall" for each in plain["probability"]]
+    assert without["direction"].isna().all(), "no band of that level is stored"
+    assert without["correct"].isna().all()
+
+
+def test_a_refused_night_has_no_prediction(site: Site) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, None)
+        assert night
+        assert (night["status"], len(night_directions(conn, night, LEVEL))) == ("refused", 0)
+    seen = Page(site.get(f"/market/{MARKET}").body).seen
+    assert "too many bars refused" in seen
+    assert "This night made no prediction" in seen
+
+
+@pytest.mark.parametrize("column", SORTS)
+def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column: str) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, NIGHT)
+        assert night
+        directions = night_directions(conn, night, LEVEL)
+    up, down = (Sort.read(text).rows(directions)[column] for text in (column, f"-{column}"))
+    assert up.dropna().tolist() == sorted(directions[column].dropna())
+    assert down.dropna().tolist() == sorted(directions[column].dropna(), reverse=True)
+    assert not up.isna().to_numpy()[: up.notna().sum()].any()
+    page = Page(site.get(f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort=-{column}").body)
+    heads = [attrs.get("aria-sort") for tag, attrs in page.tags if tag == "th" and "aria-sort" in attrs]
+    assert heads == ["descending"]
+
+
+def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
+    assert (
+        Sort.read("-realised_return").after("realised_return"),
+        Sort.read("realised_return").after("realised_return"),
+    ) == ("realised_return", "-realised_return")
+    assert (Sort.read("realised_return").after("probability_std"), Sort.read("realised_return").after("symbol")) == (
+        "-probability_std",
+        "symbol",
+    )
+    with pytest.raises(UsageError, match="sort='' is none of symbol"):
+        Sort.read("")
+
+
+def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
+    directions = directions_of(site, "S01")
+    used = directions.dropna(subset=["realised_return", *NAIVE_RULES])
+    assert 5 < len(used) < len(directions.dropna(subset=["realised_return"]))
+    rose = used["realised_return"] > 0
+    rows = span_scores(directions).set_index("predictor")
+    assert list(rows.index) == ["dtml", *NAIVE_RULES]
+    for predictor, direction in (("dtml", used["direction"]), *((rule, used[rule]) for rule in NAIVE_RULES)):
+        assert rows.loc[predictor, "n"] == len(used)
+        assert rows.loc[predictor, "acc"] == accuracy_score(rose, direction == "rise")
+        assert rows.loc[predictor, "mcc"] == pytest.approx(matthews_corrcoef(rose, direction == "rise"), abs=1e-12)
+    assert span_scores(directions.iloc[:1]).empty, "the newest prediction has no outcome"
+    assert (
+        span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"]
+        == directions["realised_return"].notna().sum()
+    )
+
+
+def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
+    directions = directions_of(site, "S01")
+    with reading(site.engine) as conn:
+        bars = head(conn, prices.newest_prices(MARKET, "S01", None, None), 1000)
+    chart, counts = stock_chart("S01", directions, bars), way_counts(directions)
+    assert chart
+    marked = chart.data["panel1"].set_index("t")
+    ids = {key.name: key.id for key in chart.keys}
+    for way, number in counts.items():
+        direction, correct = way.split(", ")
+        of = (directions["direction"] == direction) & (directions["correct"] == (correct == "correct"))
+        days = sorted(f"{each:%Y-%m-%d}" for each in directions.loc[of, "target"])
+        assert number == len(days) == len(set(days))
+        assert (marked[ids[way]].dropna().index.tolist() if days else []) == days
+    assert sum(counts.values()) == directions["correct"].notna().sum()
+
+
+def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.dashboard.market.SHOWN", 7)
+    page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
+    assert f"The newest 7 of {NIGHTS} in this span; the rows behind it are all." in page.seen
+    rows = next(each for each in page.links if each.startswith("/table/prediction_history"))
+    file = next(each for each in Page(site.get(rows).body).links if each.startswith("/sql/rows.json"))
+    assert len(json.loads(site.get(file).body)) >= NIGHTS
+
+
+def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
+    with reading(site.engine) as conn:
+        kept = attention.attended(conn, MARKET, 3)
+        looks, looked = (
+            attention.mean_weights(conn, MARKET, "S01", kept, looks=way, most=100) for way in (True, False)
+        )
+    every = asked(site, f"select * from attention where market = '{MARKET}'")
+    every = every[every["target"].astype(str).isin([str(target) for _, target in kept])]
+    assert len(kept) == 3
+    for found, mine, other in ((looks, "symbol", "source"), (looked, "source", "symbol")):
+        rows = every[(every[mine] == "S01") & (every[other] != "S01")]
+        expected = (rows.groupby(other)["weight"].sum() / 3).sort_values(ascending=False)
+        assert found["symbol"].tolist() == expected.index.tolist()
+        np.testing.assert_allclose(found["weight"], expected)
+
+
+def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
+    both = asked(
+        site,
+        "select a.target, a.direction as a, b.direction as b, a.realised_return"
+        " from prediction_history a join prediction_history b"
+        " on b.market = a.market and b.symbol = a.symbol and b.target = a.target"
+        f" where a.run_id = '{FIRST_RUN}' and b.run_id = '{BACKTEST_RUN}'",
+    )
+    with reading(site.engine) as conn:
+        shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
+        assert shared
+        found = compare.scores(compare.days(conn, FIRST_RUN, BACKTEST_RUN, shared))
+        alone = compare.scores(compare.days(conn, FIRST_RUN, FIRST_RUN, shared))
+        assert compare.shared_span(conn, SECOND_RUN, BACKTEST_RUN) is None
+    assert (found["n"], found["scored"]) == (len(both), both["realised_return"].notna().sum())
+    assert found["same"] == pytest.approx((both["a"] == both["b"]).mean())
+    rose, rows = both["realised_return"] > 0, {row["run"]: row for row in found["rows"]}
+    for name in "ab":
+        assert rows[name]["acc"] == pytest.approx(accuracy_score(rose, both[name] == "rise"))
+        assert rows[name]["mcc"] == pytest.approx(matthews_corrcoef(rose, both[name] == "rise"))
+    assert rows["a less b"]["acc"] == pytest.approx(rows["a"]["acc"] - rows["b"]["acc"])
+    assert (alone["same"], alone["rows"][-1]["acc"], alone["rows"][-1]["mcc"]) == (1, 0, 0)
+
+
+def test_what_differs_between_two_runs_comes_first() -> None:
+    one = dict.fromkeys(compare.RECEIPT, "x") | {"config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}}
+    two = one | {"kind": "benchmark", "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None}}
+    rows = compare.settings(one, two)
+    assert rows[~rows["same"]].to_numpy()[:, :3].tolist() == [
+        ["kind", "x", "benchmark"],
+        ["config.deep.a", "0.1", "0.2"],
+        ["config.old", "1", "-"],
+    ]
+    assert rows["same"].is_monotonic_increasing
+    assert "config.deep.b" in rows.loc[rows["same"], "setting"].tolist()
+
+
+def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "DAYS", 4)
+    with reading(site.engine) as conn:
+        shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
+    last = DAYS[18].date()
+    assert shared == (last - timedelta(days=4), last)
+    assert isinstance(shared[0], date)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_market_s_first_night_has_directions_and_no_scores(context: MarketContext, reader: Engine) -> None:
+    run_night(context, AS_OF)
+    with served(dashboard(reader), reader) as site:
+        page = Page(site.get(f"/market/{context.name}?level=0.8").body)
+        assert site.get("/").status == site.get(f"/market/{context.name}/stock/L01").status == 200
+    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {
+        link(["market", context.name, "stock", symbol]) for symbol in context.market.symbols
+    }
+    assert "No prediction of this market had an outcome by then" in page.seen
+
+
+def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
+    page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
+    assert "No nightly model predicted it in this span" in page.seen
+    assert "Prices, directions and probabilities" in page.seen

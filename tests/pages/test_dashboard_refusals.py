@@ -1,0 +1,160 @@
+"""What the dashboard refuses, and how: one line on a page, and nothing that is not the visitor's."""
+
+import logging
+from urllib.parse import quote
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine, create_engine, text
+
+from flows.dashboard.app import HEADERS, dashboard
+from tests.support.browser import Page, Site, served
+from tests.support.dashboard_store import (
+    DAYS,
+    EVIL_RUNS,
+    FIRST_RUN,
+    MARKET,
+    STOCKS,
+    served_site,  # noqa: F401 - the fixture `site`
+)
+
+pytestmark = pytest.mark.slow
+
+UNKNOWN = {
+    "/nowhere": "Not Found",
+    "/market/nowhere": "no market 'nowhere' in the store: it has",
+    f"/market/nowhere/stock/{STOCKS[0]}": "no market 'nowhere'",
+    f"/market/{MARKET}/stock/NOPE": f"no prediction and no price of 'NOPE' in market {MARKET}",
+    f"/market/{MARKET}/stock/%00": "no name holds a NUL",
+    "/table/nowhere": "no view 'nowhere': /tables lists them",
+    "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
+    "/compare?a=nowhere": "no run 'nowhere' in the store",
+    "/compare?market=nowhere": "no market 'nowhere' in the store",
+    f"/market/{MARKET}?as_of=2024-06-22": "saw 2024-06-22 last: the nearest are of 2024-06-21 and 2024-06-24",
+    f"/market/{MARKET}?as_of=1999-01-01": f"the nearest are of {DAYS[0].date()}",
+}
+MISTAKES = {
+    f"/market/{MARKET}?as_of=yesterday": "as_of: Value error, Invalid isoformat string: 'yesterday'",
+    f"/market/{MARKET}?sort=size": "sort='size' is none of symbol, name",
+    f"/market/{MARKET}?level=0.81": "level 0.81 is none of 0.5, 0.55",
+    f"/market/{MARKET}?level=high": "level: Input should be a valid number",
+    f"/market/{MARKET}?level=nan": "level nan is none of 0.5",
+    "/table/run_log?sort=size": "run_log has no column 'size': it has",
+    "/table/run_log?column=seeds&is=~&value=1": "'~' is none of =, <>",
+    "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not a number",
+    "/sql/rows.xml?q=select+1": "form='xml' is none of csv, json, parquet",
+    "/sql/rows.csv?q=delete+from+run": "select",
+    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
+    f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
+    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, benchmark",
+    f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "compare runs of one market",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", [*UNKNOWN, *MISTAKES])
+def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, address: str) -> None:
+    answer = site.get(address)
+    assert answer.status == (404 if address in UNKNOWN else 400)
+    said = Page(answer.body).seen
+    assert (UNKNOWN | MISTAKES)[address] in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_get_is_answered(site: Site, method: str) -> None:
+    for address in ("/", f"/market/{MARKET}", "/sql/rows.csv?q=select+1"):
+        answer = site.get(address, method=method)
+        assert (answer.status, answer.headers["allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("127.0.0.1", "localhost:8050", "LOCALHOST", "[::1]:8050")),
+        *((host, 400) for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8050", "[::2]", "a b")),
+    ],
+)
+def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(site: Site, host: str, status: int) -> None:
+    answer = site.get("/", host=host)
+    assert answer.status == status
+    assert status == 200 or MARKET not in answer.body
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/health", "/nowhere", "/sql/rows.csv?q=select+1", f"/market/{MARKET}?sort=x"]
+)
+def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: str) -> None:
+    for host in (None, "evil.example"):
+        headers = site.get(address, host=host).headers
+        assert {name: headers[name] for name in HEADERS} == HEADERS
+    assert "default-src 'none'" in HEADERS["content-security-policy"]
+
+
+def test_health_is_plain(site: Site) -> None:
+    answer = site.get("/health")
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (200, "ok", "text/plain; charset=utf-8")
+
+
+WRITES = ("delete from night", "insert into alert_log (market) values ('x')", "create table t (x int)")
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_the_pages_cannot_write(site: Site, write: str) -> None:
+    refused = "readonly database|read-only transaction|permission denied|cannot modify alert_log"
+    with pytest.raises(sa.exc.DBAPIError, match=refused), site.engine.begin() as conn:
+        conn.execute(text(write))
+
+
+@pytest.mark.slow
+def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
+    with served(dashboard(reader), reader) as site:
+        answer = site.get("/")
+        assert answer.status == 200
+        assert "dtml nightly simulated" in Page(answer.body).seen
+        assert site.get("/compare").status == 200
+
+
+@pytest.mark.slow
+def test_a_store_that_breaks_is_said_in_a_line(
+    engine: Engine, reader: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine.begin() as conn:
+        conn.execute(text("drop view night_log"))
+    with caplog.at_level(logging.WARNING), served(dashboard(reader), reader) as site:
+        for address in ("/", "/?again"):
+            answer = site.get(address)
+            assert answer.status == 503
+            assert "night_log" in (said := Page(answer.body).seen)
+            assert "Traceback" not in said
+    assert [record.getMessage().count("\n") for record in caplog.records if record.name == "flows.dashboard.app"] == [
+        0,
+        0,
+    ]
+
+
+@pytest.mark.slow
+def test_no_password_comes_out(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("psycopg")
+    gone = create_engine("postgresql+psycopg://quant:zebr4cut@127.0.0.1:9/x")
+    with caplog.at_level(logging.DEBUG), served(dashboard(gone), gone) as site:
+        answer = site.get("/")
+    assert answer.status == 503
+    assert "start the server or correct" in answer.body
+    assert "zebr4cut" not in answer.body + caplog.text
+
+
+def test_an_unforeseen_failure_shows_no_more_than_its_kind(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("secret words")
+
+    monkeypatch.setattr("flows.dashboard.app.markets_page", fail)
+    with caplog.at_level(logging.WARNING):
+        answer = site.get("/")
+    assert answer.status == 500
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    assert "unexpected KeyError" in answer.body
+    assert "secret words" not in answer.body
+    assert any("unexpected KeyError" in record.getMessage() for record in caplog.records)

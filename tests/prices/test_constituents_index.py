@@ -1,0 +1,108 @@
+"""An index that is the equal-weight mean of its constituents, for a market whose own has no usable bars."""
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from db.engine import reading
+from db.rows import prices
+from dtml import Study
+from dtml.errors import UsageError
+from dtml.markets import load_market_file
+from dtml.markets.definition import Constituent
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.returns import index_of_constituents
+from dtml.sources import open_source
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from tests.support.nights import AS_OF, BARS, FrameSource, small_market
+
+INDEX = "SIMX"
+STOCKS = BARS[(BARS["symbol"] != INDEX) & (BARS["session"] <= pd.Timestamp(AS_OF))].reset_index(drop=True)
+
+
+@pytest.fixture
+def made(context: MarketContext) -> MarketContext:
+    """The small market, its source without an index."""
+    market = replace(context.market, index=replace(context.market.index, of_constituents=True))
+    return replace(context, market=market, source=FrameSource(BARS[BARS["symbol"] != INDEX]))
+
+
+def stored_index(context: MarketContext) -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        found = prices.prices(conn, context.name, date.min, date.max)
+    return found[found["symbol"] == INDEX].sort_values("session").reset_index(drop=True)
+
+
+def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> None:
+    index = index_of_constituents(made.market, STOCKS)
+    assert tuple(index.columns) == BAR_COLUMNS
+    adjusted = STOCKS.pivot(index="session", columns="symbol", values="adj_close")
+    expected = adjusted.pct_change(fill_method=None).mean(axis=1)
+    assert index["close"].iloc[0] == pytest.approx(100)
+    assert index["close"].pct_change().to_numpy()[1:] == pytest.approx(expected.to_numpy()[1:], abs=1e-12)
+    assert (index["low"] <= index[["open", "close"]].min(axis=1) + 1e-9).all()
+    assert (index["high"] >= index[["open", "close"]].max(axis=1) - 1e-9).all()
+    theirs = BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()  # of the simulated market itself
+    assert np.corrcoef(theirs.reindex(index["session"])[1:], index["close"].pct_change()[1:])[0, 1] > 0.97
+
+
+def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
+    joined, left = date(2023, 3, 1), date(2023, 9, 1)
+    stays = tuple(replace(each, since=joined, until=left) for each in made.market.constituents[:1])
+    market = replace(made.market, constituents=(*stays, *made.market.constituents[1:3]))
+    change = index_of_constituents(market, STOCKS).set_index("session")["close"].pct_change()
+    returns = STOCKS.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    symbols = [each.symbol for each in market.constituents]
+    for day, counted in ((date(2023, 2, 1), symbols[1:]), (date(2023, 6, 1), symbols), (date(2023, 9, 5), symbols[1:])):
+        moment = pd.Timestamp(day)
+        assert change[moment] == pytest.approx(returns.loc[moment, counted].mean(), abs=1e-12)
+
+
+def test_no_later_bar_changes_an_earlier_one(made: MarketContext) -> None:
+    cut = STOCKS[STOCKS["session"] <= pd.Timestamp("2024-01-31")]
+    early, late = index_of_constituents(made.market, cut), index_of_constituents(made.market, STOCKS)
+    pd.testing.assert_frame_equal(early, late.iloc[: len(early)])
+
+
+def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContext) -> None:
+    fetch_bars(made, date(2024, 5, 1))
+    assert INDEX not in made.source.asked[0]  # type: ignore[attr-defined]
+    first = stored_index(made)
+    for day in (date(2024, 5, 2), date(2024, 5, 16), AS_OF):
+        fetch_bars(made, day)
+    found = stored_index(made)
+    whole = index_of_constituents(made.market, STOCKS[STOCKS["session"] >= found["session"].iloc[0]])
+    assert found["close"].to_numpy() == pytest.approx(whole["close"].to_numpy(), rel=1e-9)
+    assert found["open"].to_numpy() == pytest.approx(whole["open"].to_numpy(), rel=1e-9)
+    assert found["known_at"].iloc[0] == first["known_at"].iloc[0]  # what was known stands
+    assert fetch_bars(made, AS_OF).stored == 0
+
+
+def test_a_night_runs_without_any_index_in_its_source(made: MarketContext) -> None:
+    assert run_night(made, AS_OF).row["predictions"] == len(made.market.symbols)
+    with reading(made.engine) as conn:
+        assert prices.last_sessions(conn, made.name)[INDEX].date() == AS_OF
+
+
+def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    text = small_market(source="files").replace('name = "An index"', 'name = "Equal weights"\nof_constituents = true')
+    file.write_text(text)
+    market = load_market_file(file)
+    assert market.index.of_constituents
+    STOCKS.rename(columns={"session": "date"}).to_csv(tmp_path / "prices.csv", index=False)
+    with pytest.raises(UsageError, match="the index of own is made of its constituents: leave out --index"):
+        open_source("files", market, prices=tmp_path / "prices.csv", index=tmp_path / "prices.csv")
+    study = Study(file, "2024-01-02", "2024-06-28", prices=tmp_path / "prices.csv")
+    assert (study.bars["symbol"] == INDEX).sum() == study.bars["session"].nunique()
+
+
+def test_without_a_stock_there_is_no_bar(made: MarketContext) -> None:
+    other = replace(made.market, constituents=(Constituent("ZZZ", "ZZZ"),))
+    assert index_of_constituents(other, STOCKS).empty

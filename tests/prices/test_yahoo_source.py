@@ -1,0 +1,233 @@
+"""Yahoo through the real yfinance client, in a process of its own that a stand-in answers."""
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.errors import UsageError
+from dtml.markets import Constituent, Index, Market
+from dtml.prices.alignment import restated_symbols
+from dtml.prices.bars import BAR_COLUMNS, bars_frame
+from dtml.sources import Fetched
+from dtml.sources.yahoo import YahooSource
+from tests.support.fake_yahoo import FakeYahoo, Fault
+
+pytestmark = pytest.mark.slow
+
+SESSIONS = pd.bdate_range("2024-03-04", periods=13)  # the clocks change in between
+FIRST, LAST = date(2024, 3, 4), SESSIONS[-1].date()
+SYMBOLS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG", "HHH")
+
+
+def history(level: float, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
+    close = level + np.arange(len(sessions)) / 4
+    table = pd.DataFrame({"symbol": "as asked", "session": sessions, "open": close - 0.5, "close": close})
+    return bars_frame(table.assign(high=close + 1, low=close - 1, adj_close=close * 0.9, volume=1000.0))
+
+
+def prices(*symbols: str) -> dict[str, pd.DataFrame]:
+    return {symbol: history(50 + 10 * place) for place, symbol in enumerate(symbols)}
+
+
+def market(*symbols: str) -> Market:
+    constituents = tuple(Constituent(symbol.lower(), symbol) for symbol in symbols)
+    return Market(
+        name="small",
+        title="Small",
+        calendar="XNYS",
+        timezone="America/New_York",
+        currency="USD",
+        index=Index("index", "^IDX", "The index"),
+        constituents=constituents,
+    )
+
+
+def fetch(
+    where: Market, first: Mapping[str, date], last: date, timeout: float, threads: int, times: int
+) -> list[Fetched]:
+    source = YahooSource(where, threads=threads, timeout=timeout)
+    return [source.fetch(first, last) for _ in range(times)]
+
+
+def ask_in(
+    environment: Mapping[str, str],
+    where: Market,
+    *,
+    first: Mapping[str, date] | None = None,
+    last: date = LAST,
+    timeout: float = 5.0,
+    threads: int = 4,
+    times: int = 1,
+) -> list[Fetched]:
+    """Fetch in a process of its own, which alone sees this environment."""
+    asked = first or dict.fromkeys([*where.symbols, where.index.symbol], FIRST)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(fetch, where, asked, last, timeout, threads, times).result()
+
+
+def ask(yahoo: FakeYahoo, where: Market, **how: Any) -> list[Fetched]:
+    return ask_in(yahoo.environment(), where, **how)
+
+
+def statuses(fetched: Fetched) -> dict[str, str]:
+    return dict(zip(fetched.outcomes["symbol"], fetched.outcomes["status"], strict=True))
+
+
+def status_and_detail(fetched: Fetched) -> dict[str, tuple[str, str]]:
+    outcomes = fetched.outcomes.set_index("symbol")
+    return dict(zip(outcomes.index, zip(outcomes["status"], outcomes["detail"], strict=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
+    """Two fetches of one process, with a dividend, a split and bars without values among what they bring."""
+    with FakeYahoo(prices("AAA", "BBB", "CCC", "^IDX")) as yahoo:
+        bars = yahoo.prices["AAA"]
+        bars.loc[3, "dividend"], bars.loc[7, "split"] = 0.25, 3.0
+        bars.loc[5, ["open", "high", "low", "close", "adj_close", "volume"]] = np.nan
+        bars.loc[6, "open"] = np.nan
+        bars.loc[9, "volume"] = np.nan
+        yahoo.prices["BBB"] = history(70, SESSIONS[4:9])
+        first = {"aaa": FIRST, "bbb": FIRST, "ccc": SESSIONS[11].date(), "index": FIRST}
+        yield yahoo, ask(yahoo, market("AAA", "BBB", "CCC"), first=first, last=SESSIONS[11].date(), times=2)
+
+
+def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
+    good: tuple[FakeYahoo, list[Fetched]],
+) -> None:
+    yahoo, (fetched, _) = good
+    index = fetched.bars[fetched.bars["symbol"] == "index"].reset_index(drop=True)
+    expected = yahoo.prices["^IDX"].iloc[:12].assign(symbol="index").astype({"symbol": index["symbol"].dtype})
+    pd.testing.assert_frame_equal(index, expected, rtol=1e-9)
+    assert statuses(fetched) == dict.fromkeys(["aaa", "bbb", "ccc", "index"], "ok")
+    assert fetched.bars["symbol"].value_counts().to_dict() == {"aaa": 12, "bbb": 5, "ccc": 1, "index": 12}
+    assert fetched.outcomes["rows"].tolist() == [12, 5, 1, 12]
+
+
+def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(
+    good: tuple[FakeYahoo, list[Fetched]],
+) -> None:
+    yahoo, fetches = good
+    assert yahoo.requests == dict.fromkeys(["AAA", "BBB", "CCC", "^IDX"], len(fetches))
+    last = str(SESSIONS[11].date())
+    asked = {(symbol, str(FIRST), last) for symbol in ("AAA", "BBB", "^IDX")}
+    assert set(yahoo.spans) == asked | {("CCC", last, last)}
+
+
+def test_what_yahoo_has_no_value_for_stays_missing(good: tuple[FakeYahoo, list[Fetched]]) -> None:
+    _, (fetched, _) = good
+    bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
+    assert bars.loc[5, ["open", "high", "low", "close", "adj_close", "volume"]].isna().all()
+    assert bars["open"].isna().sum() == 2
+    assert bars.loc[9, "volume"] == 0  # yfinance knows no missing volume; a bar with prices keeps what it says
+
+
+def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(good: tuple[FakeYahoo, list[Fetched]]) -> None:
+    _, (fetched, _) = good
+    bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
+    assert bars["dividend"].dropna().to_dict() == {3: 0.25}
+    assert bars["split"].dropna().to_dict() == {7: 3.0}
+
+
+def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bars() -> None:
+    faults: dict[str, Fault] = {
+        "AAA": "500",
+        "BBB": "html",
+        "CCC": "slow",
+        "DDD": "empty",
+        "EEE": "delisted",
+        "FFF": "nan_last",
+        "GGG": "internal_error",
+    }
+    where = market("AAA", "HHH", "BBB", "DDD", "CCC", "EEE", "FFF", "GGG", "GONE")  # no five failures in a row
+    with FakeYahoo(prices(*SYMBOLS, "^IDX"), faults=faults) as yahoo:
+        (fetched,) = ask(yahoo, where, timeout=1.5, threads=1)
+    found = status_and_detail(fetched)
+    assert found["hhh"] == found["fff"] == found["index"] == ("ok", "")
+    assert found["aaa"][0] == found["bbb"][0] == "malformed"
+    assert found["aaa"][1].startswith("AAA: no price table: JSONDecodeError")
+    assert found["ccc"][0] == "unreachable"
+    assert found["ccc"][1].startswith("CCC: Timeout")
+    assert found["ddd"] == ("no_data", "DDD: no price data found")
+    assert found["eee"] == ("no_data", "EEE: No data found, symbol may be delisted")
+    assert found["gone"] == ("no_data", "GONE: No data found, symbol may be delisted")
+    assert found["ggg"] == ("malformed", "GGG: Something went wrong")
+    bars = fetched.bars.groupby("symbol")
+    assert bars.size().to_dict() == {"hhh": 13, "fff": 13, "index": 13}
+    last = fetched.bars[fetched.bars["symbol"] == "fff"].iloc[-1]
+    assert last[["open", "high", "low", "close", "volume"]].isna().all()
+
+
+def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept() -> None:
+    with FakeYahoo(prices(*SYMBOLS, "^IDX"), rate_limit_after=3) as yahoo:
+        (fetched,) = ask(yahoo, market(*SYMBOLS), threads=2)
+    counts = fetched.outcomes["status"].value_counts().to_dict()
+    assert counts["ok"] == 3
+    assert counts["rate_limited"] in (1, 2)  # those under way in both threads
+    assert counts["not_asked"] == 9 - counts["ok"] - counts["rate_limited"]
+    assert sorted(fetched.bars["symbol"].unique()) == sorted(fetched.outcomes.query("status == 'ok'")["symbol"])
+    assert len(yahoo.refused) == counts["rate_limited"]
+    assert set(fetched.outcomes.query("status == 'not_asked'")["detail"]) == {"Yahoo's rate limit was reached"}
+
+
+@pytest.mark.soak
+def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
+    with FakeYahoo({}) as yahoo:
+        unreachable = yahoo.environment()
+    (fetched,) = ask_in(unreachable, market(*SYMBOLS, "III", "JJJ"), threads=4)
+    counts = fetched.outcomes["status"].value_counts().to_dict()
+    assert set(counts) == {"unreachable", "not_asked"}
+    assert 5 <= counts["unreachable"] <= 8  # those under way in the other threads end first
+    assert fetched.outcomes["detail"].iloc[-1] == "5 symbols in a row had no usable answer"
+    assert fetched.bars.empty
+    assert tuple(fetched.bars.columns) == BAR_COLUMNS
+
+
+def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
+    with pytest.raises(UsageError, match="market small does not list bbb; list it there"):
+        YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
+
+
+# restatements
+
+
+def stored() -> pd.DataFrame:
+    return pd.concat([history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")], ignore_index=True)
+
+
+def test_prices_that_came_twice_the_same_are_not_restated() -> None:
+    assert restated_symbols(stored(), stored()) == []
+    assert restated_symbols(stored().assign(adj_close=np.nan), stored().assign(adj_close=np.nan)) == []
+
+
+def test_a_dividend_restates_the_adjusted_closes_before_it() -> None:
+    fresh = stored()
+    fresh.loc[(fresh["symbol"] == "BBB") & (fresh["session"] < SESSIONS[1]), "adj_close"] *= 0.9995
+    assert restated_symbols(stored(), fresh) == ["BBB"]
+
+
+def test_a_split_restates_the_closes_before_it() -> None:
+    fresh = stored()
+    fresh.loc[(fresh["symbol"] == "AAA") & (fresh["session"] < SESSIONS[5]), ["close", "adj_close"]] /= 2
+    assert restated_symbols(stored(), fresh) == ["AAA"]
+
+
+def test_a_last_close_that_is_settled_later_restates_nothing_before_it() -> None:
+    fresh = stored()
+    fresh.loc[fresh["session"] == SESSIONS[12], ["close", "adj_close"]] *= 1.01
+    assert restated_symbols(stored(), fresh) == []
+
+
+def test_sessions_that_are_only_stored_or_only_fresh_tell_nothing() -> None:
+    fresh = stored().assign(close=1.0, adj_close=1.0, session=stored()["session"] + pd.Timedelta(weeks=52))
+    assert restated_symbols(stored(), fresh) == []
+    assert restated_symbols(stored().iloc[:0], fresh) == []

@@ -1,0 +1,131 @@
+"""Who orders the stocks of a night where that is earned: a first one by a walk, another when nights have shown it."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import text
+
+from db.engine import reading, transaction
+from db.rows import rankings
+from dtml.errors import UsageError
+from dtml.evaluation.drift import TENURE
+from dtml.experiments import vary
+from dtml.markets import read_market
+from dtml.markets.definition import EARNED
+from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
+from flows.nightly.order import promote
+from flows.service.alerts import after_night
+from flows.service.status import market_status
+from tests.support.nights import AS_OF
+
+TARGET = next_session("XNYS", AS_OF)
+NIGHTS = 120
+
+
+@pytest.fixture
+def earning(context: MarketContext) -> MarketContext:
+    """The market of the nights, with history enough for rankers, which lets its candidates earn their place."""
+    varied = vary(context.experiment, {"train_sessions": 400})
+    return replace(context, experiment=varied, market=replace(context.market, ranker=EARNED))
+
+
+def stored(context: MarketContext, target: date | None = None) -> dict[str, object]:
+    with reading(context.engine) as conn:
+        row = rankings.champion(conn, context.name, target)
+    assert row is not None
+    return row
+
+
+def score(context: MarketContext, gain: float) -> date:
+    """Store scores of nights from the first target on, in which boosting has that gain; return the last of them."""
+    rng, champion = np.random.default_rng(3), stored(context)["predictor"]
+    days = sessions_between("XNYS", TARGET, date(2026, 6, 30))[:NIGHTS]
+    rows = [
+        {"target": day, "span": "night", "leg": "next_close", "predictor": name, "is_rule": False, "days": 1, "n": 9}
+        | {"rank_ic": rng.normal(0.05 + gain * (name == "boosting"), 0.1) if name in (champion, "boosting") else 0.0}
+        for day in days
+        for name in ("ridge", "boosting", "blend", "dtml")
+    ]
+    with transaction(context.engine) as conn:
+        rankings.save_rank_scores(conn, context.name, pd.DataFrame(rows), scored_at=datetime.now(UTC))
+    return days[-1].date()
+
+
+def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(earning: MarketContext) -> None:
+    run_night(earning, AS_OF)
+    first = stored(earning)
+    assert (first["since"], first["replaced"], first["gain"]) == (TARGET, None, None)
+    assert first["predictor"] in earning.market.candidates
+    assert first["nights"] > 0
+    with reading(earning.engine) as conn:
+        said = rankings.orders(conn, earning.name, first=TARGET, last=TARGET)
+        latest = pd.read_sql(text("select * from latest_ranking"), conn)
+    assert said.groupby("predictor")["speaks"].all().to_dict() == {
+        name: name == first["predictor"] for name in ("blend", "boosting", "dtml", "ridge")
+    }
+    assert latest["predictor"].unique().tolist() == [first["predictor"]]
+    run_night(earning, AS_OF)
+    assert stored(earning) == first
+    status = market_status(earning.engine, earning.name, earning.market, datetime.now(UTC))
+    assert status.ordered_by == f"{first['predictor']} since {TARGET}"
+
+
+@pytest.mark.parametrize("gain", [0.2, 0.0])
+def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not(
+    earning: MarketContext, gain: float
+) -> None:
+    with transaction(earning.engine) as conn:
+        first = {"market": earning.name, "since": TARGET, "predictor": "ridge", "replaced": None, "nights": 0}
+        first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
+        rankings.save_champion(conn, first)
+    last = score(earning, gain)
+    before = sessions_up_to("XNYS", last, 2)[0].date()
+    with transaction(earning.engine) as conn:
+        made = promote(conn, earning, before)
+    if not gain:
+        assert made is None
+        assert stored(earning)["predictor"] == "ridge"
+        return
+    row = stored(earning)
+    assert (row["predictor"], row["replaced"], row["since"]) == ("boosting", "ridge", next_session("XNYS", last))
+    assert row["stake"] >= row["needed"]
+    assert row["nights"] >= TENURE
+    assert stored(earning, last)["predictor"] == "ridge"  # of the night that was ordered before
+    with transaction(earning.engine) as conn:
+        assert promote(conn, earning, before) is None
+
+
+def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> None:
+    run_night(earning, AS_OF)
+    with transaction(earning.engine) as conn:
+        row = {"market": earning.name, "since": next_session("XNYS", TARGET), "predictor": "dtml", "replaced": "ridge"}
+        row |= {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0, "decided_at": datetime.now(UTC)}
+        rankings.save_champion(conn, row)
+    for _ in range(2):
+        after_night(earning.engine, earning.name, AS_OF)
+    with reading(earning.engine) as conn:
+        told = pd.read_sql(text("select kind, message from alert_log where kind = 'promoted'"), conn)
+    evidence = "rank IC +.2500 over 33 nights, a stake of 70 where 60 was needed"
+    assert told["message"].tolist() == [f"dtml speaks since {row['since']} in place of ridge: {evidence}"]
+
+
+def test_a_market_names_its_candidates(tmp_path: Path) -> None:
+    text_of = 'title = "T"\ncalendar = "XNYS"\ntimezone = "America/New_York"\ncurrency = "USD"\n'
+    text_of += '{}\n[index]\nsymbol = "I"\nname = "I"\n'
+    file = tmp_path / "home.toml"
+    file.write_text(text_of.format('ranker = "earned"\ncandidates = ["ridge", "lstm_relative"]'))
+    assert read_market(file).speakers == ("ridge", "lstm_relative")
+    for wrong, said in (
+        ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "is none of"),
+        ('candidates = ["ridge", "blend"]', 'beside ranker = "earned"'),
+    ):
+        file.write_text(text_of.format(wrong))
+        with pytest.raises(UsageError, match=said):
+            read_market(file)

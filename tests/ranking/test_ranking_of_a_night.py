@@ -1,0 +1,252 @@
+"""The order of each night's stocks: kept, replayed, scored beside one-line rules, and made of the past alone."""
+
+import logging
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+from sqlalchemy import Engine, text
+from starlette.testclient import TestClient
+
+from db.engine import reading, transaction
+from db.errors import StoreError
+from db.rows import rankings
+from dtml.errors import DtmlError
+from dtml.experiments import vary
+from dtml.markets.definition import LEGS
+from dtml.prices.sessions import next_session
+from dtml.ranking.outcomes import RULES
+from flows.dashboard.app import dashboard
+from flows.nightly import order
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
+from flows.nightly.score import score_market
+from flows.replay.archive import Archive, replay_of
+from flows.settings import data_folder
+from tests.support.nights import AS_OF, BARS, FrameSource
+
+TARGET = next_session("XNYS", AS_OF)
+PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
+
+
+@pytest.fixture
+def long(context: MarketContext) -> MarketContext:
+    """The market of the nights with history enough for rankers."""
+    return replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+
+
+def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        return rankings.orders(conn, context.name, first=target, last=target)
+
+
+def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        return rankings.rank_scores(conn, context.name, span=span)
+
+
+def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    made = said(long)
+    assert set(made["predictor"]) == PREDICTORS
+    for name, own in made.groupby("predictor"):
+        assert own["place"].tolist() == list(range(1, 10)), name
+        assert own["score"].is_monotonic_decreasing
+        assert own["probability"].isna().all() if name == "dtml" else own["probability"].between(0, 1).all()
+    run_night(long, AS_OF)
+    assert len(said(long)) == len(made)
+    with reading(long.engine) as conn:
+        latest = pd.read_sql(text("select * from latest_ranking order by place"), conn)
+    assert latest["predictor"].unique().tolist() == ["dtml"]  # as the simulated market's file asks
+    assert latest["symbol"].tolist() == made.loc[made["predictor"] == "dtml", "symbol"].tolist()
+
+
+def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
+    with reading(long.engine) as conn:
+        for view in ("latest_prediction", "prediction_history"):
+            found = pd.read_sql(text(f"select symbol, probability, place, leg from {view}"), conn).set_index("symbol")
+            assert found["place"].to_dict() == dtml.to_dict()
+            assert set(found["leg"]) == {"next_close"}
+            assert found.sort_values("place")["probability"].is_monotonic_decreasing
+    with transaction(long.engine) as conn:
+        conn.execute(text("delete from stock_rank"))
+        found = pd.read_sql(text("select place, leg from prediction_history"), conn)
+    assert len(found) == 9
+    assert found.isna().all(axis=None)
+
+
+def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
+        page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
+        newest = client.get(f"/market/{long.name}").text
+    assert "ordered by dtml for the return from this close to the next, best first" in page
+    shown = [each.split("<")[0] for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]]
+    assert set(shown) == PREDICTORS | set(RULES)
+    best = said(long, next_session("XNYS", TARGET)).query("predictor == 'dtml' and place == 1")["symbol"].item()
+    first = newest.split('aria-label="The order of the stocks"')[1].split('<th scope="row">')[1]
+    assert f">{best}</a>" in first
+
+
+def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    other = said(long).assign(score=0.0)
+    with pytest.raises(StoreError, match="stored with another score"), transaction(long.engine) as conn:
+        rankings.save_order(conn, long.name, other, known_at=other["known_at"][0], made_at=other["made_at"][0])
+
+
+def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    later = BARS["session"] > pd.Timestamp(AS_OF)
+    prices = ["open", "high", "low", "close", "adj_close", "volume"]
+    scrambled = BARS.assign(**{name: BARS[name].where(~later, BARS[name] * 1.1) for name in prices})
+    before = said(long)
+    run_night(replace(long, source=FrameSource(scrambled)), TARGET)
+    trained = order.rankers_for(long, AS_OF)
+    assert trained is not None
+    probabilities = before[before["predictor"] == "dtml"].set_index("symbol")["score"]
+    again = order.order_night(long, trained, AS_OF, probabilities)
+    both = before.merge(again, on=["predictor", "symbol"], suffixes=("", "_again"))
+    assert len(both) == 36
+    assert (both["score"] == both["score_again"]).all()
+
+
+def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(long: MarketContext, archive: Archive) -> None:
+    run_night(long, AS_OF)
+    night = archive.night(AS_OF)
+    assert replay_of(archive, night).reasons == []
+    with transaction(long.engine) as conn:
+        conn.execute(text("update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"))
+    assert replay_of(archive, night).reasons == ["order: 1 of 36 places and scores"]
+
+
+def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(long: MarketContext) -> None:
+    after = [AS_OF]
+    for _ in range(3):
+        after.append(next_session("XNYS", after[-1]))
+        run_night(long, after[-2])
+    closes = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    for target in after[1:3]:
+        returns, yesterday = closes.loc[pd.Timestamp(target)], closes.shift().loc[pd.Timestamp(target)]
+        found = scored(long)
+        mine = found[(found["target"] == pd.Timestamp(target)) & (found["leg"] == "next_close")].set_index("predictor")
+        assert set(mine.index) == PREDICTORS | set(RULES)
+        own = said(long, target)
+        ridge = own[own["predictor"] == "ridge"].set_index("symbol")["score"]
+        assert mine.loc["ridge", "rank_ic"] == pytest.approx(spearmanr(ridge, returns[ridge.index])[0])
+        losers = -yesterday[ridge.index]
+        assert mine.loc["day_losers", "rank_ic"] == pytest.approx(spearmanr(losers, returns[ridge.index])[0])
+    assert not ((scored(long)["target"] == pd.Timestamp(after[2])) & (scored(long)["leg"] == "second_close")).any()
+    running = scored(long, "running")
+    last = running[running["target"] == running["target"].max()].set_index("predictor")
+    nights = scored(long).query("leg == 'next_close'").groupby("predictor")["rank_ic"].mean()
+    assert last["rank_ic"].to_dict() == pytest.approx(nights.to_dict())
+    assert last["rank_ic_low"].isna().all()  # below 20 nights no interval
+
+
+def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    run_night(long, date(2024, 8, 1))
+    own = scored(long).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
+    assert set(own["leg"]) == set(LEGS)
+    assert (own["days"] == 1).all()
+
+
+def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    with transaction(long.engine) as conn:  # as a store in which outcomes were there before the order
+        conn.execute(text("delete from rank_score"))
+    score_market(long, TARGET)
+    assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
+
+
+def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    before = scored(long).set_index(["leg", "predictor"])["rank_ic"]
+    symbol = said(long)["symbol"].iloc[0]
+    corrected = BARS.copy()
+    row = (corrected["symbol"] == symbol) & (corrected["session"] == pd.Timestamp(TARGET))
+    corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= 1.2
+    run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
+    score_market(long, next_session("XNYS", TARGET))
+    after = scored(long)
+    after = after[after["target"] == pd.Timestamp(TARGET)].set_index(["leg", "predictor"])["rank_ic"]
+    assert after["next_close", "ridge"] != before["next_close", "ridge"]
+
+
+def test_a_market_with_too_little_history_has_its_night_without_an_order(
+    context: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="flows.nightly.order"):
+        assert run_night(context, AS_OF).row["status"] == "complete"
+    assert said(context).empty
+    assert "rankers need 126 before the last 126: fetch a longer history" in caplog.text
+
+
+def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(long: MarketContext) -> None:
+    first = order.rankers_for(fetched(long), AS_OF)
+    assert first is not None
+    later = date(2024, 10, 1)
+    every = replace(long, market=replace(long.market, retrain=21))
+    assert order.rankers_for(long, later, only_stored=True).row == first.row  # type: ignore[union-attr]
+    assert order.rankers_for(fetched(every, later), later).row["train_last"] == later  # type: ignore[union-attr]
+    other = replace(long, market=replace(long.market, leg="open_to_open"))
+    assert order.rankers_for(other, later).row["leg"] == "open_to_open"  # type: ignore[union-attr]
+    never = replace(long, market=replace(long.market, retrain="never", name="other"))
+    assert order.rankers_for(never, later) is None
+
+
+def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
+    from flows.nightly.fetch import fetch_bars
+
+    fetch_bars(context, as_of)
+    return context
+
+
+def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engine: Engine) -> None:
+    trained = order.train_rankers(fetched(long), AS_OF)
+    again = order.load_trained(long, trained.row)
+    for name, model in trained.rankers.models.items():
+        for part, value in vars(model).items():
+            np.testing.assert_array_equal(value, getattr(again.rankers.models[name], part))
+    with pytest.raises(DtmlError, match="is missing or changed: restore it from a backup"):
+        order.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
+
+
+def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
+    long: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = order.rankers_for(fetched(long), AS_OF)
+    assert first is not None
+    file = data_folder() / first.row["checkpoint_path"]
+    kept = file.read_bytes()
+    file.unlink()
+    again = order.rankers_for(long, AS_OF)
+    assert again is not None
+    assert (again.row["id"], file.read_bytes()) == (first.row["id"], kept)
+    file.unlink()
+    fit = order.fit_rankers
+    other = lambda *given: replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})  # noqa: E731
+    monkeypatch.setattr(order, "fit_rankers", other)  # as another processor computes other last bits
+    beside = order.rankers_for(long, AS_OF)
+    assert beside is not None
+    assert beside.row["id"] != first.row["id"]
+    assert order.rankers_for(long, AS_OF).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    assert order.rankers_for(long, AS_OF, only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+
+
+def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
+    long: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="flows.nightly.order"):
+        assert order.rankers_for(fetched(long), AS_OF, only_stored=True) is None
+    assert "it has no rankers: run `dtml train simulated`" in caplog.text

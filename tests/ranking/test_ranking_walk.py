@@ -1,0 +1,232 @@
+"""Models and rules walked through the stored history of a market: what is stored, printed, and known when."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import Engine
+
+from db.engine import reading
+from db.rows import rankings
+from dtml.errors import DtmlError
+from dtml.evaluation.ranking import score_ranking
+from dtml.ranking import rankers, relative
+from dtml.ranking.models import BoostingConfig
+from dtml.ranking.outcomes import LEGS, RULES
+from dtml.ranking.rankers import walk as walk_rankers
+from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
+from dtml.ranking.walk import folds
+from flows.benchmark.ranking import Plan, Ranking, RankingSet, Walk, run_ranking
+from flows.nightly.context import RunRequest, open_stored_context
+from flows.settings import data_folder
+from tests.support.commands import Command
+from tests.support.nights import BARS
+
+FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
+MODELS = {"ridge", "boosting", "blend"}
+
+
+@pytest.fixture
+def walk(run_request: RunRequest) -> Walk:
+    return Walk(open_stored_context(run_request), Plan(FIRST, LAST))
+
+
+def cell(found: Ranking, predictor: str, leg: str = "next_close", part: str = "all") -> Mapping[str, Any]:
+    scores = found.scores
+    mine = (scores["predictor"] == predictor) & (scores["leg"] == leg) & (scores["slice"] == part)
+    (row,) = scores[mine].to_dict("records")
+    return row  # type: ignore[return-value]
+
+
+def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(walk: Walk, engine: Engine) -> None:
+    found = run_ranking(walk)
+    assert set(found.scores["predictor"]) == MODELS | set(RULES)
+    assert set(found.scores["leg"]) == set(LEGS)
+    assert set(found.scores[found.scores["slice"] != "all"]["leg"]) == {"next_close"}
+    assert (found.row["leg"], found.row["first"], found.row["last"]) == ("next_close", FIRST, LAST)
+    assert found.row["folds"] == 2
+    assert found.row["best_rule"] in RULES
+    again = run_ranking(Walk(walk.context, walk.plan))
+    assert again.row["read_at"] == found.row["read_at"]
+    pd.testing.assert_frame_equal(again.scores, found.scores)
+    with reading(engine) as conn:
+        assert rankings.ranking(conn, "none") is None
+
+
+@pytest.mark.slow
+def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_walk(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST))
+    alone = walk_rankers(walk.history, walked, walk.rankers)
+    trained = []
+    monkeypatch.setattr(rankers, "_fit", lambda *_: trained.append("here"))
+    found = run_ranking(walk, workers=2)
+    assert trained == []
+    for name, scores in alone.items():
+        expected = score_ranking(np.where(walk.history.there, scores, np.nan), walk.history.outcome)
+        assert cell(found, name)["rank_ic"] == expected.rank_ic.value
+    broken = Walk(walk.context, replace(walk.plan, last=date(2024, 5, 16)))
+    settings = replace(walk.rankers, boosting=BoostingConfig(leaves=-1))
+    monkeypatch.setattr(Walk, "rankers", property(lambda _: settings))
+    with pytest.raises(ValueError, match="max_leaf_nodes"):
+        run_ranking(broken, workers=2)
+
+
+def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:
+    history = walk.history
+    column = history.panel.symbols.index("F02B")
+    sessions = history.panel.sessions
+    there = dict(zip(sessions.strftime("%Y-%m-%d"), history.there[:, column], strict=True))
+    assert (there["2024-03-12"], there["2024-03-13"], there["2024-03-19"], there["2024-03-20"]) == (
+        True, False, False, True,
+    )  # fmt: skip
+    assert np.isnan(history.features[~history.there]).all()
+    assert np.isnan(history.outcome[~history.there]).all()
+
+
+def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -> None:
+    found = run_ranking(walk)
+    gains = found.differences.set_index(["predictor", "other"])["gain"]
+    rules = cell(found, "day_losers")["rank_ic"] - cell(found, "intraday_reversal")["rank_ic"]
+    assert gains["day_losers", "intraday_reversal"] == pytest.approx(rules)
+    assert gains["ridge", "boosting"] == pytest.approx(-gains["boosting", "ridge"])
+
+
+def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
+    market = walk.context.market
+    stays = [
+        replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers") for each in market.constituents
+    ]
+    found = run_ranking(Walk(replace(walk.context, market=replace(market, constituents=tuple(stays))), walk.plan))
+    parts = found.scores[found.scores["predictor"] == "ridge"].groupby("slice")["value"].unique()
+    assert {name: sorted(set(values)) for name, values in parts.items()} == {
+        "all": [""],
+        "year": ["2024"],
+        "sector": ["Followers", "Leaders"],
+        "move": ["large", "middle", "small"],
+    }
+    whole = cell(found, "ridge")["n"]
+    sizes = found.scores[(found.scores["predictor"] == "ridge") & (found.scores["slice"] == "year")]
+    assert sizes["n"].sum() == whole
+    followers = found.scores[(found.scores["value"] == "Followers") & (found.scores["predictor"] == "ridge")].iloc[0]
+    assert 0 < followers["n"] < whole
+    assert np.isnan(found.scores.loc[found.scores["value"] == "Leaders", "rank_ic"]).all()  # three stocks have no order
+
+
+def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, fit = [], rankers._fit
+
+    def counted(name: str, *rest: Any) -> Any:
+        trained.append(name)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return fit(name, *rest)
+
+    monkeypatch.setattr(rankers, "_fit", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run_ranking(walk)
+    assert trained == ["ridge", "ridge", "boosting"]
+    found = run_ranking(Walk(walk.context, walk.plan))
+    assert trained[3:] == ["boosting", "boosting"]
+    monkeypatch.setattr(rankers, "_fit", fit)
+    once = walk_rankers(walk.history, folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST)), walk.rankers)
+    expected = score_ranking(once["ridge"], walk.history.outcome)
+    assert cell(found, "ridge")["rank_ic"] == pytest.approx(expected.rank_ic.value, abs=1e-12)
+    assert not list((data_folder() / "rankings").glob("*/*.npy"))
+
+
+@pytest.mark.slow
+def test_a_network_is_asked_for_the_order_when_named(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
+    asking = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
+    monkeypatch.setattr(RelativeConfig, "asking", asking)
+    found = run_ranking(Walk(walk.context, replace(walk.plan, networks=("dtml", "lstm"), seeds=1)))
+    assert set(found.scores["predictor"]) == MODELS | set(RULES) | {"dtml_relative", "lstm_relative", "blend_relative"}
+    assert [each["model"]["network"] for each in found.row["config"]["networks"]] == ["dtml", "lstm"]
+    assert found.row["id"] != run_ranking(walk).row["id"]
+
+
+@pytest.mark.slow
+def test_the_benchmark_walks_every_set_whose_file_is_there(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    sets = {name: RankingSet("simulated", FIRST, LAST) for name in ("toy", "absent")}
+    monkeypatch.setattr("flows.commands.ranking.SETS", sets)
+    monkeypatch.setattr("flows.benchmark.ranking.SETS", sets)
+    asked = ("benchmark", "ranking", "--prices", str(tmp_path))
+    code, _, complaint = command(*asked)
+    assert (code, "holds one of toy.parquet, absent.parquet" in complaint) == (2, True)
+    bars = BARS[(BARS["symbol"] != "SIMX") & (BARS["session"] <= pd.Timestamp("2024-06-28"))]
+    bars.rename(columns={"session": "date"}).to_parquet(tmp_path / "toy.parquet")
+    code, said, _ = command(*asked)
+    assert (code, "ranking-toy-2024-02-01" in said, "how well the stocks of a day" in said) == (0, True, True)
+    code, said, complaint = command(*asked, "--markdown")
+    assert (code, "nothing was trained" in complaint, said.startswith("**toy**: 9 stocks")) == (0, True, True)
+    code, said, _ = command(*asked, "--json")
+    assert json.loads(said)["toy"]["ranking"]["market"] == "ranking-toy"
+
+
+def test_another_leg_or_other_days_are_another_ranking(walk: Walk) -> None:
+    context = walk.context
+    ids = {Walk(context, plan).id for plan in (walk.plan, Plan(FIRST, LAST, "open_to_open"), Plan(FIRST, FIRST))}
+    assert len(ids) == 3
+
+
+def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(walk: Walk) -> None:
+    market = walk.context.market
+    others = market.with_symbols(market.symbols[:-1]), replace(market, returns="close", z_close="raw")
+    ids = {Walk(replace(walk.context, market=each), walk.plan).id for each in (market, *others)}
+    assert len(ids) == 3
+
+
+def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
+    with pytest.raises(DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose --to up to then"):
+        run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
+    end = walk.history.panel.sessions[-1].date()
+    with pytest.raises(DtmlError, match=f"from {end} to {end} .*next_close"):
+        run_ranking(Walk(walk.context, Plan(end, end)))
+
+
+def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:
+    with pytest.raises(DtmlError, match="begin later, or give prices from before"):
+        run_ranking(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
+
+
+@pytest.mark.slow
+def test_the_command_prints_what_it_stores_and_trains_nothing_again(
+    run_request: RunRequest, walk: Walk, command: Command
+) -> None:
+    stored = run_ranking(walk)
+    asked = ("ranking", "--market-file", str(run_request.market_file), "--from", str(FIRST), "--to", str(LAST))
+    code, said, complaint = command(*asked, "--json")
+    assert (code, "nothing was trained" in complaint) == (0, True)
+    document = json.loads(said)
+    assert document["ranking"]["id"] == stored.row["id"]
+    assert len(document["differences"]) == len(stored.differences)
+    code, said, _ = command(*asked)
+    assert (code, "how well the stocks of a day were ordered" in said) == (0, True)
+    rule, blend = stored.row["best_rule"], cell(stored, "blend")
+    verdict = said.splitlines()[-2]
+    assert f"of {blend['days']} days, the blend " in verdict
+    assert verdict.count(f" {rule}: rank IC ") == 1
+    assert "after costs, at the next open" in said
+    page = Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8")
+    assert all(words in page for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"))
+    whole = stored.scores[(stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")]
+    assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
+    code, said, _ = command(*asked, "--markdown")
+    assert said.startswith("| predictor | rank IC [95 %] |")
+    code, _, complaint = command(*asked[:3], "--from", str(LAST), "--to", str(FIRST))
+    assert (code, "lies after" in complaint) == (2, True)
+
+
+def test_the_context_of_a_walk_asks_no_source(walk: Walk) -> None:
+    assert walk.context.source.name == "store"

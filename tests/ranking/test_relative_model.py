@@ -1,0 +1,186 @@
+"""DTML on the relative question: laws of its scores, and what it finds on made markets."""
+
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from dtml.errors import DtmlError
+from dtml.evaluation.ranking import rank_ics
+from dtml.layers.network import Batch
+from dtml.markets.definition import NetworkName
+from dtml.ranking.features import FEATURES
+from dtml.ranking.models import BoostingConfig
+from dtml.ranking.panel import Panel, ranked
+from dtml.ranking.rankers import BLEND_RELATIVE, RELATIVE, RankersConfig, fit_rankers, load_rankers, save_rankers
+from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, RelativeModelConfig, fit_relative
+from dtml.ranking.walk import History
+from dtml.sources.simulated import SimulatedMarket
+from dtml.training.recipe import TrainingConfig
+from tests.support.panels import SESSIONS, made_bars, made_panel
+from translation.atomic_files import write_whole
+
+pytestmark = pytest.mark.slow
+
+SMALL = RelativeConfig(
+    window=3,
+    seeds=2,
+    validation=40,
+    model=RelativeModelConfig(hidden=8),
+    training=TrainingConfig("all", 6, 4, 3e-3, penalty=0.0, first_kept_epoch=1, clip=1.0),
+)
+QUICK = replace(SMALL, seeds=1, training=replace(SMALL.training, epochs=1))
+TRAINED, SCORED = slice(60, 320), slice(330, 430)
+
+
+@cache
+def reverting(seed: int = 3) -> History:
+    """A market in which the day's losers rise: outcomes are drawn anew from the rank of the last return."""
+    history = History.of(made_panel(made_bars(stocks=23, seed=seed)), "next_close")
+    noise = np.random.default_rng(seed).standard_normal(history.outcome.shape)
+    last = history.features[..., list(FEATURES).index("return_1")]
+    return replace(history, outcome=np.where(history.there, 0.01 * noise - 0.03 * last, np.nan))
+
+
+@cache
+def fitted() -> Relative:
+    return fit_relative(reverting(), TRAINED, SMALL)
+
+
+def scores_of(model: Relative, history: History, days: slice = SCORED) -> np.ndarray:
+    return model.scores(history.features, history.there, days)
+
+
+def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
+    outcome = np.where(np.isfinite(score), history.outcome[days], np.nan)
+    return float(np.nanmean(rank_ics(np.where(np.isfinite(outcome), score, np.nan), outcome)))
+
+
+@pytest.mark.parametrize("loss", ["own", "squared", "correlation"])
+def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
+    shape = replace(SMALL.model, loss=loss)  # type: ignore[arg-type]
+    config = replace(SMALL, seeds=1, model=shape, training=replace(SMALL.training, epochs=14))
+    model = fit_relative(reverting(), TRAINED, config)
+    assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_can_be_asked(network: NetworkName) -> None:
+    config = replace(
+        SMALL, seeds=1, model=RelativeConfig.asking(network).model, training=replace(SMALL.training, epochs=14)
+    )
+    assert config.name == f"{network}_relative"
+    found = mean_ic(scores_of(fit_relative(reverting(), TRAINED, config), reverting()), reverting())
+    assert found > 0.1
+    assert RankersConfig.asking("next_close", config.name).networks[0].model.network == network
+
+
+def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
+    history, drawn = reverting(), np.random.default_rng(11)
+    outcome = np.array([drawn.permutation(day) for day in np.where(history.there, history.outcome, np.nan)])
+    model = fit_relative(replace(history, outcome=np.where(history.there, outcome, np.nan)), TRAINED, SMALL)
+    shuffled = replace(history, outcome=np.where(history.there, drawn.permutation(outcome.T).T, np.nan))
+    assert abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.06  # 100 days of 23 stocks: deviation .021
+
+
+@pytest.mark.soak
+def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
+    again = fit_relative(reverting(), TRAINED, SMALL)
+    assert np.array_equal(scores_of(again, reverting()), scores_of(fitted(), reverting()), equal_nan=True)
+    assert all(not np.array_equal(value[0], value[1]) for name, value in again.weights.items() if "transform" in name)
+
+
+def test_days_do_not_see_each_other() -> None:
+    history, width = reverting(), SMALL.window
+    alone = scores_of(fitted(), history, slice(400, 401))
+    torn = history.features.copy()
+    torn[: 401 - width] = 0.3
+    torn[401:] = -0.3
+    found = fitted().scores(torn, history.there, slice(390, 410))
+    np.testing.assert_allclose(found[10], alone[0], atol=1e-12)
+
+
+def test_stocks_are_interchangeable() -> None:
+    history = reverting()
+    order = np.random.default_rng(5).permutation(history.there.shape[1])
+    found = fitted().scores(history.features[:, order], history.there[:, order], SCORED)
+    raw = scores_of(fitted(), history)[:, order]
+    # scores are means of ranks: last bits may swap two stocks that all but tie
+    assert np.isclose(found, raw, atol=1e-9, equal_nan=True).mean() > 0.999
+
+
+def test_later_prices_change_no_weight_and_no_score() -> None:
+    bars, cut = made_bars(stocks=23, seed=3), SESSIONS[340]
+    later = bars.copy()
+    later.loc[later["session"] > cut, ["open", "high", "low", "close", "adj_close", "volume"]] *= 2.7
+    one, other = (History.of(made_panel(each), "next_close") for each in (bars, later))
+    days, config = slice(320, 341), QUICK
+    found = [scores_of(fit_relative(each, TRAINED, config), each, days) for each in (one, other)]
+    assert np.array_equal(*found, equal_nan=True)
+
+
+def test_what_the_market_does_to_all_stocks_of_a_day_changes_nothing() -> None:
+    history, config = reverting(), QUICK
+    together = np.random.default_rng(2).standard_normal((len(history.outcome), 1))
+    moved = replace(history, outcome=np.exp(history.outcome + 3 * together))
+    found = [scores_of(fit_relative(each, TRAINED, config), history) for each in (history, moved)]
+    assert np.array_equal(*found, equal_nan=True)
+
+
+def test_what_validation_counts_is_the_rank_ic_of_each_day() -> None:
+    drawn = np.random.default_rng(7)
+    logits, counted = drawn.standard_normal((5, 13)), drawn.random((5, 13)) < 0.7
+    outcome = np.where(counted, drawn.standard_normal((5, 13)), np.nan)
+    held = torch.from_numpy(np.nan_to_num(ranked(outcome)))
+    unused = torch.zeros(1)
+    batch = Batch(unused, unused, unused, held > 0, torch.from_numpy(counted), unused, held)
+    found = SMALL.model.build(13).correct(torch.from_numpy(logits), batch)
+    expected = [spearmanr(a[c], b[c]).statistic for a, b, c in zip(logits, outcome, counted, strict=True)]
+    np.testing.assert_allclose(found[:, 0].numpy(), expected, atol=1e-6)
+
+
+def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
+    history = reverting()
+    config = RankersConfig(boosting=BoostingConfig(trees=5, rows_a_leaf=50), networks=(replace(QUICK, seeds=2),))
+    made = fit_rankers(history, config)
+    assert {RELATIVE, BLEND_RELATIVE} <= set(made.slopes)
+    card = {
+        "market": "toy",
+        "config": {"features": list(FEATURES), "networks": [asdict(each) for each in config.networks]},
+    }
+    file, sha = save_rankers(made, card, tmp_path / "toy", write_whole)
+    read = load_rankers(file, market="toy", sha=sha)
+    for name, score in made.scores(history.features, history.there, SCORED).items():
+        again = read.scores(history.features, history.there, SCORED)[name]
+        assert np.array_equal(score, again, equal_nan=True), name
+
+
+def test_too_few_sessions_are_an_error() -> None:
+    with pytest.raises(DtmlError, match="too few to train on"):
+        fit_relative(reverting(), slice(0, 40), SMALL)
+
+
+@pytest.mark.slow
+def test_on_stocks_that_follow_others_it_finds_most_of_what_can_be_known() -> None:
+    market, sessions = SimulatedMarket(leaders=4, sectors=2), 1500
+    close = 50 * np.exp(np.cumsum(market.returns(sessions), axis=0))
+    opened = np.vstack([close[:1], close[:-1]])
+    high, low, volume = np.maximum(opened, close), np.minimum(opened, close), np.ones_like(close)
+    days = pd.bdate_range("2015-01-02", periods=sessions)
+    history = History.of(Panel(days, market.symbols, opened, high, low, close, volume, close), "next_close")
+    config = replace(
+        SMALL,
+        seeds=1,
+        sessions=1200,
+        validation=100,
+        model=RelativeModelConfig(settings={"normalisation": "per_stock", "identity": 1.0}),  # tells leaders apart
+        training=replace(SMALL.training, epochs=12, batch_days=16),
+    )
+    scored = slice(1252, sessions - 1)
+    found = mean_ic(scores_of(fit_relative(history, slice(0, 1250), config), history, scored), history, scored)
+    assert 0.8 * market.best_rank_ic < found < market.best_rank_ic + 0.03

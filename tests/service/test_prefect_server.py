@@ -1,0 +1,252 @@
+"""Who reaches a Prefect server of ours: its own command and whoever holds its login, no page of another origin."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+from filelock import FileLock
+
+from dtml.errors import DtmlError
+from flows.service import prefect_server
+from flows.service.prefect_server import LOGIN
+from flows.settings import prefect_folder
+from tests.support.browser import browser
+from tests.support.prefect_server import give_tables
+from tests.support.service import (
+    PATIENCE_S,
+    Serving,
+    answering,
+    asked,
+    cmdline,
+    needs_proc,
+    processes_of,
+    runs_of,
+    serving,
+    waited,
+)
+
+pytestmark = pytest.mark.slow
+
+EVIL = "https://evil.example"
+SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
+OF_RUNS = {"DTML_ALERTS": "http://127.0.0.1:9/planted"}  # nothing to the server
+PLANTED = ("uvicorn.py", "orjson.py", "anyio.py")  # what server and runs import, if it is found first
+RUN_ENDED = re.compile("small night (done|skipped)")
+SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]
+# What made one run programs: a page lists the deployments, gives one a step of its own, and starts it.
+ATTACK = """async ([url, steps]) => {
+    const ask = async (method, path, body) => {
+        const answer = await fetch(url + path, {
+            method, body: JSON.stringify(body), headers: {"content-type": "application/json"}
+        })
+        return answer.status == 204 ? null : await answer.json()
+    }
+    const found = await ask("POST", "/deployments/filter", {})
+    await ask("PATCH", `/deployments/${found[0].id}`, {pull_steps: steps})
+    await ask("POST", `/deployments/${found[0].id}/create_flow_run`, {state: {type: "SCHEDULED"}})
+    return found.length
+}"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A service whose nights are far off, started with secrets that are none of its business."""
+    folder = tmp_path_factory.mktemp("service")
+    plant(folder)
+    with serving(folder, "--cron", "0 3 * * *", **SECRET, **OF_RUNS) as found:
+        found.wait_for("Ctrl-C ends it")
+        yield found
+
+
+def plant(folder: Path) -> None:
+    """Leave modules in a folder that say so when they are imported."""
+    for name in PLANTED:
+        (folder / name).write_text(f"open({str(folder / 'imported')!r}, 'w').close()")
+
+
+@pytest.fixture(scope="module")
+def api(service: Serving) -> str:
+    return f"{service.wait_for(r'page (http://127[.]0[.]0[.]1:[0-9]+)')[1]}/api"
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+    """A process with a temporary server, as a night has: the address of its API, the login, and the process."""
+    code = "from flows.service.prefect_server import require_server; import os; require_server(); "
+    code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+    environment = plain | {"DTML_DATA": str(folder / "data"), "PREFECT_HOME": str(folder / "data" / "prefect")}
+    give_tables(folder / "data" / "prefect")
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-P", "-c", code]
+    with subprocess.Popen(command, env=environment, cwd=folder, text=True, **pipes) as process:
+        assert process.stdout is not None
+        url, login = process.stdout.readline().split()
+        yield url, login, process
+        process.kill()
+
+
+def refusals(api: str, login: str) -> dict[str, int]:
+    """The status with which each stranger is sent away from the list of what could be run; 200 for none."""
+    strangers: dict[str, tuple[str | None, dict[str, str]]] = {
+        "without a login": (None, {}),
+        "with another login": (f"{login}x", {}),
+        "a page of another origin, with the login": (login, {"Origin": EVIL}),
+        "a page of no origin": (login, {"Origin": "null"}),
+        "a page of another port of this machine": (login, {"Origin": "http://127.0.0.1:1"}),
+        "by a foreign name for this machine": (login, {"Host": "evil.example"}),
+    }
+    return {name: status(api, shown, headers) for name, (shown, headers) in strangers.items()}
+
+
+def status(api: str, shown: str | None, headers: dict[str, str]) -> int:
+    try:
+        asked(f"{api}/deployments/filter", shown, **headers)
+    except HTTPError as error:
+        return HTTPStatus.OK if "access-control-allow-origin" in error.headers else error.code
+    return HTTPStatus.OK
+
+
+@needs_proc
+def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(service: Serving, api: str) -> None:
+    assert set(refusals(api, service.login).values()) <= {400, 401, 403}
+    assert len(asked(f"{api}/deployments/filter", service.login)) == 4
+    assert len(asked(f"{api}/deployments/filter", service.login, Origin=api.removesuffix("/api"))) == 4
+    login = service.words.parent / "data" / "prefect" / "login"
+    assert login.stat().st_mode & 0o777 == 0o600
+    assert service.login not in service.said
+    shown = [cmdline(pid) for pid in processes_of(service.words.parent)]
+    assert not any(service.login.encode() in line for line in shown)
+
+
+@pytest.mark.soak
+@needs_proc
+def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Path) -> None:
+    plant(tmp_path)
+    with temporary(tmp_path) as (api, login, _):
+        assert set(refusals(api, login).values()) <= {400, 401, 403}
+        assert asked(f"{api}/deployments/filter", login) == []
+        assert (tmp_path / "data" / "prefect").stat().st_mode & 0o777 == 0o700
+    waited(lambda: not processes_of(tmp_path), lambda: "the server to end with a process that was killed")
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.soak
+@needs_proc
+def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(tmp_path: Path) -> None:
+    with temporary(tmp_path) as (api, _, process):
+        port = int(re.findall(r":(\d+)/", api)[0])
+        (serving_pid,) = (pid for pid in processes_of(tmp_path) if b"flows.service.guarded_server" in cmdline(pid))
+        os.kill(serving_pid, signal.SIGKILL)
+        while process.poll() is None:
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                waited(lambda: process.poll() is not None, lambda: "the command to end: the port was free before")
+        assert process.stderr is not None
+        assert "error: Prefect's server ended with -9: run the same command again" in process.stderr.read()
+        assert process.returncode == 1
+
+
+@needs_proc
+def test_a_real_page_of_another_origin_reaches_nothing(service: Serving, api: str, tmp_path: Path) -> None:
+    before = asked(f"{api}/deployments/filter", service.login)
+    with browser() as opened, page_elsewhere() as elsewhere:
+        page = opened.new_page()
+        page.goto(elsewhere)
+        with pytest.raises(Exception, match="Failed to fetch"):
+            page.evaluate(ATTACK, [api, SCRIPT])
+        closed = page.evaluate(
+            """url => new Promise(done => {
+                const socket = new WebSocket(url, ["prefect"])
+                socket.onopen = () => done("open")
+                socket.onerror = () => done("refused")
+            })""",
+            f"{api.replace('http', 'ws', 1)}/events/out",
+        )
+        assert closed == "refused"
+    after = asked(f"{api}/deployments/filter", service.login)
+    assert [each["pull_steps"] for each in after] == [each["pull_steps"] for each in before]
+
+
+@contextmanager
+def page_elsewhere() -> Iterator[str]:
+    """An empty page of another origin of this machine, as any local user could serve."""
+    with answering(lambda _: (200, b"<!doctype html><title>elsewhere</title>")) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+@needs_proc
+def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, api: str) -> None:
+    folder = service.words.parent
+    deployments = asked(f"{api}/deployments/filter", service.login)
+    (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
+    service.wait_for(RUN_ENDED)  # of what was missed, which begins with the service
+    before = len(RUN_ENDED.findall(service.said))
+    asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
+    seen: dict[int, set[str]] = {}
+    run_pids: set[int] = set()
+    (serving_pid,) = (pid for pid in processes_of(folder) if b"flows.service.guarded_server" in cmdline(pid))
+
+    def ended() -> bool:
+        run_pids.update(runs_of(folder))
+        for pid in processes_of(folder):
+            if pid != service.process.pid:
+                with suppress(OSError):
+                    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+                    seen[pid] = {line.partition("=")[0] for line in lines}
+        return len(RUN_ENDED.findall(service.said)) > before
+
+    waited(ended, lambda: f"a run in {service.said}")
+    runs = [seen[pid] for pid in run_pids if pid in seen]
+    assert runs
+    for names in runs:
+        assert names >= {"DTML_DATA", "PATH", LOGIN}
+        assert names >= set(OF_RUNS)
+    for pid, names in seen.items():
+        assert not names & set(SECRET)
+        assert pid != serving_pid or not names & set(OF_RUNS)
+    assert not (folder / "imported").exists()
+
+
+@pytest.mark.soak
+@needs_proc
+def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(tmp_path: Path) -> None:
+    any_port = {"PREFECT_SERVER_API_PORT": ""}
+    with serving(tmp_path / "one", **any_port) as one, serving(tmp_path / "two", **any_port) as two:
+        pages = {service.wait_for(r"page (\S+),")[1] for service in (one, two)}
+        assert len(pages) == 2
+        (serving_pid,) = (
+            pid for pid in processes_of(tmp_path / "one") if b"flows.service.guarded_server" in cmdline(pid)
+        )
+        os.kill(serving_pid, signal.SIGKILL)
+        assert one.process.wait(PATIENCE_S) == 1
+        assert "error: Prefect's server ended with -9: start the command again" in one.said
+        two.wait_for(r"small night done: .*: 30 stocks predicted")
+        assert "crashed" not in two.said
+        assert two.process.poll() is None
+
+
+def test_a_server_waits_until_another_of_its_folder_has_made_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three that started at once in a new folder, one died of the tables that another was making."""
+    monkeypatch.setenv("DTML_DATA", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(prefect_server, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(prefect_server, "START_LIMIT_S", 0.2)
+    monkeypatch.setattr(prefect_server, "_start", lambda *_, **__: pytest.fail("a second server was started"))
+    with FileLock(prefect_folder() / "start.lock"):
+        with pytest.raises(DtmlError, match=r"another Prefect server .* run the same command again"):
+            prefect_server.require_server()
+        with pytest.raises(DtmlError, match="another Prefect server"), prefect_server.own_server(prefect_folder()):
+            pytest.fail("a service went on without its server")
+    assert "waiting for Prefect's server" in capsys.readouterr().err

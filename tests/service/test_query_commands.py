@@ -1,0 +1,321 @@
+"""What is asked on the command line: answers kept as files, histories of stocks, and the twenty questions."""
+
+import io
+import json
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import Engine
+from typer.testing import CliRunner
+
+from db.engine import transaction
+from db.errors import StoreUsageError
+from db.questions import questions as all_questions
+from db.rows import markets, outcomes, predictions, prices, runs
+from dtml.errors import UsageError
+from dtml.markets import load_market, market_names
+from dtml.prices.bars import BAR_COLUMNS
+from flows.commands.query import history, list_markets, list_runs, query
+from flows.commands.questions import commands, show_questions
+from tests.support.prediction_rows import run
+from tests.support.stores import GAP, MOMENT, fill
+
+NIGHTS = 50
+DAYS = pd.bdate_range("2024-01-02", periods=NIGHTS + 1)
+ASKED = {"as_json": False, "as_csv": False}
+
+
+@pytest.fixture
+def store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The store that a command finds, with rows in every table."""
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    fill(engine)
+    return engine
+
+
+@pytest.fixture
+def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Fifty nights of Z, which rises every third day and is predicted to rise every second; the last is open."""
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    with transaction(engine) as conn:
+        for market in ("toy", "other"):
+            stock = pd.DataFrame({"symbol": ["Z"], "kind": "stock", "source_symbol": "Z", "name": None, "sector": None})
+            markets.save_instruments(conn, market, stock)
+        runs.save_run(conn, run())
+        made = pd.DataFrame({"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]})
+        made["probability"] = [0.75 if night % 2 else 0.25 for night in range(NIGHTS)]
+        made = made.assign(probability_std=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
+        predictions.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
+        returns = [0.02 if night % 3 == 0 else -0.01 for night in range(NIGHTS - 1)]
+        happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "realised_return": returns})
+        happened = happened.assign(rise=happened["realised_return"] > 0, label=1)
+        outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
+        directions = made[["target", "as_of"]].assign(always_up=True, index_reversal=False, index_below_mean20=None)
+        predictions.save_rule_directions(conn, "toy", directions)
+    return engine
+
+
+def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Engine, tmp_path: Path) -> None:
+    asked = """
+        select h.symbol, h.target, h.made_at, h.probability, h.probability_std, h.correct, n.gaps
+        from prediction_history h
+        join night_log n on n.target = h.target
+        order by h.symbol
+    """
+    file = tmp_path / "new folder" / "directions.parquet"
+    query(asked, **ASKED, parquet=file)
+    kept = pq.read_table(file)
+    assert {field.name: str(field.type) for field in kept.schema if field.name not in ("symbol", "gaps")} == {
+        "target": "date32[day]",
+        "made_at": "timestamp[us, tz=UTC]",
+        "probability": "double",
+        "probability_std": "double",
+        "correct": "int64",
+    }
+    rows = kept.to_pylist()
+    assert [row["symbol"] for row in rows] == ["A", "B", "C"]
+    assert [row["probability"] for row in rows] == [0.25, 0.5, 0.75]
+    assert [row["probability_std"] for row in rows] == [0.125, None, 0.0]
+    assert {(row["target"], row["made_at"]) for row in rows} == {(date(2024, 1, 5), MOMENT)}
+    assert json.loads(rows[0]["gaps"]) == [GAP]
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_text_that_only_looks_like_a_day_stays_text(store: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "days.parquet"
+    query("select '2024-02-30' as never, '2024-02-29 or so' as about, '7' as digit", **ASKED, parquet=file)
+    assert pq.read_table(file).to_pylist() == [{"never": "2024-02-30", "about": "2024-02-29 or so", "digit": "7"}]
+
+
+def test_an_answer_without_rows_is_a_file_with_its_columns(store: Engine, tmp_path: Path) -> None:
+    query("select symbol, target from prediction_history where 1 = 0", **ASKED, parquet=tmp_path / "none.parquet")
+    kept = pq.read_table(tmp_path / "none.parquet")
+    assert (kept.num_rows, kept.column_names) == (0, ["symbol", "target"])
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_parquet_file_is_there_whole_or_as_it_was(
+    store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kept.parquet"
+    query("select 1 as x", **ASKED, parquet=file)
+    before = file.read_bytes()
+
+    def fill_the_disk(_: pq.ParquetWriter, _table: pa.Table) -> None:
+        raise OSError(28, "No space left on device", str(file))
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", fill_the_disk)
+    with pytest.raises(OSError, match="No space left"):
+        query("select 2 as x", **ASKED, parquet=file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_column_of_several_kinds_is_refused_by_name(store: Engine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="column 'x' holds values of several kinds: cast it"):
+        query("select 1 as x union all select 'a'", **ASKED, parquet=tmp_path / "mixed.parquet")
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_column_has_the_type_that_all_of_its_rows_have(
+    store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        ("null", "1", "'2024-01-05'", "'2024-01-05 02:30:00.000007'", "null"),
+        ("null", "2", "'2024-01-06'", "'2024-01-05 02:30:00.000008'", "null"),
+        ("0.5", "9007199254740993", "'2024-01-07'", "'2024-01-05 02:30:00.000000'", "null"),
+        ("null", "2.5", "'2024-02-30'", "'never'", "null"),
+        ("7", "3", "null", "'2024-01-05'", "null"),
+    ]
+    asked = " union all ".join(f"select {', '.join(row)}" for row in rows)
+    asked = f"with r(a, b, c, d, e) as ({asked}) select * from r"
+    kept = []
+    for size in (1, 2, 5):
+        monkeypatch.setattr("flows.commands.query.GROUP", size)
+        monkeypatch.setattr("db.connection.user_sql.ROWS", size)
+        query(asked, **ASKED, parquet=tmp_path / "rows.parquet")
+        table = pq.read_table(tmp_path / "rows.parquet")
+        kept.append((table.schema.types[:2], table.to_pylist()))
+        assert [str(each).removeprefix("large_") for each in table.schema.types[2:]] == ["string", "string", "null"]
+    assert kept[0] == kept[1] == kept[2]
+    assert [row["c"] for row in kept[0][1]] == ["2024-01-05", "2024-01-06", "2024-01-07", "2024-02-30", None]
+    assert [row["d"] for row in kept[0][1]][:2] == ["2024-01-05 02:30:00.000007", "2024-01-05 02:30:00.000008"]
+    assert [row["b"] for row in kept[0][1]] == [1.0, 2.0, 9007199254740992.0, 2.5, 3.0]
+
+
+def test_two_columns_of_one_name_never_become_one(
+    store: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "select 1 as n, 2 as x, 3 as x"
+    for form in ({"as_json": True, "as_csv": False}, ASKED, ASKED | {"parquet": tmp_path / "x.parquet"}):
+        with pytest.raises(UsageError, match="two columns are named 'x': give one another name with `as`"):
+            query(asked, **form)
+    query(asked, as_json=False, as_csv=True)
+    assert capsys.readouterr().out == "n,x,x\n1,2,3\n"
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_sql_comes_from_standard_input_for_a_dash(
+    store: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql = b"select symbol\nfrom latest_prediction\norder by symbol\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sql)))
+    query("-", as_json=True, as_csv=False)
+    assert json.loads(capsys.readouterr().out) == [{"symbol": "A"}, {"symbol": "B"}, {"symbol": "C"}]
+    with pytest.raises(StoreUsageError):  # all of it was read
+        query("-", **ASKED)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    with pytest.raises(UsageError, match="standard input is not UTF-8"):
+        query("-", **ASKED)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_one_answer_has_one_form(store: Engine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="choose one"):
+        query("select 1 as x", as_json=True, as_csv=False, parquet=tmp_path / "x.parquet")
+    with pytest.raises(UsageError, match="choose one"):
+        show_questions(1, "toy", as_json=True, as_markdown=True)
+
+
+def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
+    nights: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history("Z", None, 5, as_json=False)
+    said = capsys.readouterr().out.splitlines()
+    assert max(map(len, said)) <= 100
+    assert said[0].strip() == "Z, toy"
+    rows = [line.split() for line in said[2:7]]
+    assert [row[1] for row in rows] == [f"{day:%Y-%m-%d}" for day in DAYS[-5:]]
+    assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
+    assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
+    assert said[7].endswith("the model's: 5 by first")
+    assert said[8] == "all 49 outcomes, each called by one half: ACC .4898, MCC -.0280; always up: ACC .3469, MCC .0000"
+    assert len(said) == 9
+
+
+def test_a_history_reads_no_row_that_it_does_not_show(
+    nights: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = []
+    ask = predictions.prediction_history
+    monkeypatch.setattr(predictions, "prediction_history", lambda *a, **k: read.append(ask(*a, **k)) or read[-1])
+    for limit, count in ((1, 1), (7, 7), (NIGHTS, NIGHTS), (10 * NIGHTS, NIGHTS)):
+        history("Z", "toy", limit, as_json=True)
+        shown = json.loads(capsys.readouterr().out)
+        assert len(read.pop()) == len(shown) == count
+        assert [row["target"] for row in shown] == [f"{day:%Y-%m-%d}" for day in DAYS[-count:]]
+
+
+def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
+    nights: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history("Z", "other", 5, as_json=False)
+    assert capsys.readouterr().out == "No night has predicted Z yet.\n"
+    for symbol in ("ZZ", "Z' or '1' = '1", "100 %s"):
+        with pytest.raises(StoreUsageError, match="no symbol"):
+            history(symbol, None, 5, as_json=False)
+
+
+def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    later = MOMENT + timedelta(days=1)
+    with transaction(nights) as conn:
+        runs.save_run(conn, run("second", market="other"))
+        made = pd.DataFrame({"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]})
+        made = made.assign(probability=0.5, probability_std=0.0)
+        predictions.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
+    history("Z", None, 4, as_json=False)
+    said = capsys.readouterr().out
+    assert said.index("Z, other") < said.index("1 by second") < said.index("Z, toy") < said.index("3 by first")
+
+
+def test_the_questions_are_listed_with_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    show_questions(None, "toy", as_json=False, as_markdown=False)
+    said = capsys.readouterr().out
+    assert all(f"{number}  {each.title}" in said for number, each in enumerate(all_questions(), start=1))
+    show_questions(None, "toy", as_json=True, as_markdown=False)
+    told = json.loads(capsys.readouterr().out)
+    assert [each["number"] for each in told] == list(range(1, 21))
+    assert [each["sql"] for each in told] == [each.sql for each in all_questions()]
+
+
+def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = CliRunner().invoke(commands, ["19", "--market", "toy", "--json"])
+    assert asked.exit_code == 0, asked.exception
+    told = json.loads(asked.stdout)
+    assert (told["number"], told["market"], told["title"]) == (19, "toy", all_questions()[18].title)
+    assert "'toy'" in told["sql"]
+    assert {row["what"] for row in told["answer"]} == {
+        "bar rejected",
+        "not made before its day",  # at half past two of that day, UTC
+        "stocks left out",
+    }
+    show_questions(19, "toy", as_json=False, as_markdown=False)
+    said = capsys.readouterr().out
+    assert told["sql"] in said
+    assert "stocks left out" in said
+    show_questions(6, "toy", as_json=False, as_markdown=True)
+    assert capsys.readouterr().out.startswith(f"## 6. {all_questions()[5].title}\n")
+    show_questions(12, "toy", as_json=False, as_markdown=False)
+    assert capsys.readouterr().out.endswith("The history of toy has no row for it yet.\n")
+
+
+def test_a_market_that_is_not_there_is_named_with_those_that_are(store: Engine, engine: Engine) -> None:
+    for market in ("simulated", "it's"):
+        with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy with --market"):
+            show_questions(2, market, as_json=False, as_markdown=False)
+        with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy$"):
+            list_runs(market, as_json=False)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_an_empty_store_says_what_to_do_first(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    with pytest.raises(UsageError, match="run a night first"):
+        show_questions(2, "simulated", as_json=False, as_markdown=False)
+
+
+@pytest.mark.parametrize("number", ["0", "21", "two"])
+def test_a_question_that_is_none_of_the_twenty_is_a_mistake(number: str) -> None:
+    assert CliRunner().invoke(commands, [number]).exit_code == 2
+
+
+def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier = datetime(2024, 1, 4, 22, 15, tzinfo=UTC)
+    bar = {"symbol": "B", "session": pd.Timestamp("2024-01-04"), "close": 10.0}
+    with transaction(store) as conn:
+        for close, known_at in ((10.0, earlier), (11.0, earlier + timedelta(days=3))):
+            row = pd.DataFrame([bar | {"close": close}]).reindex(columns=list(BAR_COLUMNS))
+            prices.append_prices(conn, "toy", row.astype({"open": float}), source="files", known_at=known_at)
+    show_questions(18, "toy", as_json=True, as_markdown=False)
+    (told,) = json.loads(capsys.readouterr().out)["answer"]
+    assert told["restated_at"] == "2024-01-07 22:15 UTC"
+    assert (told["first"], told["predictions_before"], told["percent"]) == ("2024-01-04", 1, 10)
+
+
+def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
+    store: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with store.connect() as conn:
+        kept = runs.runs(conn)
+    list_runs(None, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in found] == list(kept["id"])
+    assert [row["train_last"] for row in found] == [str(day.date()) for day in kept["train_last"]]
+    list_runs("toy", as_json=False)
+    printed = capsys.readouterr().out
+    assert all(each[:12] in printed for each in kept["checkpoint_hash"].dropna())
+
+
+def test_every_market_that_can_be_named_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    list_markets(as_json=True)
+    listed = json.loads(capsys.readouterr().out)
+    assert [row["market"] for row in listed] == list(market_names())
+    sp500 = next(row for row in listed if row["market"] == "sp500")
+    assert (sp500["index"], sp500["calendar"]) == (load_market("sp500").index.symbol, "XNYS")

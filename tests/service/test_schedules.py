@@ -1,0 +1,267 @@
+"""When nights are due, in the exchange's own time; what a scheduled run does, and why it does nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from prefect.client.schemas.objects import State
+from sqlalchemy import Engine
+
+from db.connection.locks import market_lock
+from db.engine import reading
+from db.rows import nights
+from dtml.markets import load_market, market_names
+from dtml.prices.sessions import last_closed_session, session_close, sessions_between
+from dtml.sources import Fetched
+from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.night import directly, run_night
+from flows.service import flows as scheduled
+from flows.service.flows import MINUTE
+from flows.service.runner import Service
+from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
+from tests.support.nights import AS_OF, BARS, FrameSource, without
+
+pytestmark = pytest.mark.slow
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def at(text: str, zone: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone))
+
+
+@pytest.mark.parametrize(
+    ("market", "cron", "zone"),
+    [
+        ("sp500", "30 18 * * 1-5", "America/New_York"),
+        ("ftse100", "0 19 * * 1-5", "Europe/London"),
+        ("kospi200", "0 18 * * 1-5", "Asia/Seoul"),
+        ("ni225", "0 18 * * 1-5", "Asia/Tokyo"),
+        ("csi300", "30 17 * * 1-5", "Asia/Shanghai"),
+    ],
+)
+def test_a_night_is_due_150_minutes_after_the_usual_close_of_its_exchange(market: str, cron: str, zone: str) -> None:
+    night = schedules_of(load_market(market), NOW)[0]
+    assert (night.work, night.cron, night.timezone) == ("night", cron, zone)
+
+
+def test_a_night_after_midnight_moves_to_the_next_weekday() -> None:
+    late = night_cron(load_market("sp500"), NOW, timedelta(hours=9, minutes=15))
+    assert late == "15 1 * * 2-6"
+    always_open = replace(load_market("sp500"), calendar="24/7")
+    assert night_cron(always_open, NOW) == "30 2 * * *"
+    assert night_cron(replace(always_open, calendar="XSAU"), NOW) == "30 17 * * 0-4"  # Sunday to Thursday
+
+
+def test_a_model_that_never_changes_is_not_trained_by_schedule() -> None:
+    frozen, renewed = load_market("kdd17"), load_market("kospi200")
+    assert [each.work for each in schedules_of(replace(frozen, retrain="never"), NOW)] == ["night", "refetch"]
+    assert {each.work for each in schedules_of(renewed, NOW)} == {"night", "training", "refetch"}
+
+
+@pytest.mark.parametrize("market", sorted({"sp500", "ftse100", "kospi200", "ni225"}))
+def test_every_session_of_two_years_has_closed_when_its_night_is_due(market: str) -> None:
+    known = load_market(market)
+    now = datetime(2023, 11, 1, tzinfo=UTC)
+    for session in sessions_between(known.calendar, date(2023, 11, 1), date(2025, 11, 1)):
+        due = next_night(known, max(now, session_close(known.calendar, session.date()) - timedelta(hours=4)))
+        assert last_closed_session(known.calendar, due) == session.date()
+        assert skip_reason(known, due) is None
+
+
+def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late() -> None:
+    # On the day of the entrance exam all begins an hour later; exchange_calendars does not know it.
+    exam = date(2026, 11, 19)
+    late_close = at("2026-11-19 16:30", "Asia/Seoul")
+    due = next_night(load_market("kospi200"), session_close("XKRX", exam))
+    assert due >= late_close + timedelta(minutes=90)
+
+
+@pytest.mark.parametrize(
+    ("market", "after", "due"),
+    [
+        ("sp500", "2026-03-06 22:00 America/New_York", "2026-03-09 22:30"),  # summer time begins on the 8th
+        ("sp500", "2026-10-30 22:00 America/New_York", "2026-11-02 23:30"),  # and ends on 1 November
+        ("ftse100", "2026-03-27 22:00 Europe/London", "2026-03-30 18:00"),
+        ("ftse100", "2026-10-23 22:00 Europe/London", "2026-10-26 19:00"),
+        ("sp500", "2026-11-25 22:00 America/New_York", "2026-11-27 23:30"),  # Thanksgiving; a half day after it
+        ("sp500", "2026-12-24 12:00 America/New_York", "2026-12-24 23:30"),  # a half day keeps its hour
+        ("sp500", "2026-12-24 22:00 America/New_York", "2026-12-28 23:30"),
+        ("kospi200", "2026-06-02 20:00 Asia/Seoul", "2026-06-04 09:00"),  # elections
+        ("ni225", "2026-11-20 20:00 Asia/Tokyo", "2026-11-24 09:00"),  # Labour Thanksgiving
+        ("sp500", "2026-11-23 18:29 America/New_York", "2026-11-23 23:30"),
+        ("sp500", "2026-11-23 18:30 America/New_York", "2026-11-24 23:30"),
+    ],
+)
+def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(market: str, after: str, due: str) -> None:
+    moment, zone = after.rsplit(" ", 1)
+    assert next_night(load_market(market), at(moment, zone)) == at(due, "UTC")
+
+
+@pytest.mark.parametrize(
+    ("market", "due", "day"),
+    [
+        ("sp500", "2026-11-26 18:30 America/New_York", "2026-11-26 (Thursday)"),
+        ("sp500", "2026-12-25 18:30 America/New_York", "2026-12-25 (Friday)"),
+        ("sp500", "2026-11-27 03:00 America/New_York", "2026-11-26 (Thursday)"),  # due after midnight
+        ("kospi200", "2026-06-03 18:00 Asia/Seoul", "2026-06-03 (Wednesday)"),
+        ("ni225", "2026-11-23 18:00 Asia/Tokyo", "2026-11-23 (Monday)"),
+        ("sp500", "2026-11-21 18:30 America/New_York", "2026-11-21 (Saturday)"),
+    ],
+)
+def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(market: str, due: str, day: str) -> None:
+    moment, zone = due.rsplit(" ", 1)
+    known = load_market(market)
+    assert skip_reason(known, at(moment, zone)) == f"{day} is no session of {known.calendar}"
+
+
+def test_half_days_are_not_skipped() -> None:
+    for day in ("2026-11-27", "2026-12-24"):
+        due = at(f"{day} 18:30", "America/New_York")
+        assert skip_reason(load_market("sp500"), due) is None
+        assert last_closed_session(load_market("sp500").calendar, due) == date.fromisoformat(day)
+
+
+def test_every_market_of_the_package_has_a_next_night() -> None:
+    for name in market_names():
+        assert NOW < next_night(load_market(name), NOW) < NOW + timedelta(days=5)
+
+
+@dataclass
+class RecoveringSource(FrameSource):
+    """A source that limits the rate of its first answers."""
+
+    limited: int = 1
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        whole = super().fetch(first, last)
+        if len(self.asked) > self.limited:
+            return whole
+        return Fetched(whole.bars.iloc[:0], whole.outcomes.assign(status="rate_limited", rows=0))
+
+
+DUE = session_close("XNYS", AS_OF) + DELAY
+
+
+@pytest.fixture
+def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """The moment for which a run of this process was scheduled; its stages are plain calls and leave no pages."""
+    monkeypatch.setattr(scheduled, "_due", lambda: DUE)
+    monkeypatch.setattr(scheduled, "as_task", directly)
+    monkeypatch.setattr(scheduled, "leave_artifact", lambda _context, _night: None)
+    return DUE
+
+
+def ended(context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False) -> State[None]:
+    monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
+    return scheduled.scheduled_night.fn(RunRequest(context.name), None, waits, any_day=any_day)
+
+
+def status(engine: Engine, as_of: date) -> str | None:
+    with reading(engine) as conn:
+        row = nights.night(conn, "simulated", as_of)
+    return None if row is None else str(row["status"])
+
+
+def test_a_scheduled_night_is_that_of_its_hour_and_a_second_run_says_that_it_is_complete(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ended(context, monkeypatch)
+    assert (first.name, str(first.message)[:10]) == ("Completed", str(AS_OF))
+    assert status(context.engine, AS_OF) == "complete"
+    again = ended(context, monkeypatch)
+    assert (again.name, again.message) == ("Skipped", f"the night of {AS_OF} is complete already")
+    assert again.is_completed()
+
+
+def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduled, "_due", lambda: at("2024-07-04 18:30", "America/New_York"))
+    state = ended(context, monkeypatch)
+    assert (state.name, state.message) == ("Skipped", "2024-07-04 (Thursday) is no session of XNYS")
+    assert status(context.engine, date(2024, 7, 3)) is None
+
+
+def test_a_night_whose_source_limits_the_rate_is_tried_again_after_each_wait(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(scheduled.time, "sleep", waited.append)
+    state = ended(replace(context, source=RecoveringSource(BARS, limited=2)), monkeypatch, 300, 900, 2700)
+    assert state.name == "Completed"
+    assert waited == [300, 900]
+    assert status(context.engine, AS_OF) == "complete"
+
+
+def test_a_night_that_stays_limited_fails_with_its_reason(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduled.time, "sleep", lambda _seconds: None)
+    state = ended(replace(context, source=RecoveringSource(BARS, limited=9)), monkeypatch, 1, 1)
+    assert state.is_failed()
+    assert "rate_limited" in str(state.message)
+    assert status(context.engine, AS_OF) == "refused"
+
+
+def test_a_night_whose_bars_do_not_exist_is_not_tried_again(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FrameSource(without(BARS, [context.market.index.symbol]))
+    state = ended(replace(context, source=source), monkeypatch, 10_000)
+    assert state.is_failed()
+    assert "no good bar of the index" in str(state.message)
+
+
+def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_that_reason(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with market_lock(context.engine, context.name):
+        state = ended(context, monkeypatch)
+    assert state.name == "Skipped"
+    assert "another process is at work on simulated" in str(state.message)
+
+
+def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_night(context, date(2024, 6, 26))
+    lacking = date(2024, 6, 27)
+    source = FrameSource(without(BARS, [context.market.index.symbol], lacking))
+    state = ended(replace(context, source=source), monkeypatch)
+    assert state.name == "Completed"
+    assert f"night {lacking} of simulated refused" in str(state.message)
+    assert [status(context.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
+    again = ended(replace(context, source=source), monkeypatch, 10_000)  # nothing of today's to do, or to wait for
+    assert again.name == "Skipped"
+    assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(again.message)
+
+
+def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_night(context, AS_OF)
+    monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
+    monkeypatch.setattr(scheduled, "open_stored_context", lambda _request: context)
+    run_request = RunRequest(context.name)
+    for work in (scheduled.scheduled_refetch, scheduled.scheduled_training):
+        with market_lock(context.engine, context.name):
+            assert work.fn(run_request).name == "Skipped"
+        assert work.fn(run_request).name == "Completed"
+
+
+def test_a_source_that_ends_early_has_no_night_after_its_end(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FrameSource, "last_session", lambda _source: date(2024, 6, 27))
+    state = ended(context, monkeypatch)
+    assert (state.name, str(state.message)[:10]) == ("Completed", "2024-06-27")
+    assert status(context.engine, AS_OF) is None
+
+
+def test_the_look_for_late_nights_is_at_the_markets_that_are_served_with_their_delay() -> None:
+    served = Service({"kospi200": load_market("kospi200")}, {"kospi200": RunRequest("kospi200")}, 540 * MINUTE, None)
+    (watched,) = [parameters for schedule, parameters in served.schedules(DUE) if schedule.work == "watch"]
+    assert watched == {"markets": ["kospi200"], "market_files": [], "delay_minutes": 540}

@@ -1,0 +1,175 @@
+"""A password and a token that the environment holds come out nowhere: not said, not in a file, not in the store."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import URL, Engine, create_engine, make_url
+
+from db import tables as schema
+from db.engine import location, open_engine
+from db.errors import StoreUsageError
+from tests.support.nights import small_market
+from tests.support.prefect_server import give_tables
+from tests.support.webhook import TOKEN, Webhook, webhook
+
+pytestmark = pytest.mark.slow
+
+DTML = Path(sys.executable).with_name("dtml")
+PARTS = ("zebr4cut", "mang0pit", "quil1ton")  # of the password, each of which would give some of it away
+PASSWORD = "{}/{}@{} %:".format(*PARTS)
+PLANTED = (*PARTS, TOKEN)
+NIGHT = ("nightly", "--market-file", "small.toml", "--as-of")
+
+
+@dataclass
+class Scene:
+    """A folder in which commands ran, what they said, the store as its administrator sees it, and the webhook."""
+
+    folder: Path
+    url: str
+    admin: Engine
+    hook: Webhook
+    said: dict[str, subprocess.CompletedProcess[str]]
+
+    def run(self, name: str, *arguments: str, url: str | None = None) -> None:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+        environment = plain | {
+            "DTML_DATABASE_URL": url or self.url,
+            "DTML_ALERTS": self.hook.url,
+            "DTML_DATA": str(self.folder / "data"),
+            "DTML_REPORTS": str(self.folder / "reports"),
+        }
+        self.said[name] = subprocess.run(
+            [DTML, *arguments],
+            env=environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=550,
+            check=False,
+        )
+
+
+def plant(server: str) -> tuple[Engine, URL]:
+    """A role that needs its password, with a schema of its own; the administrator's engine and the role's URL."""
+    url = make_url(server)
+    admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    lines = ("local all planted scram-sha-256", "local all all trust", "host all all 127.0.0.1/32 trust")
+    rules = ", ".join(f"({number}, '{line}')" for number, line in enumerate(lines))
+    with admin.connect() as conn:
+        conn.exec_driver_sql(f"create role planted login password '{PASSWORD.replace('%', '%%')}'")
+        conn.exec_driver_sql("create schema planted authorization planted")
+        file = conn.exec_driver_sql("show hba_file").scalar_one()
+        conn.exec_driver_sql(f"copy (select rule from (values {rules}) as r(i, rule) order by i) to '{file}'")
+        conn.exec_driver_sql("select pg_reload_conf()")
+    own = url.set(username="planted", password=PASSWORD).update_query_dict({"options": "-c search_path=planted"})
+    return admin, own
+
+
+@pytest.fixture(scope="module")
+def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("secrets")
+    (folder / "small.toml").write_text(small_market())
+    give_tables(folder / "data" / "prefect")
+    admin, own = plant(postgresql_server)
+    with webhook() as hook:
+        hook.answer = 500
+        scene = Scene(folder, own.render_as_string(hide_password=False), admin, hook, {})
+        scene.run("night", "--debug", *NIGHT, "2024-07-02")
+        with admin.connect() as conn:
+            conn.exec_driver_sql("alter table planted.prediction owner to postgres")
+        scene.run("refused night", "--debug", *NIGHT, "2024-07-03")
+        scene.run("status", "--debug", "status", "--check")
+        scene.run("query", "query", f"select '{PASSWORD}'::int")
+        scene.run("upgrade", "db", "upgrade")
+        wrong = own.set(password=f"{PASSWORD}x")
+        scene.run("wrong password", "--debug", "runs", url=wrong.render_as_string(hide_password=False))
+        as_typed = own.render_as_string(hide_password=False).replace(quote(PASSWORD, safe=" "), PASSWORD)
+        scene.run("raw password", "--debug", "runs", url=as_typed)
+        nowhere = f"postgresql://planted@127.0.0.1:9/x?password={quote(PASSWORD)}"
+        scene.run("no server", "--debug", *NIGHT, "2024-07-03", url=nowhere)
+        yield scene
+    with admin.connect() as conn:
+        conn.exec_driver_sql("drop schema planted cascade")
+        conn.exec_driver_sql("drop role planted")
+    admin.dispose()
+
+
+def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
+    codes = {name: ended.returncode for name, ended in scene.said.items()}
+    ended = {"night": 0, "refused night": 1, "status": 1, "query": 2, "upgrade": 0}
+    assert codes == ended | {"wrong password": 1, "raw password": 2, "no server": 1}
+    said = {name: ended.stderr for name, ended in scene.said.items()}
+    assert "permission denied for table prediction" in said["refused night"]
+    assert "was not taken by JSON" in said["refused night"]
+    assert "password authentication failed" in said["wrong password"]
+    assert "malformed database URL" in said["raw password"]
+    assert "invalid input syntax" in said["query"]
+    assert scene.hook.tried > 0
+
+
+def test_no_command_says_a_secret(scene: Scene) -> None:
+    said = {name: ended.stdout + ended.stderr for name, ended in scene.said.items()}
+    assert [(name, part) for name, text in said.items() for part in PLANTED if part in text] == []
+
+
+def test_no_file_holds_a_secret(scene: Scene) -> None:
+    files = [file for file in scene.folder.rglob("*") if file.is_file()]
+    assert {"prefect.db", "2024-07-02.html"} <= {file.name for file in files}
+    held = [(file, part) for file in files for part in PLANTED if part.encode() in file.read_bytes()]
+    assert held == []
+
+
+def test_no_row_holds_a_secret(scene: Scene) -> None:
+    tables = [each.name for each in schema.metadata.sorted_tables]
+    rows = {}
+    with scene.admin.connect() as conn:
+        for table in tables:
+            found = conn.exec_driver_sql(f"select t::text from planted.{table} t").scalars()
+            rows[table] = "\n".join(found)
+    assert rows["night"].count("refused") == 1
+    assert rows["alert"]
+    assert [(table, part) for table, text in rows.items() for part in PLANTED if part in text] == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://quant:{}@127.0.0.1:9/x",
+        "postgresql://quant:{}@127.0.0.1/x?host=127.0.0.1&port=9",
+        "postgresql://127.0.0.1:9/x?user=quant&password={}",
+        "postgresql://quant@127.0.0.1:9/x?sslmode=disable&password={}",
+        "postgresql://quant@127.0.0.1:9/x?passfile=/tmp/{}",
+        "postgres+psycopg://quant:{}@127.0.0.1:9/x",
+        "mysql://quant:{}@127.0.0.1:9/x",
+    ],
+)
+@pytest.mark.parametrize("written", [PASSWORD, quote(PASSWORD), quote(PASSWORD, safe="")])
+def test_no_way_to_write_a_password_shows_it(url: str, written: str) -> None:
+    pytest.importorskip("psycopg")
+    try:
+        said = location(open_engine(url.format(written)))
+    except Exception as error:  # noqa: BLE001 - whatever is raised may be shown
+        causes = [error, error.__cause__, error.__context__]
+        said = " ".join(str(each) for each in causes)
+    assert [part for part in PARTS if part in said] == []
+
+
+def test_a_password_that_could_be_read_as_a_host_is_a_mistake_that_says_how_to_write_it() -> None:
+    with pytest.raises(StoreUsageError, match="with a password's @ as %40") as caught:
+        open_engine(f"postgresql://quant:{PASSWORD}@127.0.0.1:9/x")
+    assert caught.value.__cause__ is None
+
+
+def test_an_sqlite_file_may_have_marks_of_addresses_in_its_name(tmp_path: Path) -> None:
+    name = tmp_path / "a@b@c.sqlite"
+    engine = open_engine(f"sqlite:///{name}")
+    assert location(engine) == str(name)
+    assert sa.inspect(engine).get_table_names() == []

@@ -1,0 +1,184 @@
+"""A backup brings back the store and its models as they were, or nothing, and says which of them it could not keep."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db.migrations import REVISION
+from db.rows import runs
+from tests.support.benchmark_rows import ranker
+from tests.support.commands import Command
+from tests.support.prediction_rows import run
+from tests.support.revisions import become_next
+from tests.support.stores import FIRST, WEIGHTS, contents, fill, keep_weights, rows, url_of
+
+pytest_plugins = ("tests.support.db_commands",)
+
+
+@pytest.fixture
+def kept(filled: Engine, tmp_path: Path, dtml: Command) -> Path:
+    """A backup of that store."""
+    assert dtml(url_of(filled), "backup", str(tmp_path / "kept"))[0] == 0
+    return tmp_path / "kept"
+
+
+def test_a_backup_comes_back_as_it_was_with_its_weights(
+    engine: Engine, store_url: str, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(engine)
+    keep_weights(tmp_path / "data")
+    folder = tmp_path / "backups" / "kept"
+    code, said, complaint = dtml(store_url, "backup", str(folder))
+    assert (code, complaint) == (0, "")
+    assert f"{rows(store_url)} rows and 1 checkpoints" in said
+    assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == {
+        "dtml.sqlite", "manifest.json", FIRST,
+    }  # fmt: skip
+    assert list(folder.parent.iterdir()) == [folder]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["schema"] == REVISION
+    assert manifest["rows"]["prediction"] == 3
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "elsewhere"))
+    again = f"sqlite:///{tmp_path}/again.sqlite"
+    code, said, complaint = dtml(again, "restore", str(folder))
+    assert (code, complaint) == (0, "")
+    assert "restored and compared: equal" in said
+    assert contents(open_engine(again)) == contents(engine)
+    assert (tmp_path / "elsewhere" / FIRST).read_bytes() == WEIGHTS
+    assert dtml(again, "check")[0] == 0
+
+
+def test_a_backup_is_restored_on_either_engine(kept: Path, filled: Engine, store_url: str, dtml: Command) -> None:
+    code, _, complaint = dtml(store_url, "restore", str(kept))
+    assert code == 0, complaint
+    assert contents(open_engine(store_url)) == contents(filled)
+    code, _, complaint = dtml(store_url, "restore", str(kept))
+    assert (code, "not empty" in complaint) == (2, True)
+
+
+def test_a_backup_of_an_older_schema_is_upgraded_on_its_way(
+    kept: Path, filled: Engine, store_url: str, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (kept / "dtml.sqlite").read_bytes()
+    become_next(monkeypatch, tmp_path)
+    code, _, complaint = dtml(store_url, "restore", str(kept))
+    assert code == 0, complaint
+    restored = open_engine(store_url)
+    require_current(restored)
+    upgrade(filled)
+    assert contents(restored) == contents(filled)
+    assert (kept / "dtml.sqlite").read_bytes() == before, "a backup is only read"
+
+
+def change_manifest(folder: Path, **changed: object) -> None:
+    """A manifest with other words, and with the hash of the store as it now is."""
+    manifest = json.loads((folder / "manifest.json").read_text()) | changed
+    manifest["files"]["dtml.sqlite"] = hashlib.sha256((folder / "dtml.sqlite").read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def _make_newer(folder: Path) -> None:
+    with sqlite3.connect(folder / "dtml.sqlite") as raw:
+        raw.execute("update alembic_version set version_num = '9999'")
+    change_manifest(folder, schema="9999")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "store": (lambda folder: _flip(folder / "dtml.sqlite"), 1, "dtml.sqlite: it was changed or damaged"),
+    "weights": (lambda folder: _flip(folder / FIRST), 1, "first.safetensors: it was changed or damaged"),
+    "weights lost": (lambda folder: (folder / FIRST).unlink(), 1, "first.safetensors: it is not there"),
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), 2, "is no backup of dtml"),
+    "no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), 2, "is no backup of dtml"),
+    "a list": (lambda folder: (folder / "manifest.json").write_text("[]"), 2, "is no backup of dtml"),
+    "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
+    "newer schema": (_make_newer, 2, "It may be newer: update dtml"),
+    "other rows": (lambda folder: change_manifest(folder, rows={"price": 97}), 1, "has not the rows"),
+    "path out": (lambda folder: change_manifest(folder, files={"../x": "0", "dtml.sqlite": ""}), 2, "names"),
+    "path elsewhere": (lambda folder: change_manifest(folder, files={"/x": "0", "dtml.sqlite": ""}), 2, "names"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
+    kept: Path, dtml: Command, tmp_path: Path, damage: str
+) -> None:
+    spoil, expected, words = DAMAGE[damage]
+    spoil(kept)
+    code, said, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
+    assert (code, said, complaint.count("\n")) == (expected, "", 1), complaint
+    assert words in complaint
+    assert not (tmp_path / "again.sqlite").exists() or rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
+
+
+def test_weights_of_other_content_in_their_place_are_kept_and_named(kept: Path, dtml: Command, tmp_path: Path) -> None:
+    (tmp_path / "data" / FIRST).write_bytes(b"other")
+    code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
+    assert (code, "set DTML_DATA to an empty folder" in complaint) == (2, True)
+    assert (tmp_path / "data" / FIRST).read_bytes() == b"other"
+    assert rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
+
+
+def test_a_backup_says_which_weights_it_could_not_keep(filled: Engine, dtml: Command, tmp_path: Path) -> None:
+    (tmp_path / "data" / FIRST).unlink()
+    outside = tmp_path / "outside.safetensors"
+    outside.write_bytes(WEIGHTS)
+    recorded = {"checkpoint_path": str(outside), "checkpoint_hash": run_hash(filled)}
+    with transaction(filled) as conn:
+        runs.save_run(conn, run("elsewhere", **recorded))
+    folder = tmp_path / "kept"
+    code, said, complaint = dtml(url_of(filled), "backup", str(folder))
+    assert (code, "0 checkpoints" in said) == (0, True)
+    assert "without the weights of first: models/first.safetensors: it is not there" in complaint
+    assert f"without the weights of elsewhere: {outside}: it lies outside of the data folder" in complaint
+    assert [each["run_id"] for each in json.loads((folder / "manifest.json").read_text())["absent"]] == [
+        "elsewhere", "first", ranker()["id"],
+    ]  # fmt: skip
+    code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(folder))
+    assert (code, "without the weights of first" in complaint) == (0, True)
+
+
+def run_hash(engine: Engine) -> str:
+    with reading(engine) as conn:
+        return str(runs.run(conn, "first")["checkpoint_hash"])
+
+
+def test_a_folder_that_holds_something_gets_no_backup(filled: Engine, dtml: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "diary.txt").touch()
+    code, _, complaint = dtml(url_of(filled), "backup", str(folder))
+    assert (code, "not empty" in complaint) == (2, True)
+    code, _, complaint = dtml(url_of(filled), "backup", str(folder / "diary.txt"))
+    assert (code, "not empty" in complaint) == (2, True)
+    assert [file.name for file in folder.iterdir()] == ["diary.txt"]
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_an_empty_folder_may_take_a_backup(filled: Engine, dtml: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert dtml(url_of(filled), "backup", str(tmp_path / "mine"))[0] == 0
+    assert (tmp_path / "mine" / "manifest.json").is_file()
+
+
+def test_a_backup_that_fails_leaves_no_folder(
+    filled: Engine, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("translation.atomic_files.sync", fail)
+    code, _, complaint = dtml(url_of(filled), "backup", str(tmp_path / "kept"))
+    assert (code, "No space left on device" in complaint) == (1, True)
+    assert not list(tmp_path.glob("kept*"))

@@ -1,0 +1,195 @@
+"""A copy is the store, row by row and bit by bit, on either engine; or there is nothing."""
+
+import itertools
+import sqlite3
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine
+
+from db import tables
+from db.admin import copying
+from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
+from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db.errors import StoreError, StoreUsageError
+from db.rows import predictions as stored_predictions
+from db.rows import runs
+from tests.support.prediction_rows import STOCKS, predictions, run
+from tests.support.stores import MOMENT, add_predictions, contents, fill
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[Engine]:
+    """An SQLite store with rows in every table."""
+    opened = open_engine(f"sqlite:///{tmp_path}/filled.sqlite")
+    upgrade(opened)
+    fill(opened)
+    yield opened
+    opened.dispose()
+
+
+def copy(source: Engine, target: Engine) -> dict[str, int]:
+    with snapshot(source) as conn:
+        return copy_store(conn, target)
+
+
+def counts(engine: Engine) -> dict[str, int]:
+    with reading(engine) as conn:
+        return table_counts(conn)
+
+
+def test_a_copy_holds_every_row_as_it_was(filled: Engine, engine: Engine) -> None:
+    assert copy(filled, engine) == counts(filled) == counts(engine)
+    assert contents(engine) == contents(filled)
+
+
+def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path: Path) -> None:
+    copy(filled, engine)
+    again = open_engine(f"sqlite:///{tmp_path}/again.sqlite")
+    copy(engine, again)
+    assert contents(again) == contents(filled)
+    for table in tables.metadata.sorted_tables:
+        asked = sa.text(f"select * from {table.name} order by {', '.join(c.name for c in table.primary_key)}")
+        with reading(filled) as one, reading(again) as other:
+            assert one.execute(asked).all() == other.execute(asked).all(), "text of JSON and moments, as it was"
+
+
+def test_a_store_without_tables_gets_them(filled: Engine, store_url: str) -> None:
+    target = open_engine(store_url)
+    copy(filled, target)
+    require_current(target)
+
+
+def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> None:
+    copy(filled, engine)
+    new = {"market": "toy", "symbol": "new", "kind": "stock", "source_symbol": "new"}
+    with transaction(engine) as conn:
+        conn.execute(sa.insert(tables.instrument), [new])
+    assert counts(engine)["instrument"] == counts(filled)["instrument"] + 1
+
+
+def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
+    with transaction(engine) as conn:
+        runs.save_run(conn, run("mine"))
+    with pytest.raises(StoreUsageError, match="not empty: its table run has 1 rows"):
+        copy(filled, engine)
+    assert sum(counts(engine).values()) == 1
+
+
+def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -> None:
+    def break_off(done: str, table: str, _rows: int) -> None:
+        if (done, table) == ("comparing", "prediction"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), snapshot(filled) as conn:
+        copy_store(conn, engine, break_off)
+    assert set(counts(engine).values()) == {0}
+
+
+TAMPERED = {
+    "update prediction set probability = 0.2500000000000001 where probability = 0.25": r"0\.25, .*0\.2500000000000001",
+    "delete from price_fetch": "price_fetch differs.* became no row",
+    "update night set gaps = '[ ]'": "night differs",
+    "insert into membership select max(instrument_id), 2, null, null, 'a list' from membership": "no row became",
+}
+
+
+@pytest.mark.parametrize("tampered", TAMPERED)
+def test_a_row_that_changed_on_the_way_is_named_and_nothing_is_kept(
+    filled: Engine, engine: Engine, tampered: str
+) -> None:
+    begun: list[sa.Connection] = []
+    sa.event.listen(engine, "begin", begun.append)
+
+    def tamper(done: str, _table: str, _rows: int) -> None:
+        if done == "comparing" and begun:
+            begun.pop().exec_driver_sql(tampered)  # the newest of them is the one that copies
+            begun.clear()
+
+    with pytest.raises(StoreError, match=TAMPERED[tampered]), snapshot(filled) as conn:
+        copy_store(conn, engine, tamper)
+    assert set(counts(engine).values()) == {0}
+
+
+def test_a_number_that_the_other_engine_cannot_keep_is_refused(store_url: str, tmp_path: Path) -> None:
+    """SQLite has no NaN: a price that PostgreSQL was made to hold would be lost."""
+    if not store_url.startswith("postgresql"):
+        pytest.skip("SQLite itself cannot hold it")
+    engine = open_engine(store_url)
+    upgrade(engine)
+    fill(engine)
+    with transaction(engine) as conn:
+        conn.exec_driver_sql("update price set volume = 'NaN' where volume = 3")
+    with pytest.raises(StoreError, match=r"price differs.*nan"):
+        write_snapshot(engine, tmp_path / "copy.sqlite")
+
+
+def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = counts(engine)
+
+    def write(done: str, table: str, _rows: int) -> None:
+        if (done, table) == ("copying", "instrument"):
+            with transaction(engine) as conn:
+                runs.save_run(conn, run("meanwhile", created_at=MOMENT))
+
+    target = open_engine(f"sqlite:///{tmp_path}/copy.sqlite")
+    with snapshot(engine) as conn:
+        assert copy_store(conn, target, write) == before
+    assert counts(target) == before
+    assert counts(engine)["run"] == before["run"] + 1
+
+
+def test_a_snapshot_is_one_sound_file(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    folder = tmp_path / "odd ' name"
+    folder.mkdir()
+    assert write_snapshot(engine, folder / "copy.sqlite") == counts(engine)
+    assert [each.name for each in folder.iterdir()] == ["copy.sqlite"]
+    kept = open_engine(f"sqlite:///{folder}/copy.sqlite", read_only=True)
+    assert contents(kept) == contents(engine)
+    with sqlite3.connect(folder / "copy.sqlite") as conn:
+        assert conn.execute("pragma integrity_check").fetchall() == [("ok",)]
+        assert conn.execute("pragma journal_mode").fetchall() == [("delete",)]  # reading it makes no file beside it
+
+
+def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    over = threading.Event()
+
+    def write() -> None:
+        for day in itertools.count(1):
+            night = predictions(target=pd.Timestamp("2030-01-01") + pd.Timedelta(days=day))
+            with transaction(engine) as conn:
+                stored_predictions.save_predictions(conn, "toy", night, known_at=MOMENT, made_at=MOMENT)
+            if over.is_set():
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        kept = [write_snapshot(engine, tmp_path / f"{number}.sqlite")["prediction"] for number in range(3)]
+    finally:
+        over.set()
+        writer.join()
+    assert [count % len(STOCKS) for count in kept] == [0, 0, 0]
+    assert kept == sorted(kept)
+
+
+@pytest.mark.slow
+def test_many_rows_take_no_more_memory_than_a_chunk(
+    filled: Engine, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "ROWS", 100)
+    add_predictions(filled, 20_000)
+    tracemalloc.start()
+    copied = copy(filled, engine)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert copied["prediction"] == 20_000 + len(STOCKS)
+    assert peak < 2_000_000  # the rows themselves would be 6 MB and more

@@ -1,0 +1,102 @@
+"""Nights and their scores are stored once: a rerun updates a row and adds none."""
+
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine
+
+from db.connection.user_sql import select
+from db.engine import reading, transaction
+from db.errors import StoreError
+from db.rows import nights
+from db.rows import scores as stored_scores
+from tests.support.prediction_rows import AS_OF, TARGET, scores
+
+NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
+LATER = NOW + timedelta(hours=23)
+
+
+def test_scores_are_stored_once_and_updated(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        for saved, at, new in ((scores(), NOW, 2), (scores(), LATER, 0), (scores(1.0), LATER, 0)):
+            assert stored_scores.save_scores(conn, "toy", saved, scored_at=at) == new
+        stored = stored_scores.scores(conn, "toy")
+        assert stored_scores.scores(conn, "toy", span="running")["n"].tolist() == [97]
+        assert stored_scores.scores(conn, "toy", last=AS_OF.date()).empty
+    assert stored["acc"].tolist() == [1.0, 0.6]
+    assert stored["mcc"].isna().tolist() == [True, False]
+    assert stored["scored_at"].tolist() == [pd.Timestamp(LATER), pd.Timestamp(NOW)]
+
+
+def test_the_daily_score_stands_beside_the_running_one(engine: Engine, reader: Engine) -> None:
+    with transaction(engine) as conn:
+        stored_scores.save_scores(conn, "toy", scores(), scored_at=NOW)
+    daily = select(reader, "select n, acc, running_n, running_nights, running_mcc from daily_score")
+    assert daily.to_dict("records") == [
+        {"n": 3, "acc": 0.5, "running_n": 97, "running_nights": 31, "running_mcc": 0.25}
+    ]
+
+
+def start(engine: Engine, started_at: datetime = NOW) -> int:
+    with transaction(engine) as conn:
+        return nights.start_night(
+            conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=started_at
+        )
+
+
+def finish(engine: Engine, status: str, reason: str | None = None) -> None:
+    with transaction(engine) as conn:
+        nights.finish_night(
+            conn,
+            "toy",
+            AS_OF.date(),
+            status=status,
+            reason=reason,
+            finished_at=LATER,
+            counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3},
+            gaps=[{"symbol": "B", "reason": "no bar"}],
+            known_at=NOW,
+        )
+
+
+def night(engine: Engine) -> dict[str, object]:
+    with reading(engine) as conn:
+        found = nights.night(conn, "toy", AS_OF.date())
+        assert found is not None
+        assert len(nights.nights(conn)) == 1
+    return found
+
+
+def test_a_night_runs_and_then_ends(engine: Engine) -> None:
+    assert start(engine) == 1
+    assert night(engine)["status"] == "running"
+    assert night(engine)["fetched"] is None
+    finish(engine, "complete_with_gaps")
+    done = night(engine)
+    assert (done["status"], done["gaps"]) == ("complete_with_gaps", [{"symbol": "B", "reason": "no bar"}])
+    assert (done["stored"], done["known_at"], done["finished_at"]) == (5, NOW, LATER)
+
+
+def test_a_complete_night_stays_as_it_is_and_a_refused_one_begins_again(engine: Engine) -> None:
+    start(engine)
+    finish(engine, "refused", "no index bar")
+    assert start(engine, LATER) == 0
+    begun = night(engine)
+    assert (begun["status"], begun["started_at"]) == ("running", LATER)
+    assert all(begun[each] is None for each in ("reason", "fetched", "gaps", "known_at", "finished_at"))
+    finish(engine, "complete")
+    assert start(engine, NOW) == 0
+    assert (night(engine)["status"], night(engine)["started_at"]) == ("complete", LATER)
+
+
+def test_a_night_that_never_began_cannot_end(engine: Engine) -> None:
+    with pytest.raises(StoreError, match="night toy 2024-01-04 was never started"):
+        finish(engine, "complete")
+
+
+def test_a_night_ends_in_a_known_way(engine: Engine) -> None:
+    start(engine)
+    with pytest.raises(StoreError, match="ck_night_status"):
+        finish(engine, "perhaps")
+    assert night(engine)["status"] == "running"

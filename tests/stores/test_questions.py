@@ -1,0 +1,140 @@
+"""Twenty questions have one answer, on either engine, for a reader too; and the page holds it."""
+
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine, create_engine, make_url, text
+
+from db.admin.copying import copy_store, snapshot
+from db.admin.roles import grant_reader
+from db.connection.user_sql import select
+from db.engine import open_engine
+from db.errors import StoreUsageError
+from db.questions import Question, questions
+from flows.commands.questions import ask, questions_page
+from tests.support.questions import MARKET, PAGE, filled_store, page
+
+NAME = "reader_of_questions"
+OTHER_PLANS = "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c enable_incremental_sort=off"
+
+every_question = pytest.mark.parametrize("question", questions(), ids=lambda each: each.title[:40])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return filled_store(tmp_path_factory.mktemp("questions"))
+
+
+@pytest.fixture(scope="module")
+def on_sqlite(store: str) -> Iterator[Engine]:
+    opened = open_engine(store, read_only=True)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture(scope="module")
+def copied(store: str, postgresql_server: str) -> Iterator[str]:
+    """The URL of the same store in a database of its own, because rights on a database are everybody's."""
+    url = make_url(postgresql_server).set(drivername="postgresql+psycopg")
+    server = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with server.connect() as conn:
+        conn.execute(text("create database questions"))
+    made = url.set(database="questions").update_query_dict({"options": "-c timezone=UTC"})
+    target, source = open_engine(made.render_as_string(hide_password=False)), open_engine(store, read_only=True)
+    with snapshot(source) as conn:
+        copy_store(conn, target)
+    assert grant_reader(target, NAME)
+    for engine in (source, target):
+        engine.dispose()
+    yield made.render_as_string(hide_password=False)
+    with server.connect() as conn:
+        conn.execute(text("drop database questions with (force)"))
+        conn.execute(text(f"drop role {NAME}"))
+
+
+@pytest.fixture(scope="module")
+def on_postgresql(copied: str) -> Iterator[Engine]:
+    """As the reader, who may read the documented views and nothing else."""
+    opened = open_engine(make_url(copied).set(username=NAME).render_as_string(hide_password=False), read_only=True)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture(scope="module")
+def by_other_plans(copied: str) -> Iterator[Engine]:
+    """As the owner, where rows come in another order unless the statement says which."""
+    url = make_url(copied)
+    url = url.update_query_dict({"options": f"{url.query['options']} {OTHER_PLANS}"})
+    opened = open_engine(url.render_as_string(hide_password=False), read_only=True)
+    yield opened
+    opened.dispose()
+
+
+def test_there_are_twenty_questions_and_no_two_are_one() -> None:
+    assert len(questions()) == 20
+    for told in ("title", "sql", "note"):
+        assert len({getattr(question, told) for question in questions()}) == 20
+
+
+@pytest.mark.slow
+@every_question
+def test_a_question_has_an_answer_with_something_in_every_column(question: Question, on_sqlite: Engine) -> None:
+    answer = ask(on_sqlite, question, MARKET)
+    assert len(answer) >= 2
+    assert answer.columns.is_unique
+    assert [name for name in answer if answer[name].isna().all()] == []
+
+
+@every_question
+def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
+    question: Question, on_sqlite: Engine, on_postgresql: Engine, by_other_plans: Engine
+) -> None:
+    expected = ask(on_sqlite, question, MARKET)
+    for engine in (on_postgresql, by_other_plans):
+        pd.testing.assert_frame_equal(ask(engine, question, MARKET), expected, check_exact=True)
+
+
+def test_who_gave_these_answers_may_read_no_table(on_postgresql: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
+        select(on_postgresql, "select * from prediction")
+
+
+@every_question
+def test_a_market_is_a_value_whatever_its_name(question: Question, on_sqlite: Engine, on_postgresql: Engine) -> None:
+    """A market without a row has no answer; a name that ended its own text would have one, or an error."""
+    for name in ("it's", "' or '1' = '1", "simulated'; --", "\\' or 1=1 --", "100 %s"):
+        for engine in (on_sqlite, on_postgresql):
+            assert ask(engine, question, name).empty
+    assert MARKET in question.sql
+    assert MARKET not in question.about("kdd17")
+
+
+@pytest.mark.slow
+def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
+    found = PAGE.read_text(encoding="utf-8")
+    assert found == page(store), "run `python -m tests.support.questions`, which writes it anew"
+
+
+def test_the_page_of_a_server_is_that_of_a_file(on_sqlite: Engine, on_postgresql: Engine) -> None:
+    assert questions_page(on_postgresql, MARKET) == questions_page(on_sqlite, MARKET)
+
+
+@pytest.mark.slow
+def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -> None:
+    blocks = PAGE.read_text(encoding="utf-8").split("```sql\n")[1:]
+    assert len(blocks) == len(questions())
+    for question, block in zip(questions(), blocks, strict=True):
+        pasted = select(on_sqlite, block.split("\n```")[0])
+        assert len(pasted) == len(ask(on_sqlite, question, MARKET))
+
+
+def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) -> None:
+    text_of = PAGE.with_name("CONNECT.md").read_text(encoding="utf-8")
+    asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(r'query\("(select .*?)"\)', text_of)
+    of_files = [each for each in asked if "read_parquet" in each]  # DuckDB's, which test_parquet_export.py asks
+    assert (len(asked), len(of_files)) == (3, 1)
+    for statement in set(asked).difference(of_files):
+        assert len(select(on_sqlite, statement).columns) >= 2

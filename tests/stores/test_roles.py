@@ -1,0 +1,201 @@
+"""A reader of PostgreSQL reads the documented views; whatever else it tries, the server refuses."""
+
+import base64
+import hashlib
+import hmac
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine, make_url, text
+
+from db import tables
+from db.admin.roles import grant_reader
+from db.connection.locks import market_lock
+from db.connection.user_sql import select
+from db.engine import open_engine, require_current, transaction
+from db.errors import StoreUsageError
+from db.views import views as documented_views
+from tests.support.roles import NAME, SECOND, as_role, run
+
+pytestmark = pytest.mark.slow
+
+pytest_plugins = ("tests.support.roles",)
+
+SECRET = "a 'quoted' s3cret"
+
+
+def test_a_reader_reads_every_documented_view(analyst: Engine) -> None:
+    with analyst.connect() as conn:
+        counted = {view: conn.execute(text(f"select count(*) from {view}")).scalar_one() for view in documented_views()}
+    assert counted["prediction_history"] == counted["latest_prediction"] == 3
+    assert set(counted) == set(documented_views())
+
+
+@pytest.mark.parametrize("store", ["schema of its own"], indirect=True)
+def test_a_reader_finds_the_views_without_naming_their_schema(store: tuple[Engine, str], analyst: Engine) -> None:
+    plain = make_url(store[1]).difference_update_query(["options"]).render_as_string(hide_password=False)
+    with as_role(plain, NAME).connect() as conn:
+        assert conn.execute(text("select count(*) from night_log")).scalar_one() == 1
+
+
+def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: Engine) -> None:
+    named = make_url(store[1]).set(username=NAME).render_as_string(hide_password=False)
+    own = open_engine(named, read_only=True)
+    require_current(own)
+    assert select(own, "select count(*) as n from prediction_history")["n"].tolist() == [3]
+    with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
+        select(own, "select * from prediction")
+    own.dispose()
+
+
+def test_a_reader_reads_what_studies_found_and_no_other_table(analyst: Engine) -> None:
+    with analyst.connect() as conn:
+        for table in tables.FINDINGS:
+            assert conn.execute(text(f"select count(*) from {table}")).scalar_one() >= 0
+    for table in set(tables.metadata.tables) - set(tables.FINDINGS):
+        with pytest.raises(sa.exc.ProgrammingError, match=f"permission denied for table {table}"):
+            run(analyst, f"select 1 from {table}")
+
+
+def test_a_grant_that_is_given_again_is_the_same(store: tuple[Engine, str]) -> None:
+    mine = "relname !~ '^pg_' and grantee <> relowner"  # to write down an owner's rights changes nothing
+    rights = text(f"select relname, a.* from pg_class, aclexplode(relacl) a where {mine} order by 1, 2, 3, 4")
+    settings = text("select setconfig::text, setdatabase from pg_db_role_setting order by setdatabase")
+    kept = []
+    for is_new in (True, False):
+        assert grant_reader(store[0], NAME) is is_new
+        with store[0].connect() as conn:
+            kept.append((conn.execute(rights).all(), conn.execute(settings).all()))
+    assert kept[0] == kept[1]
+    assert sorted({row.relname for row in kept[0][0] if row.relname in documented_views()}) == sorted(
+        documented_views()
+    )
+
+
+def test_rights_from_before_are_taken_back(store: tuple[Engine, str]) -> None:
+    with transaction(store[0]) as conn:
+        conn.execute(text(f"create role {NAME} login"))
+        conn.execute(text(f"grant all on prediction, night_log to {NAME}"))
+        conn.execute(text(f"grant select (market), update (market) on night to {NAME}"))
+        conn.execute(text("create schema another"))
+        conn.execute(text("create table another.secret as select 1 as x"))
+        conn.execute(text(f"grant usage, create on schema another to {NAME}"))
+        conn.execute(text(f"grant select on another.secret to {NAME}"))
+    assert not grant_reader(store[0], NAME)
+    analyst = as_role(store[1], NAME)
+    for sql in ("select * from prediction", "select market from night", "select * from another.secret"):
+        with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
+            run(analyst, sql)
+
+
+HARMFUL = {
+    "superuser": (f"alter role {NAME} superuser", "is a superuser"),
+    "makes roles": (f"alter role {NAME} createrole createdb", "allowed to make roles, allowed to make databases"),
+    "member": (f"grant pg_read_all_data to {NAME}", "a member of pg_read_all_data"),
+    "owner": (f"alter table alert owner to {NAME}", "the owner of table alert"),
+}
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+@pytest.mark.parametrize("harmful", HARMFUL)
+def test_a_role_with_rights_from_elsewhere_is_refused(store: tuple[Engine, str], harmful: str) -> None:
+    grant, said = HARMFUL[harmful]
+    run(store[0], f"create role {NAME}", grant)
+    with pytest.raises(StoreUsageError, match=said):
+        grant_reader(store[0], NAME)
+    run(store[0], "alter table alert owner to postgres")
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(store: tuple[Engine, str]) -> None:
+    run(store[0], "grant insert on price to public")
+    with pytest.raises(StoreUsageError, match="could still use the table price, a right that PUBLIC has"):
+        grant_reader(store[0], NAME)
+    with store[0].connect() as conn:
+        assert conn.execute(text("select 1 from pg_roles where rolname = :name"), {"name": NAME}).first() is None
+
+
+FUNCTION = "create function raised() returns integer language sql security definer as 'select 1'"
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(store: tuple[Engine, str]) -> None:
+    run(store[0], FUNCTION)
+    with pytest.raises(StoreUsageError, match=r"could still call raised\(\), a right that PUBLIC has"):
+        grant_reader(store[0], NAME)
+    run(store[0], "revoke execute on function raised() from public")
+    assert grant_reader(store[0], NAME)
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+def test_who_has_something_in_the_database_keeps_what_the_public_loses(store: tuple[Engine, str]) -> None:
+    """A role that writes and owns nothing, another program's owner; a second reader is given nothing of it."""
+    grants = ("grant insert on alert to owner", f"create role {SECOND} login", "create table theirs (x integer)")
+    run(store[0], "create role owner login", *grants, f"alter table theirs owner to {SECOND}")
+    grant_reader(store[0], NAME)
+    for role in ("owner", SECOND):
+        own = as_role(store[1], role)
+        run(own, "create temporary table mine (x integer)", "select lo_unlink(lo_create(0))")
+        with market_lock(own, "toy"), transaction(own):
+            pass
+    run(store[0], "drop table theirs", f"drop owned by {SECOND}")
+    for granted in (SECOND, NAME):
+        grant_reader(store[0], granted)
+        for role in (NAME, SECOND):
+            with pytest.raises(sa.exc.ProgrammingError, match="permission denied for function"):
+                run(as_role(store[1], role), "select pg_advisory_lock(1)")
+    run(store[0], f"drop owned by owner, {SECOND}", f"drop role {SECOND}")
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+def test_the_owner_of_the_tables_still_writes_in_bulk(store: tuple[Engine, str]) -> None:
+    """Which takes a temporary table, a right that the public no longer has."""
+    run(store[0], "create role owner login", *(f"alter table {each} owner to owner" for each in tables.metadata.tables))
+    grant_reader(store[0], NAME)
+    run(as_role(store[1], "owner"), "create temporary table mine (x integer)", "create table kept (x integer)")
+    run(as_role(store[1], "owner"), "drop table kept")
+    run(store[0], *(f"alter table {each} owner to postgres" for each in tables.metadata.tables))
+    run(store[0], "drop owned by owner")
+
+
+def test_a_password_is_set_and_the_server_gets_its_hash(store: tuple[Engine, str]) -> None:
+    grant_reader(store[0], NAME, SECRET)
+    with store[0].connect() as conn:
+        kept = conn.execute(text("select rolpassword from pg_authid where rolname = :n"), {"n": NAME}).scalar_one()
+    assert is_hash_of(kept, SECRET)
+    grant_reader(store[0], NAME)
+    with store[0].connect() as conn:
+        again = conn.execute(text("select rolpassword from pg_authid where rolname = :n"), {"n": NAME}).scalar_one()
+    assert again == kept, "without a password in the environment the one there stays"
+
+
+def is_hash_of(kept: str, password: str) -> bool:
+    """Whether a server that keeps this would let the password in (RFC 5802)."""
+    method, rounds_and_salt, keys = kept.split("$")
+    rounds, salt = rounds_and_salt.split(":")
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(salt), int(rounds))
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    return (method, base64.b64decode(keys.split(":")[1])) == ("SCRAM-SHA-256", server_key)
+
+
+@pytest.mark.parametrize("store", ["public"], indirect=True)
+def test_a_role_that_is_no_superuser_is_told_to_be_one(store: tuple[Engine, str]) -> None:
+    engine, url = store
+    run(engine, "create role owner login createrole", "grant select on alembic_version to owner")
+    with pytest.raises(StoreUsageError, match=r"granted by a superuser") as caught:
+        grant_reader(open_engine(make_url(url).set(username="owner").render_as_string(hide_password=False)), NAME)
+    assert "\n" not in str(caught.value)
+    run(engine, "drop owned by owner")
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("name", ["", "1st", "a b", 'x"; drop table price; --', "pg_reader", "public", "ä", "x" * 64])
+def test_a_name_that_is_no_plain_identifier_is_refused(engine: Engine, name: str) -> None:
+    with pytest.raises(StoreUsageError, match="cannot name a reader"):
+        grant_reader(engine, name)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_sqlite_has_no_roles_and_says_how_to_read(engine: Engine) -> None:
+    with pytest.raises(StoreUsageError, match=r"no roles: `dtml query` .*mode=ro"):
+        grant_reader(engine, NAME)

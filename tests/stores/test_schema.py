@@ -1,0 +1,173 @@
+"""Migrations make what db.tables and db.views say, on both engines, and every column is explained."""
+
+from hashlib import sha256
+from importlib import import_module
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+
+from db import tables
+from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
+from db.errors import StoreError, StoreUsageError
+from db.migrations import FOLDER, REVISION, create, revisions
+from db.views import views as documented_views
+from tests.support.revisions import tables_and_views
+
+FACTS = {"membership", "price", "rejected_bar", "symbol_warning", "prediction", "outcome", "score", "night"}
+FACTS |= {"benchmark_score", "benchmark_seed", "attention_weight"}
+FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
+FACTS |= {
+    "price_fetch",
+    "alert",
+    "abstention_band",
+    "rule_direction",
+    "calibration_bin",
+    "abstention_count",
+    "explanation",
+}
+FACTS |= {"target_position", "paper_position", "paper_return", "night_drift"}
+FACTS |= {
+    "rank_score",
+    "ranking_score",
+    "ranking_difference",
+    "ranking_portfolio",
+    "stock_rank",
+    "translation_model",
+    "translation_progress",
+}
+
+
+def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:
+    with reading(engine) as conn:
+        context = MigrationContext.configure(conn, opts={"compare_server_default": True})
+        assert compare_metadata(context, tables.metadata) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_facts_lie_in_the_order_of_their_keys(engine: Engine) -> None:
+    for table in tables.metadata.tables:
+        options = sa.inspect(engine).get_table_options(table)
+        assert options == ({"sqlite_with_rowid": False} if table in FACTS else {})
+
+
+def newest() -> Any:
+    """The newest revision, whose file's name is no identifier."""
+    return import_module(f"db.migrations.versions.{REVISION}")
+
+
+def statements(url: str) -> str:
+    """What creates every table and view on an engine; a set orders the indexes, so they are sorted."""
+    said: list[str] = []
+    engine = sa.create_mock_engine(url, lambda made, *_: said.append(str(made.compile(dialect=engine.dialect))))
+    tables.metadata.create_all(engine, checkfirst=False)
+    return "\n".join(sorted(said) + [view.sql for view in documented_views().values()])
+
+
+def test_the_revisions_follow_one_another() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    walked = [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()]
+    assert walked == revisions()[::-1]
+    assert newest().revision == REVISION == walked[0]
+
+
+def schema_of_today() -> str:
+    """The digest of all tables and views, as a revision names it."""
+    return sha256((statements("sqlite://") + statements("postgresql+psycopg://")).encode()).hexdigest()
+
+
+def test_the_newest_revision_makes_the_tables_and_views_of_today() -> None:
+    found = schema_of_today()
+    assert newest().schema == found, f"another than that of {REVISION}: add a revision, as CONTRIBUTING.md says"
+
+
+def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
+    assert tables_and_views(engine) == (set(tables.metadata.tables), set(documented_views()))
+
+
+@pytest.mark.parametrize("revision", ["0012", "9999"])
+def test_a_store_of_a_newer_dtml_or_of_none_that_was_released_is_left_alone(engine: Engine, revision: str) -> None:
+    with transaction(engine) as conn:
+        conn.execute(sa.text(f"update alembic_version set version_num = '{revision}'"))
+    said = rf"schema {revision}, unknown to this dtml .*: update dtml\. Or it was made before 0\.1\.0: start a new"
+    for use in (require_current, prepare, upgrade):
+        with pytest.raises(StoreUsageError, match=said):
+            use(engine)
+
+
+def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) -> None:
+    """The first schema of all had the number of the first one that was released."""
+    engine = open_engine(store_url)
+    with transaction(engine) as conn:
+        conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
+        conn.execute(sa.text(f"insert into alembic_version values ('{REVISION}')"))
+        for table in (tables.instrument, tables.membership, tables.price, tables.rejected_bar):
+            table.create(conn)
+    for use in (require_current, prepare, upgrade):
+        with pytest.raises(
+            StoreError, match=rf"{REVISION} without its table abstention_band\. Perhaps .* before 0\.1\.0: .* damaged: "
+        ):
+            use(engine)
+
+
+def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
+    engine = open_engine(store_url)
+    with transaction(engine) as conn:
+        conn.execute(sa.text("create table customer (id integer primary key)"))
+    for use in (require_current, prepare, upgrade):
+        with pytest.raises(StoreUsageError, match="tables that are not dtml's"):
+            use(engine)
+    assert tables_and_views(engine) == ({"customer"}, set())
+
+
+def test_an_empty_database_stays_so_when_its_tables_cannot_all_be_made(store_url: str) -> None:
+    engine = open_engine(store_url)
+
+    def break_off() -> None:
+        with transaction(engine) as conn:
+            create(conn)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        break_off()
+    assert tables_and_views(engine) == (set(), set())
+
+
+def test_the_migrations_make_the_documented_views(engine: Engine) -> None:
+    """PostgreSQL rewrites the text of a view, so each engine is given them a second time."""
+    with transaction(engine) as conn:
+        migrated = views(conn)
+        for name in documented_views():
+            conn.exec_driver_sql(f"drop view {name}")
+        for view in documented_views().values():
+            conn.execute(sa.text(view.sql))
+        assert views(conn) == migrated
+        assert set(migrated) == set(documented_views())
+
+
+def views(conn: Connection) -> dict[str, str]:
+    """The text of every view, as the engine keeps it."""
+    kept = "select name, sql from sqlite_master where type = 'view'"
+    if conn.dialect.name == "postgresql":
+        kept = "select viewname, pg_get_viewdef(viewname::regclass) from pg_views where schemaname = 'public'"
+    return dict(conn.exec_driver_sql(kept).tuples().all())
+
+
+def test_every_column_of_every_view_is_documented(engine: Engine) -> None:
+    inspector = sa.inspect(engine)
+    columns = {name: [each["name"] for each in inspector.get_columns(name)] for name in inspector.get_view_names()}
+    assert columns == {name: list(view.meanings()) for name, view in documented_views().items()}
+
+
+def test_every_table_and_column_says_what_it_means() -> None:
+    for table in tables.metadata.tables.values():
+        assert str(table.comment).endswith(".")
+        for column in table.c:
+            assert str(column.comment).endswith("."), column
+            assert not column.nullable or "missing" in str(column.comment), column

@@ -1,0 +1,216 @@
+"""What was known at a moment never changes; one night of a market at a time; an alert is raised once."""
+
+import multiprocessing
+import os
+import signal
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+
+from db import tables
+from db.admin.checks import MOMENTS, check_store, redate
+from db.connection.frames import frame
+from db.connection.locks import market_lock
+from db.engine import open_engine, reading, transaction, upgrade
+from db.errors import StoreBusyError, StoreError
+from db.rows import fetches, markets, nights, prices
+from tests.support.stores import fill
+
+DAY = date(2024, 1, 5)
+SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
+FETCH = {"market": "toy", "as_of": DAY, "source": "files", "asked": 2, "fetched": 9, "stored": 3, "rejected": 1}
+LISTS = {"restated": ["A"], "failures": [{"symbol": "B", "status": "no_data", "detail": "B: nothing"}]}
+
+
+def hold(url: str, held: Event, over: Event) -> None:
+    with market_lock(open_engine(url), "toy"):
+        held.set()
+        over.wait(60)
+
+
+def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says(engine: Engine) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=14)
+    with transaction(engine) as conn:
+        assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
+        assert fetches.save_fetch(conn, FETCH | LISTS | {"known_at": soon}) == 1
+        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+        assert fetches.next_known_at(conn, "other") < soon
+    with reading(engine) as conn:
+        kept = frame(conn, sa.select(tables.price_fetch)).to_dict("records")
+    assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(soon), "as_of": pd.Timestamp(DAY)}]
+
+
+def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
+    stock = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
+    bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
+    values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
+    markets.save_instruments(conn, "toy", stock)
+    bars = bar.assign(**values, dividend=float("nan"), split=float("nan"))
+    prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
+
+
+def test_a_store_without_fetches_goes_by_its_bars(engine: Engine) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=14)
+    with transaction(engine) as conn:
+        save_bar(conn, soon)
+        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+
+
+def closes(conn: Connection, known_at: datetime | None = None) -> list[float]:
+    return prices.prices(conn, "toy", DAY, DAY, known_at=known_at)["close"].tolist()
+
+
+def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Engine) -> None:
+    begun = datetime.now(UTC)
+    first, later = begun + timedelta(days=365), begun + timedelta(days=366)
+    with transaction(engine) as conn:
+        save_bar(conn, begun, 2.0)
+        for moment, close in ((first, 3.0), (later, 4.0)):
+            save_bar(conn, moment, close)
+            fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
+        with pytest.raises(StoreError, match=r"newest fetch of toy is dated .* 36\d days after .*dtml db redate toy"):
+            fetches.next_known_at(conn, "toy")
+        with pytest.raises(StoreError, match="one of the two clocks was wrong, and nothing was fetched"):
+            fetches.require_clocks_agree(conn, "toy")
+        fetches.require_clocks_agree(conn, "other")
+    assert finding(engine) == [first, later]
+    with transaction(engine) as conn:
+        assert redate(conn, "other") == {}
+        asked = datetime.now(UTC)
+        known = closes(conn, asked)
+        moved = redate(conn, "toy")
+        assert list(moved) == [first, later]
+        assert asked < moved[first] < moved[later] < fetches.next_known_at(conn, "toy")
+        assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
+        assert closes(conn, asked) == known == [2.0]
+        assert [closes(conn, moved[each]) for each in (first, later)] == [[3.0], [4.0]]
+        save_bar(conn, fetches.next_known_at(conn, "toy"), 5.0)
+        assert closes(conn) == [5.0]
+        assert redate(conn, "toy") == {}
+    assert finding(engine) == []
+
+
+def finding(engine: Engine) -> list[datetime]:
+    said = next(each for each in check_store(engine) if each.check == "no fetch is dated ahead of this clock")
+    assert said.state == ("failed" if said.found else "ok")
+    return [row["known_at"].to_pydatetime() for row in said.found]
+
+
+def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None:
+    """A night, its model and its predictions still lead to the bars that they were made from."""
+    ahead = datetime.now(UTC) + timedelta(days=365)
+    fill(engine)
+    with transaction(engine) as conn:
+        for column in MOMENTS:
+            conn.execute(sa.update(column.table).values({column.name: ahead}))
+    with transaction(engine) as conn:
+        moved = redate(conn, "toy")
+        left = [column for column in MOMENTS if conn.execute(sa.select(column).where(column == ahead)).first()]
+        found = [conn.execute(sa.select(column).distinct()).scalars().all() for column in MOMENTS]
+    assert list(moved) == [ahead]
+    assert [str(column) for column in left] == []
+    assert [each for each in found if each] == [[moved[ahead]]] * sum(map(bool, found))
+    assert sum(map(bool, found)) >= len(MOMENTS) - 2  # all but those of studies, of which there are none
+
+
+def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engine: Engine) -> None:
+    begun = datetime.now(UTC)
+    early, late = begun + timedelta(hours=20), begun + timedelta(hours=44)
+    with transaction(engine) as conn:
+        for moment, close in ((early, 3.0), (late, 4.0)):
+            save_bar(conn, moment, close)
+            fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
+        moved = redate(conn, "toy")
+        assert list(moved) == [early, late]
+        assert [closes(conn, moved[each]) for each in (early, late)] == [[3.0], [4.0]]
+        assert moved[early] < moved[late] < fetches.next_known_at(conn, "toy")
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_clock_far_from_its_servers_fetches_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Ahead":
+            return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
+
+    monkeypatch.setattr("db.rows.fetches.datetime", Ahead)
+    with reading(engine) as conn, pytest.raises(StoreError, match=r"machine's clock says .* and the server's"):
+        fetches.require_clocks_agree(conn, "toy")
+
+
+@pytest.mark.slow
+def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: Engine, store_url: str) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    held, over = spawn.Event(), spawn.Event()
+    other = spawn.Process(target=hold, args=(store_url, held, over))
+    other.start()
+    assert held.wait(60)
+    with pytest.raises(StoreBusyError, match="another process is at work on toy"), market_lock(engine, "toy"):
+        pass
+    with market_lock(engine, "another"):
+        pass
+    assert other.pid is not None
+    os.kill(other.pid, signal.SIGKILL)
+    other.join()
+    with market_lock(engine, "toy"), transaction(engine) as conn:  # a night writes while it holds its market
+        fetches.save_fetch(conn, FETCH | LISTS | {"known_at": SOON})
+    with market_lock(engine, "toy"):
+        pass
+
+
+def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> None:
+    moment = datetime(2024, 1, 6, tzinfo=UTC)
+    with transaction(engine) as conn:
+        assert nights.raise_alert(conn, "toy", DAY, "refused", message="no index", raised_at=moment)
+        assert not nights.raise_alert(conn, "toy", DAY, "refused", message="again", raised_at=SOON)
+        assert nights.raise_alert(conn, "toy", DAY, "late", message="not yet", raised_at=SOON)
+        nights.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
+        assert nights.alerts(conn)["message"].tolist() == ["no index", "not yet"]
+        assert nights.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
+        assert nights.alerts(conn, "other").empty
+
+
+def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
+    moment, next_day = datetime(2024, 1, 6, tzinfo=UTC), DAY + timedelta(days=1)
+    named = [("toy", DAY, "late"), ("toy", DAY, "refused"), ("far", DAY, "late"), ("toy", next_day, "late")]
+    with transaction(engine) as conn:
+        for place, key in enumerate(named):
+            raised_at = moment - timedelta(hours=place // 3)
+            assert nights.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
+        nights.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
+        found = nights.alerts(conn)
+        assert found["message"].tolist() == ["3", "2", "0", "1"]
+        assert found["sent_at"].isna().tolist() == [True, True, False, True]
+        assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
+        assert found["raised_at"].tolist() == [pd.Timestamp(moment - timedelta(hours=1)), *[pd.Timestamp(moment)] * 3]
+        assert list(found) == [each.name for each in tables.alert.c]
+        assert nights.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
+        assert nights.alerts(conn, "far")["message"].tolist() == ["2"]
+
+
+def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(engine: Engine) -> None:
+    past, soon = datetime(2024, 1, 5, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=12)
+    with transaction(engine) as conn:
+        for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):
+            for moment in moments:
+                assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment}) == 1
+            assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}) == 0
+        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+        assert abs(fetches.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
+        kept = frame(conn, sa.select(tables.price_fetch))
+    assert (len(kept), set(kept["asked"])) == (4, {2})
+
+
+def test_a_market_is_held_in_a_folder_of_any_name_for_readers_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a%20b/store.sqlite"
+    writer = open_engine(url)
+    upgrade(writer)
+    reader = open_engine(url, read_only=True)
+    with market_lock(writer, "toy"), pytest.raises(StoreBusyError), market_lock(reader, "toy"):
+        pass
+    assert [folder.name for folder in tmp_path.iterdir()] == ["a%20b"]

@@ -1,0 +1,196 @@
+"""SQL that a user typed, or that is hidden in a name: it reads the store, and nothing else, and not for ever."""
+
+import os
+import uuid
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine, make_url, text
+
+from db.admin.copying import table_counts
+from db.connection.user_sql import select
+from db.engine import open_engine, reading, transaction
+from db.errors import StoreUsageError
+from db.rows import markets, nights
+from tests.support.postgresql_databases import KEEPER
+
+FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
+
+
+def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: Engine) -> None:
+    named = pd.DataFrame({"symbol": ["A'; drop table price; --"], "kind": "stock", "source_symbol": "A"})
+    with transaction(engine) as conn:
+        markets.save_instruments(conn, "toy'; --", named.assign(name=None, sector="' or 1=1"))
+    with reading(reader) as conn:
+        assert markets.instruments(conn, "toy'; --")["symbol"].tolist() == named["symbol"].tolist()
+        assert markets.instruments(conn, "toy").empty
+        assert table_counts(conn)["price"] == 0
+
+
+def test_sql_of_a_user_that_does_not_end_is_ended(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = FOREVER
+    if reader.dialect.name == "sqlite":
+        monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.3)
+    else:  # set where the engine is opened
+        sql = "with short as (select 1) select count(*) from pg_sleep(60)"
+        monkeypatch.setattr("db.engine.READ_LIMIT_S", 1)
+        reader = open_engine(reader.url.render_as_string(hide_password=False), read_only=True)
+    with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
+        select(reader, sql)
+    assert len(select(reader, "select * from night_log")) == 0
+
+
+OUTSIDE_SQLITE = [
+    "vacuum into '{mark}'",
+    "attach database '{mark}' as other",
+    "select load_extension('{mark}')",
+    "select readfile('{secret}')",
+    "select writefile('{mark}', 'x')",
+    "select edit('x', 'touch {mark}')",
+    "pragma journal_mode = delete",
+    "pragma temp_store_directory = '{secret}'",
+    "pragma writable_schema = on",
+    "create virtual table temp.files using csv(filename='{secret}')",
+    "create temp table mine as select 1",
+    "select zeroblob(900000000)",
+    "select 1; attach database '{mark}' as other",
+]
+
+
+@pytest.mark.parametrize("sql", OUTSIDE_SQLITE)
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_sql_of_a_user_reaches_nothing_outside_a_file(engine: Engine, reader: Engine, sql: str, tmp_path: Path) -> None:
+    mark, secret = tmp_path / "reached", tmp_path / "secret"
+    secret.write_text("a secret")
+    with pytest.raises(StoreUsageError) as caught:
+        select(reader, sql.format(mark=mark, secret=secret))
+    assert not mark.exists()
+    assert "a secret" not in str(caught.value)
+
+
+OUTSIDE_POSTGRESQL = [
+    "copy (select 1) to program 'touch {mark}'",
+    "(copy (select 1) to program 'touch {mark}')",
+    "/* /* */ select */ copy (select 1) to program 'touch {mark}'",
+    "-- select\rcopy (select 1) to program 'touch {mark}'",
+    "copy (select 1) to '{mark}'",
+    "copy night from program 'touch {mark}'",
+    "copy night to stdout",
+    "do $$ begin copy (select 1) to program 'touch {mark}'; end $$",
+    "do $$ begin reset role; copy (select 1) to program 'touch {mark}'; end $$",
+    "explain analyze select pg_read_file('{secret}')",
+    "select pg_read_file('{secret}')",
+    "select pg_read_binary_file('{secret}')",
+    "select * from ts_stat($$select to_tsvector(pg_read_file('{secret}'))$$)",
+    "select pg_ls_dir('/')",
+    "select lo_import('{secret}')",
+    "select lo_export(lo_from_bytea(0, 'x'), '{mark}')",
+    "select pg_reload_conf()",
+    "select set_config('role', 'postgres', true), pg_read_file('{secret}')",
+    "select U&\"\\0073et_config\"('role', 'postgres', true)",
+    "with x as (update pg_settings set setting = 'postgres' where name = 'role' returning 1) select * from x",
+    "set role postgres",
+    "set session authorization postgres",
+    "reset role",
+    "set statement_timeout = 0",
+    "load '{mark}'",
+    "call nothing()",
+    "listen night",
+    "select query_to_xml('select set' || '_config(''role'', ''postgres'', true)', true, true, ''),"
+    " query_to_xml('select pg_read' || '_file(''{secret}'')', true, true, '')",
+    "select query_to_xml('select set' || '_config(''session_authorization'', ''postgres'', true)', true, true, ''),"
+    " query_to_xml('select lo_export(lo_from_bytea(0, ''x''), ''{mark}'')', true, true, '')",
+    "select * from ts_stat('select to_tsvector(set' || '_config(''role'', ''postgres'', true))') as first,"
+    " ts_stat('select to_tsvector(pg_read' || '_file(''{secret}''))') as second",
+    "select 1; copy (select 1) to program 'touch {mark}'",
+    "",
+]
+
+
+@pytest.mark.parametrize("who", ["postgres", KEEPER])
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_sql_of_a_user_reaches_nothing_outside_a_server(engine: Engine, who: str, tmp_path: Path) -> None:
+    mark = Path("/tmp") / f"reached-{tmp_path.name}-{os.getpid()}"  # where the server may write
+    secret = Path(__file__)
+    reader = as_role(engine, who)
+    answered = []
+    for sql in OUTSIDE_POSTGRESQL:
+        with suppress(StoreUsageError):
+            select(reader, sql.format(mark=mark, secret=secret))
+            answered.append(sql)
+    assert answered == []
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("power", ["postgres", "pg_read_server_files", "pg_execute_server_program"])
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_role_that_could_reach_outside_a_server_types_no_sql(
+    engine: Engine, power: str, postgresql_admin: Engine
+) -> None:
+    """Be it a superuser or only one who may become one; what this program itself asks is answered."""
+    role = f"powerful_{uuid.uuid4().hex}"
+    with postgresql_admin.connect() as conn:
+        conn.execute(text(f"create role {role} login in role {power}, {KEEPER}"))
+    for name in ("postgres", role) if power == "postgres" else (role,):
+        reader = as_role(engine, name)
+        with pytest.raises(StoreUsageError, match=rf"as {power}, SQL could read .*grant-reader"):
+            select(reader, "select 1 as one")
+        assert len(select(reader, "select * from night_log", own=True)) == 0
+        reader.dispose()
+    with postgresql_admin.connect() as conn:
+        conn.execute(text(f"drop role {role}"))
+
+
+def as_role(engine: Engine, name: str) -> Engine:
+    """The same store, read only, as another role of its server."""
+    return open_engine(engine.url.set(username=name).render_as_string(hide_password=False), read_only=True)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select count(*) from night",
+        "-- how many\n(SELECT count(*) from night_log)",
+        "with n as (select 1) select * from n",
+        "values (1)",
+        "table night",
+        "explain select 1",
+        "show server_version",
+    ],
+)
+def test_what_only_asks_is_answered(engine: Engine, reader: Engine, sql: str) -> None:
+    assert isinstance(select(reader, sql), pd.DataFrame)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engine) -> None:
+    role = f"asker_{uuid.uuid4().hex}"
+    with postgresql_admin.connect() as conn:
+        conn.execute(text(f"create role {role} login"))
+    with engine.begin() as conn:
+        conn.execute(text(f"grant select on all tables in schema public to {role}"))
+    asker = as_role(engine, role)
+    assert select(asker, "select current_user as name")["name"].tolist() == [role]
+    assert select(asker, "select set_config('work_mem', '8MB', true) as kept")["kept"].tolist() == ["8MB"]
+    asker.dispose()
+    with engine.begin() as conn:
+        conn.execute(text(f"revoke select on all tables in schema public from {role}"))
+    with postgresql_admin.connect() as conn:
+        conn.execute(text(f"drop role {role}"))
+
+
+def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine: Engine, store_url: str) -> None:
+    alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
+    with transaction(engine) as conn:
+        assert nights.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
+    url = make_url(store_url)
+    if engine.dialect.name == "postgresql":
+        url = url.update_query_dict({"options": "-c timezone=Asia/Seoul"})
+    elsewhere = open_engine(url.render_as_string(hide_password=False), read_only=True)
+    said = select(elsewhere, "select cast(raised_at as varchar) as moment from alert_log")["moment"].iloc[0]
+    elsewhere.dispose()
+    assert said.startswith("2024-01-05 23:30:00")

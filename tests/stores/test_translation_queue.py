@@ -1,0 +1,268 @@
+"""Each text is translated once, whoever dies: workers take texts under a lease and finish only what they still hold."""
+
+import multiprocessing
+import os
+import signal
+import time
+from datetime import UTC, datetime, timedelta
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine
+
+from db import tables
+from db.admin.copying import copy_store, snapshot
+from db.engine import open_engine, reading, transaction
+from db.errors import StoreError, StoreUsageError
+from db.rows.translation_queue import (
+    DIED,
+    MAX_ATTEMPTS,
+    fail_texts,
+    finish_texts,
+    give_back,
+    queue_counts,
+    queue_texts,
+    renew,
+    take_texts,
+)
+from tests.support.translation_rows import seen
+
+NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
+WORKERS, TEXTS = 8, 200
+PLAIN = "INSERT INTO translation_text (model, text) VALUES ('m', 'A dog.')"
+
+
+def in_seconds(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def queued(engine: Engine, model: str = "m", count: int = 1, **options: int) -> list[int]:
+    with transaction(engine) as conn:
+        return queue_texts(conn, model, [f"{model} {number}" for number in range(count)], **options)
+
+
+def taken(engine: Engine, worker: str, models: list[str] | None = None, limit: int = 99, **options: Any) -> list[int]:
+    return [each["id"] for each in take_texts(engine, worker, models, limit, **options)]
+
+
+def finished(engine: Engine, worker: str, ids: list[int]) -> int:
+    with transaction(engine) as conn:
+        return finish_texts(conn, worker, [{"id": each, "translation": worker, "score": -0.5} for each in ids])
+
+
+def rows(engine: Engine) -> list[dict[str, Any]]:
+    with reading(engine) as conn:
+        found = conn.execute(sa.select(tables.translation_text).order_by(tables.translation_text.c.id)).mappings()
+        return [dict(each) for each in found]
+
+
+def test_a_text_that_a_user_inserts_is_taken(engine: Engine) -> None:
+    before = datetime.now(UTC)
+    with transaction(engine) as conn:
+        conn.exec_driver_sql(PLAIN)
+    (row,) = rows(engine)
+    assert abs(row["queued_at"] - before) < timedelta(minutes=1)
+    assert (row["status"], row["priority"], row["attempts"], row["attention"]) == ("queued", 0, 0, None)
+    assert take_texts(engine, "worker", None, 9) == [
+        {"id": row["id"], "model": "m", "text": "A dog.", "priority": 0, "attempts": 1, "unfit": None}
+    ]
+
+
+def test_a_copied_queue_goes_on_numbering_and_no_number_is_given_twice(engine: Engine, tmp_path: Path) -> None:
+    target = open_engine(f"sqlite:///{tmp_path}/copy.sqlite")
+    with transaction(engine) as conn:
+        conn.exec_driver_sql(PLAIN)
+    with snapshot(engine) as conn:
+        copy_store(conn, target)
+    assert rows(target) == rows(engine)
+    for each in (engine, target):
+        with transaction(each) as conn:
+            conn.execute(sa.delete(tables.translation_text))
+            conn.exec_driver_sql(PLAIN)
+        assert [row["id"] for row in rows(each)] == [2]
+
+
+def test_texts_are_taken_by_priority_and_age_those_of_one_model_at_a_time(engine: Engine) -> None:
+    first, late = queued(engine, "a", 2), queued(engine, "b", 2)
+    urgent = queued(engine, "b", 2, priority=5)
+    assert taken(engine, "worker", limit=3) == [*urgent, late[0]]
+    assert taken(engine, "worker", ["b", "nobody"], limit=1) == late[1:]
+    assert taken(engine, "worker", ["b"]) == taken(engine, "worker", []) == []
+    assert taken(engine, "worker") == first
+    assert taken(engine, "worker") == []
+
+
+def test_a_worker_takes_at_least_one_text(engine: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="1 text or more, not 0"):
+        take_texts(engine, "worker", None, 0)
+
+
+def test_a_translation_is_kept_with_its_score_and_attention(engine: Engine) -> None:
+    ids = queued(engine, count=3)
+    assert taken(engine, "worker") == ids
+    plain = {"id": ids[0], "translation": "Ein Hund.", "score": -0.25}
+    with transaction(engine) as conn:
+        assert finish_texts(conn, "worker", []) == 0
+        assert finish_texts(conn, "worker", [plain, plain | {"id": ids[1], "attention": [[0.5, 0.5]]}]) == 2
+        assert fail_texts(conn, "worker", ids[2:], "no words") == 1
+        assert queue_counts(conn).to_dict("list") == {"model": ["m", "m"], "status": ["done", "failed"], "n": [2, 1]}
+        assert [each["translation"] for each in seen(conn, "translation_job")] == ["Ein Hund.", "Ein Hund.", None]
+    found = rows(engine)
+    assert [each["attention"] for each in found] == [None, [[0.5, 0.5]], None]
+    assert [each["reason"] for each in found] == [None, None, "no words"]
+    assert all(each["finished_at"] and each["taken_until"] is None for each in found)
+    assert taken(engine, "worker", now=datetime(2124, 1, 1, tzinfo=UTC)) == []
+
+
+def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(engine: Engine) -> None:
+    ids = queued(engine, count=2)
+    assert taken(engine, "slow", lease_s=300, now=NOW) == ids
+    assert taken(engine, "quick", now=in_seconds(299)) == []
+    assert taken(engine, "quick", limit=1, now=in_seconds(300)) == ids[:1]
+    assert finished(engine, "slow", ids) == 0  # one is another's, one waits
+    with transaction(engine) as conn:
+        assert fail_texts(conn, "slow", ids, "slow") == renew(conn, "slow", ids) == give_back(conn, "slow") == 0
+    assert finished(engine, "quick", ids) == 1
+    assert finished(engine, "slow", ids) == 0
+    assert [(each["translation"], each["status"]) for each in rows(engine)] == [("quick", "done"), (None, "queued")]
+
+
+def test_a_lease_that_is_renewed_goes_on(engine: Engine) -> None:
+    ids = queued(engine, count=2)
+    taken(engine, "slow", lease_s=300, now=NOW)
+    with transaction(engine) as conn:
+        assert renew(conn, "slow", ids[:1], 300, now=in_seconds(200)) == 1
+    assert taken(engine, "quick", now=in_seconds(400)) == ids[1:]
+    assert finished(engine, "slow", ids) == 1
+
+
+def test_what_a_worker_gives_back_was_never_taken(engine: Engine) -> None:
+    ids = queued(engine, count=3)
+    taken(engine, "calm", limit=2)
+    finished(engine, "calm", ids[:1])
+    with transaction(engine) as conn:
+        assert give_back(conn, "calm") == 1
+    assert [(each["status"], each["attempts"]) for each in rows(engine)] == [("done", 1), ("queued", 0), ("queued", 0)]
+    assert taken(engine, "next") == ids[1:]
+
+
+def test_a_text_whose_workers_all_die_is_failed(engine: Engine) -> None:
+    deadly = queued(engine)
+    for attempt in range(MAX_ATTEMPTS):
+        (text,) = take_texts(engine, f"worker {attempt}", None, 9, lease_s=1, now=in_seconds(attempt))
+        assert text["attempts"] == attempt + 1
+    good = queued(engine)
+    assert taken(engine, "last", now=in_seconds(MAX_ATTEMPTS)) == good
+    row = rows(engine)[0]
+    assert (row["id"], row["status"], row["reason"]) == (deadly[0], "failed", DIED)
+    assert DIED == "its worker ended 3 times while it was translated"
+    assert finished(engine, "worker 2", deadly) == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"status": "lost"},
+        {"status": "taken", "taken_by": "worker"},
+        {"status": "taken", "taken_until": NOW},
+        {"status": "done"},
+        {"status": "failed"},
+        {"attempts": -1},
+        {"text": None},
+    ],
+    ids=str,
+)
+def test_the_store_itself_keeps_the_queue_whole(engine: Engine, values: dict[str, object]) -> None:
+    queued(engine)
+    with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(engine) as conn:
+        conn.execute(sa.update(tables.translation_text).values(values))
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_taking_reads_no_whole_queue(engine: Engine) -> None:
+    asked: list[tuple[str, Any]] = []
+    queued(engine, count=3)
+    sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, given, *_: asked.append((sql, given)))
+    assert len(taken(engine, "worker", limit=2)) == 2
+    assert len(taken(engine, "worker", ["m", "n"], limit=2)) == 1
+    sql = [each for each in asked if each[0].startswith(("SELECT", "UPDATE"))]
+    assert len(sql) >= 10
+    with engine.connect() as conn:
+        for statement, given in sql:
+            plan = [row[3] for row in conn.exec_driver_sql(f"explain query plan {statement}", given)]
+            assert not any("SCAN translation_text" in step or "TEMP B-TREE" in step for step in plan), statement
+
+
+def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int], int]]") -> None:
+    """Take texts and finish them until there are none."""
+    engine = open_engine(url)
+    start.wait(120)
+    while ids := taken(engine, worker, limit=3):
+        said.put((worker, ids, finished(engine, worker, ids)))
+    said.put((worker, [], 0))
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_eight_processes_translate_each_text_exactly_once(engine: Engine, store_url: str) -> None:
+    ids = queued(engine, "a", TEXTS // 2) + queued(engine, "b", TEXTS // 2)
+    spawn = multiprocessing.get_context("spawn")
+    start, said = spawn.Barrier(WORKERS), spawn.Queue()
+    names = [f"worker {number}" for number in range(WORKERS)]
+    workers = [spawn.Process(target=work, args=(store_url, name, start, said)) for name in names]
+    for each in workers:
+        each.start()
+    told, working = [], WORKERS
+    while working:
+        told.append(said.get(timeout=550))
+        working -= not told[-1][1]
+    for each in workers:
+        each.join()
+    assert [each.exitcode for each in workers] == [0] * WORKERS
+    assert sorted(number for _worker, taken_ids, _written in told for number in taken_ids) == ids
+    assert all(len(taken_ids) == written for _worker, taken_ids, written in told)
+    done = {number: worker for worker, taken_ids, _written in told for number in taken_ids}
+    assert {each["id"]: each["translation"] for each in rows(engine)} == done
+    assert {(each["status"], each["attempts"]) for each in rows(engine)} == {("done", 1)}
+
+
+def hold(url: str, said: "Queue[list[int]]") -> None:
+    said.put(taken(open_engine(url), "doomed", lease_s=1))
+    signal.pause()
+
+
+@pytest.mark.slow
+def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine: Engine, store_url: str) -> None:
+    ids = queued(engine, count=5)
+    spawn = multiprocessing.get_context("spawn")
+    said = spawn.Queue()
+    doomed = spawn.Process(target=hold, args=(store_url, said))
+    doomed.start()
+    assert said.get(timeout=550) == ids
+    assert doomed.pid is not None
+    os.kill(doomed.pid, signal.SIGKILL)
+    doomed.join()
+    over = max(each["taken_until"] for each in rows(engine))
+    assert taken(engine, "next", now=over - timedelta(milliseconds=1)) == []
+    while not (found := taken(engine, "next")):  # by the clock, as a worker asks
+        time.sleep(0.05)
+    found += [each for _ in ids[1:] for each in taken(engine, "next")]
+    assert found == ids
+    assert finished(engine, "next", ids) == len(ids)
+    assert {each["attempts"] for each in rows(engine)} == {2}
+
+
+def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine: Engine) -> None:
+    ids, poison, now = queued(engine, count=4), 2, datetime.now(UTC)
+    for death in range(10):
+        if not (found := taken(engine, f"worker {death}", lease_s=60, now=now)):
+            break
+        if ids[poison] not in found:
+            assert finished(engine, f"worker {death}", found) == len(found)
+        now += timedelta(seconds=61)
+    said = {each["id"]: (each["status"], each["attempts"]) for each in rows(engine)}
+    assert said == dict.fromkeys(ids, ("done", 2)) | {ids[poison]: ("failed", 3)}

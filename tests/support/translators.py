@@ -1,0 +1,47 @@
+"""Fixtures: a home with a tiny trained model, to run `dtml translate` in. A test file names it in pytest_plugins."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.commands import Command
+from tests.support.recipe import write_recipe
+from translation.recipes import read_recipe
+from translation.training.distributed import SINGLE_PROCESS
+from translation.training.from_recipe import train_model
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model `tiny` in it; to be copied, not changed."""
+    folder = tmp_path_factory.mktemp("tiny")
+    recipe, models = read_recipe(write_recipe(folder)), folder / "models"
+    train_model(recipe, models, work=folder / "work", device=torch.device("cpu"), process_group=SINGLE_PROCESS)
+    return models
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is the current one, with nothing of the machine's environment."""
+    home = tmp_path / "home"  # beside what `store_url` makes
+    home.mkdir()
+    monkeypatch.chdir(home)
+    for name in ("DTML_DATABASE_URL", "DTML_DATA", "DTML_REPORTS"):
+        monkeypatch.delenv(name, raising=False)
+    return home
+
+
+@pytest.fixture
+def home(bare: Path, tiny_models: Path) -> Path:
+    """As `bare`, with the model `tiny` in its data folder."""
+    shutil.copytree(tiny_models, bare / "data" / "translation")
+    return bare
+
+
+@pytest.fixture
+def translate(bare: Path, command: Command) -> Command:
+    """`dtml translate` in that folder."""
+    return partial(command, "translate")

@@ -1,0 +1,91 @@
+"""`python -m translation`: models are trained and used without Prefect, a database or stocks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.recipe import SOURCES, write_recipe
+
+pytestmark = pytest.mark.slow
+
+MAIN = Path(__file__).parents[2]
+
+
+def alone(folder: Path, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """What `python -m translation` says where Prefect, SQLAlchemy and the rest of the product cannot be imported."""
+    blocked = '"prefect", "sqlalchemy", "flows", "dtml", "db"'
+    code = (
+        f"import runpy, sys; sys.modules |= dict.fromkeys(({blocked})); runpy.run_module('translation', alter_sys=True)"
+    )
+    code = code.replace("run_module('translation'", "run_module('translation', run_name='__main__'")
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(MAIN)},
+        input=given,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and its model."""
+    folder = tmp_path_factory.mktemp("alone")
+    write_recipe(folder)
+    said = alone(folder, "train", "tiny.toml")
+    assert said.returncode == 0, said.stderr
+    scored, model = said.stdout.splitlines()
+    assert scored.startswith("made: BLEU ")
+    assert model == "models/tiny"
+    assert "step 160, epoch " in said.stderr
+    assert "160 updates of" in said.stderr
+    return folder
+
+
+def test_it_trains_scores_and_translates_line_by_line(folder: Path) -> None:
+    said = alone(folder, "translate", "models/tiny", given=f"{SOURCES[0]}\n\n{SOURCES[1]}\n")
+    assert said.returncode == 0, said.stderr
+    first, empty, second = said.stdout.splitlines()
+    assert first
+    assert second
+    assert empty == ""
+
+
+def test_mistakes_are_one_line_and_2(folder: Path) -> None:
+    for arguments, part in (
+        (("train", "none.toml"), "none.toml"),
+        (("translate", "models/none"), "models/none"),
+        (("translate", "models/tiny", "--beams", "0"), "1 beam"),
+    ):
+        said = alone(folder, *arguments)
+        assert said.returncode in {1, 2}
+        assert len(said.stderr.splitlines()) == 1
+        assert part in said.stderr
+
+
+@pytest.mark.parametrize("work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"])
+def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path, work: str) -> None:
+    file = write_recipe(tmp_path, "shared", updates=40, check_every=20, dropout=0.1)
+    file.write_text(file.read_text().replace("accumulate = 1", work))
+    hashes = []
+    for processes in ("1", "2"):
+        said = subprocess.run(
+            [sys.executable, "-m", "translation", "train", file.name, "--to", processes, "--processes", processes],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(MAIN), "OMP_NUM_THREADS": processes},  # a thread for each process
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert said.returncode == 0, said.stderr
+        card = json.loads((tmp_path / processes / "shared" / "model.json").read_text())
+        assert card["made"]["processes"] == int(processes)
+        assert ("2 processes" in said.stderr) == (processes == "2")
+        hashes.append(card["weights_hash"])
+    assert hashes[0] == hashes[1]

@@ -1,0 +1,116 @@
+"""Laws of distributed training: all processes end with the same weights, those that one process would learn."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.translations import LAST_WEIGHTS, trained
+from translation.errors import UsageError
+from translation.training.checkpoints import read_tensors
+from translation.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group
+from translation.training.loop import Check, share
+
+# Dropout, batches an update and their positions: a batch that is cut, one each with its dropout, one pair for both.
+RECIPES = ((0.0, 1, 512), (0.1, 2, 512), (0.0, 1, 1))
+MEMBER = f"""
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tests.support.translations import LAST_WEIGHTS, WIDTH, drawn, examples
+from translation.training.checkpoints import save_weights
+from translation.training.distributed import join_process_group
+from translation.training.loop import TrainingContext, train_network
+folder = Path(sys.argv[1])
+RECIPES = {RECIPES}
+process_group, device = join_process_group("cpu")
+for dropout, accumulate, tokens in RECIPES:
+    network, losses = drawn(dropout=dropout), []
+    tell = lambda check: losses.append((check.train_loss, check.validation_loss))
+    own = folder / f"{{accumulate}}-{{tokens}}"
+    own.mkdir(exist_ok=True)
+    context = TrainingContext(folder=own, key="made", device=device, process_group=process_group, on_check=tell)
+    config = replace(LAST_WEIGHTS, accumulate=accumulate, batch_tokens=tokens)
+    train_network(network, WIDTH, examples(), examples(2, 24), config, context)
+    save_weights(own / f"rank{{process_group.rank}}.safetensors", network.state_dict())
+    if process_group.rank == 0:
+        (own / "losses.txt").write_text("\\n".join(f"{{one}} {{other}}" for one, other in losses))
+"""
+
+
+def free_port() -> int:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            return int(server.getsockname()[1])
+    except OSError as error:
+        pytest.skip(f"no port on the loopback device: {error}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> None:
+    root, script = Path(__file__).parents[2], tmp_path / "member.py"
+    script.write_text(MEMBER)
+    place = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        *place,
+        str(script),
+        str(tmp_path),
+    ]
+    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    for dropout, accumulate, tokens in RECIPES:
+        made, alone = tmp_path / f"{accumulate}-{tokens}", list[Check]()
+        one, other = (read_tensors(made / f"rank{rank}.safetensors")[0] for rank in (0, 1))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        config = replace(LAST_WEIGHTS, accumulate=accumulate, batch_tokens=tokens)
+        trained(made / "alone", config, on_check=alone.append, dropout=dropout)
+        told = [float(each) for each in (made / "losses.txt").read_text().split()]
+        expected = [each for check in alone for each in (check.train_loss, check.validation_loss)]
+        assert told == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 7, 11])
+def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world_size: int) -> None:
+    batches = [np.arange(0, 13), np.arange(13, 15), np.arange(15, 32)]
+    shares = [share(batches, ProcessGroup(rank, world_size)) for rank in range(world_size)]
+    parts = [part for each in shares for part in each]
+    assert sorted(row for _, part in parts for row in part) == list(range(32))
+    assert len({number for number, _ in parts}) == len(parts)  # each part has dropout of its own
+    assert max(map(len, shares)) - min(map(len, shares)) <= 2  # two pairs are too few for five processes
+    if world_size <= len(batches):  # the dropout of a batch is that of one process
+        assert all(np.array_equal(part, batches[number]) for number, part in parts)
+
+
+def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert join_process_group("cpu") == (SINGLE_PROCESS, torch.device("cpu"))
+    assert SINGLE_PROCESS.reduce_gradients(torch.nn.Linear(1, 1), (2.5, 3, True)) == (2.5, 3, True)
+    assert SINGLE_PROCESS.broadcast(0.1) == 0.1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
+    with pytest.raises(UsageError, match="no CUDA device"):
+        join_process_group("cuda")
+
+
+def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, told)
+    with pytest.raises(UsageError, match="process 2 finds 1 CUDA devices"):
+        join_process_group("cuda")

@@ -1,0 +1,305 @@
+"""`dtml translate` as its user meets it: models are trained, kept, listed, scored and asked, mistakes are one line."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from benchmarks.ctranslate2_export import main
+from tests.support.commands import Command
+from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
+
+pytestmark = pytest.mark.slow
+
+pytest_plugins = ("tests.support.translators",)
+LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
+WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
+RECIPE = (
+    "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 subwords, float32, "
+    "seed 0; weights by validation bleu: "
+)
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
+
+
+def stored(home: Path, sql: str) -> list[Any]:
+    with closing(sqlite3.connect(home / "data" / "dtml.sqlite")) as store:  # whose end removes files beside it
+        return store.execute(sql).fetchall()
+
+
+def counts(home: Path) -> list[int]:
+    tables = ("model", "progress", "score")
+    return [stored(home, f"select count(*) from translation_{table}")[0][0] for table in tables]
+
+
+@pytest.mark.usefixtures("served")
+def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare: Path, translate: Command) -> None:
+    write_recipe(bare)
+    code, said, complaint = ended(started("train", "tiny.toml"))
+    told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
+    assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 3, True), complaint
+    assert [line.split(",")[0] for line in told[1:]] == ["step 80", "step 160"]
+    assert "tiny: tiny transformer, xa-xb, 160 steps, validation BLEU" in said
+    assert "made: BLEU" in said
+    assert RECIPE in said
+    assert SIGNATURE in said
+    assert counts(bare) == [1, 2, 1]
+    weights = (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes()
+    seconds = stored(bare, "select tokens_per_second, at from translation_progress")
+    code, said, complaint = translate("train", "tiny.toml", "--json")
+    assert (code, complaint.count("\n")) == (0, 1), complaint
+    document = json.loads(said)
+    assert counts(bare) == [1, 2, 1]
+    assert stored(bare, "select tokens_per_second, at from translation_progress") == seconds
+    assert (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes() == weights
+    (listed,) = json.loads(translate("models", "--json")[1])
+    assert listed["receipt"] == document["receipt"]
+    assert listed["recipe"] == document["recipe"]
+    assert document["recipe"].startswith(RECIPE)
+    assert listed["tests"] == f"made {document['scores']['made']['bleu']:.1f}"
+    assert translate("score", "made")[0] == 0
+    assert counts(bare) == [1, 2, 1]  # the same test and search
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.soak
+def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(bare: Path) -> None:
+    recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
+    (bare / "other").mkdir()
+    write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
+    assert ended(started("train", "other/tiny.toml"))[0] == 0
+    ((expected,),) = stored(bare, WEIGHTS)
+    shutil.rmtree(bare / "data")
+    write_recipe(bare, **recipe)  # type: ignore[arg-type]
+    process = started("train", "tiny.toml")
+    deadline = time.monotonic() + 550
+    while process.poll() is None and time.monotonic() < deadline:
+        if list(bare.glob("data/training/translation/tiny/step-*.safetensors")):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    assert ended(process)[0] == -signal.SIGKILL
+    assert not (bare / "data" / "translation" / "tiny" / "model.json").exists()
+    assert ended(started("train", "tiny.toml"))[0] == 0
+    assert stored(bare, WEIGHTS) == [(expected,)]
+    assert counts(bare) == [1, 3, 1]
+
+
+def member(process: Any, rank: int) -> int:
+    """The number of the process with this rank in a group that `process` runs."""
+    for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        if f"RANK={rank}".encode() in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
+            return int(number)
+    raise LookupError(rank)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by Linux's /proc")
+@pytest.mark.usefixtures("served")
+@pytest.mark.soak
+def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on_to_the_same_weights(
+    bare: Path,
+) -> None:
+    recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
+    (bare / "other").mkdir()
+    write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
+    code, said, complaint = ended(started("train", "other/tiny.toml", "--processes", "2"))
+    assert (code, "made: BLEU" in said) == (0, True), complaint
+    ((expected,),) = stored(bare, WEIGHTS)
+    shutil.rmtree(bare / "data")
+    write_recipe(bare, **recipe)  # type: ignore[arg-type]
+    process = started("train", "tiny.toml", "--processes", "2")
+    deadline = time.monotonic() + 550
+    while not list(bare.glob("data/training/translation/tiny/step-*.safetensors")):
+        assert process.poll() is None, ended(process)
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(member(process, 1), signal.SIGKILL)
+    code, _, complaint = ended(process)
+    assert (code, is_one_line(complaint.splitlines(keepends=True)[-1])) == (1, True), complaint
+    assert "to resume from the last check" in complaint
+    assert ended(started("train", "tiny.toml", "--processes", "2"))[0] == 0
+    assert stored(bare, WEIGHTS) == [(expected,)]
+    assert counts(bare) == [1, 3, 1]
+
+
+@pytest.mark.usefixtures("served")
+def test_a_model_that_another_process_trains_is_left_alone(bare: Path, translate: Command) -> None:
+    work = bare / "data" / "training" / "translation" / "tiny"
+    work.mkdir(parents=True)
+    write_recipe(bare)
+    with FileLock(work / "train.lock"):
+        code, _, complaint = translate("train", "tiny.toml")
+    assert (code, is_one_line(complaint), "another process trains tiny" in complaint) == (1, True, True), complaint
+
+
+def test_texts_are_translated_a_line_each_in_their_order(
+    home: Path, translate: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said, complaint = translate("text", *SOURCES[:5])
+    lines = said.split("\n")
+    assert (code, len(lines), lines[-1], complaint) == (0, 6, "", "")
+    assert len(set(lines)) == 6
+    assert translate("text", *SOURCES[4::-1])[1].split("\n")[:-1] == lines[4::-1]
+    given = "".join(f"{line}\r\n" for line in SOURCES[:5]).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    assert translate("text", "-", "")[1] == f"{said}\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xff\n")))
+    code, _, complaint = translate("text", "-")
+    assert (code, is_one_line(complaint), "line 2" in complaint) == (2, True, True)
+
+
+def test_the_best_come_with_their_scores_and_json_says_the_same(home: Path, translate: Command) -> None:
+    code, said, _ = translate("text", SOURCES[0], "--best", "3")
+    rows = [line.split(maxsplit=1) for line in said.splitlines()]
+    assert code == 0
+    assert len(rows) == 3
+    assert sorted((float(score) for score, _ in rows), reverse=True) == [float(score) for score, _ in rows]
+    (document,) = json.loads(translate("text", SOURCES[0], "--best", "3", "--json")[1])
+    assert [each["text"] for each in document["best"]] == [text for _, text in rows]
+    assert [f"{each['score']:.3f}" for each in document["best"]] == [score for score, _ in rows]
+    assert (document["text"], document["translation"], document["warning"]) == (SOURCES[0], rows[0][1], None)
+
+
+def test_a_text_in_the_target_language_is_translated_with_a_warning(home: Path, translate: Command) -> None:
+    code, said, complaint = translate("text", LONG, SOURCES[0])
+    assert (code, said.count("\n")) == (0, 2)
+    assert "it reads like xb, but the model translates xa-xb" in " ".join(complaint.split())
+    documents = json.loads(translate("text", LONG, SOURCES[0], "--json")[1])
+    assert [each["warning"] is None for each in documents] == [False, True]
+
+
+def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Command) -> None:
+    code, _, complaint = translate("text", "a", "--model", "nobody")
+    assert (code, is_one_line(complaint), "there are tiny" in complaint) == (2, True, True)
+    shutil.copytree(home / "data" / "translation" / "tiny", home / "data" / "translation" / "other")
+    for command in (("text", "a"), ("file", "a", "--to", "b"), ("score", "made"), ("queue", "a")):
+        code, said, complaint = translate(*command)
+        assert (code, said, is_one_line(complaint)) == (2, "", True), complaint
+        assert "name a model with --model: there are other, tiny" in complaint
+    shutil.rmtree(home / "data")
+    code, _, complaint = translate("text", "a")
+    assert (code, is_one_line(complaint), "there is none yet" in complaint) == (2, True, True)
+    assert translate("models") == (0, "There is no model yet: dtml translate demo trains one in a minute.\n", "")
+
+
+def test_a_damaged_model_is_one_line(home: Path, translate: Command) -> None:
+    weights = home / "data" / "translation" / "tiny" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    code, _, complaint = translate("text", "a")
+    assert (code, is_one_line(complaint), "was changed or damaged" in complaint) == (1, True, True)
+
+
+def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(home: Path, translate: Command) -> None:
+    code, said, complaint = translate("score", "made", "--json")
+    assert code == 0, complaint
+    score = json.loads(said)["score"]
+    assert score["signature"].startswith(SIGNATURE)
+    assert score["sentences"] == len(TEST)
+    (home / "test.xa").write_text("".join(f"{source}\n" for source, _ in TEST))
+    (home / "test.xb").write_text("".join(f"{target}\n" for _, target in TEST))
+    (home / "table.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in TEST))
+    (home / "wide.tsv").write_text("".join(f"{target}\tmade\t{source}\n" for source, target in TEST))
+    for test in (("test.xa", "--references", "test.xb"), ("table.tsv",), ("wide.tsv", "--columns", "2", "0")):
+        assert json.loads(translate("score", *test, "--json")[1])["score"] == score
+    rows = stored(home, "select count(*) from translation_score")
+    said = translate("score", "made")[1]
+    assert f"BLEU {score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}]" in said
+    assert SIGNATURE in said
+    assert stored(home, "select count(*) from translation_score") == rows
+    code, _, complaint = translate("score", "test.xb", "--references", "test.xa")
+    assert (code, is_one_line(complaint), "named as xb" in complaint) == (2, True, True), complaint
+    (home / "test.xb").write_text("one\ntwo\n")
+    code, _, complaint = translate("score", "test.xa", "--references", "test.xb")
+    assert (code, is_one_line(complaint)) == (2, True)
+    assert "test.xa has 20 lines, test.xb 2" in complaint
+    code, _, complaint = translate("score", "unmade")
+    assert (code, is_one_line(complaint), "its tests are made" in complaint) == (2, True, True)
+
+
+def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Command) -> None:
+    other = home / "data" / "translation" / "other"
+    shutil.copytree(home / "data" / "translation" / "tiny", other)
+    card = json.loads((other / "model.json").read_text())
+    (other / "model.json").write_text(json.dumps(card | {"name": "other"}))
+    command = ("score", "made", "--model", "tiny", "--against", "other")
+    assert "less other: +0.0 [+0.0, +0.0], p = 1.000" in translate(*command)[1]
+    compared = json.loads(translate(*command, "--json")[1])["compared"]
+    assert (compared["difference"], compared["p"]) == (0.0, 1.0)
+    assert stored(home, "select model, against, p from translation_score") == [("tiny", "other", 1.0)]
+
+
+class Tags(HTMLParser):
+    """Whatever a page could fetch, run, or draw."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.sources: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        self.sources += [str(value) for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
+
+
+def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(home: Path, translate: Command) -> None:
+    evil = '<script>alert(1)</script> & "bano"'
+    code, _, complaint = translate("text", SOURCES[0], evil, "", "--attention-page", "pages/seen.html")
+    assert code == 0, complaint
+    page = (home / "pages" / "seen.html").read_text()
+    tags = Tags(page)
+    maps = 1 + 3 * 1 * 2  # the mean, and each layer and head of encoder, between and decoder
+    assert tags.found.count("svg") == 3 * maps
+    assert "script" not in tags.found
+    assert "&lt;script&gt;" in page
+    assert [each for each in tags.sources if not each.startswith(("#", "data:"))] == []
+
+
+def test_a_model_is_exported_whole_for_another_program(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home)
+    pytest.importorskip("ctranslate2", reason="no CTranslate2: pip install '.[ctranslate2]'")
+    folder = home / "data" / "translation" / "tiny"
+    main([str(folder), "--to", "out"])
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "tiny written to out, its vocabularies beside it"
+    # Nothing is compared where the tests of the recipe are no more; else both engines say the same.
+    assert said.splitlines()[1] in {
+        f"{len(TEST)} of {len(TEST)} sentences of its test are translated, greedily, as here",
+        "none of its test sets is here: no translation was compared",
+    }
+    assert {file.name for file in (home / "out").iterdir()} >= {"model.bin", "source.model", "target.model"}
+    assert not list(home.glob(".out*"))
+
+
+def test_a_database_that_cannot_be_reached_is_one_line_without_its_password(
+    home: Path, translate: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant:s3cret-w0rd@127.0.0.1:9/texts")
+    for command in (("models",), ("jobs",), ("queue", "a"), ("score", "made")):
+        code, _, complaint = translate(*command)
+        assert (code, is_one_line(complaint), "s3cret" in complaint) == (1, True, False), complaint
+        assert "127.0.0.1" in complaint
+
+
+@pytest.mark.usefixtures("served")
+def test_a_recipe_that_cannot_be_meant_is_one_line(bare: Path, translate: Command) -> None:
+    recipe = write_recipe(bare)
+    (bare / "train.tsv").unlink()
+    for file, words in (("none.toml", "none.toml"), ("tiny.toml", "train.tsv does not exist")):
+        code, _, complaint = translate("train", file)
+        assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
+    recipe.write_text("name = ")
+    code, _, complaint = translate("train", "tiny.toml")
+    assert (code, is_one_line(complaint), "is not valid TOML" in complaint) == (2, True, True)

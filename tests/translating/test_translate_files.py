@@ -1,0 +1,172 @@
+"""A file that is translated has a line for each line, is there whole or not at all, and goes on where it was killed."""
+
+import gzip
+import os
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from flows.translating import files as translate_files
+from tests.support.commands import Command
+from tests.support.recipe import PAIRS, SOURCES, ended, is_one_line, started
+
+pytestmark = pytest.mark.slow
+
+pytest_plugins = ("tests.support.translators",)
+TARGETS = [target for _, target in PAIRS[440:]]
+translated = translate_files.translate
+
+
+@pytest.fixture
+def text(home: Path) -> Path:
+    """60 lines, an empty one among them."""
+    (file := home / "text").write_text("\n".join([*SOURCES[:30], "", *SOURCES[30:59]]) + "\n")
+    return file
+
+
+@pytest.fixture
+def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translate_files, "LINES_AT_ONCE", 10)
+
+
+def beside(home: Path) -> set[str]:
+    return {file.name for file in home.iterdir()} - {"data", "text"}
+
+
+def test_a_line_goes_out_for_each_line_in_plain_or_gzip(translate: Command, text: Path, home: Path) -> None:
+    code, said, complaint = translate("file", "text", "--to", "out")
+    assert (code, said) == (0, "60 lines translated into out\n"), complaint
+    lines = (home / "out").read_text().split("\n")
+    assert len(lines) == 61
+    assert lines[30] == lines[60] == ""
+    assert len(set(lines)) > 40
+    alone = translate("text", SOURCES[3], SOURCES[40])[1].splitlines()
+    assert alone == [lines[3], lines[41]]
+    (home / "packed").write_bytes(gzip.compress(text.read_bytes().replace(b"\n", b"\r\n")))
+    assert translate("file", "packed", "--to", "again")[0] == 0
+    assert (home / "again").read_bytes() == (home / "out").read_bytes()
+    assert beside(home) == {"packed", "out", "again"}
+
+
+@pytest.mark.usefixtures("in_small_parts")
+@pytest.mark.parametrize("cut", ["", "half of a line that was never en"])
+def test_what_was_done_is_kept_and_the_rest_is_added(
+    translate: Command, text: Path, home: Path, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert translate("file", "text", "--to", "whole")[0] == 0
+    interrupted_after(monkeypatch, 3)
+    assert translate("file", "text", "--to", "out")[0] == 1
+    assert not (home / "out").exists()
+    assert len((home / "out.partial").read_text().splitlines()) == 30
+    with (home / "out.partial").open("a") as partial:
+        partial.write(cut)
+    left = interrupted_after(monkeypatch, 3)
+    assert translate("file", "text", "--to", "out")[0] == 0
+    assert left == [10, 10, 10]  # lines that were translated now
+    assert (home / "out").read_bytes() == (home / "whole").read_bytes()
+    assert beside(home) == {"whole", "out"}
+
+
+def interrupted_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[int]:
+    """Let no more than these parts be translated; the lines of each are noted."""
+    noted = list[int]()
+
+    def some(model: object, lines: list[str], how: object, **options: object) -> object:
+        if len(noted) == parts:
+            raise OSError("pulled the plug")
+        noted.append(len(lines))
+        return translated(model, lines, how, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(translate_files, "translate", some)
+    return noted
+
+
+@pytest.mark.usefixtures("in_small_parts")
+@pytest.mark.parametrize("changed", ["text", "search", "model"])
+def test_another_text_search_or_model_starts_anew(
+    translate: Command, text: Path, home: Path, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home / "data" / "translation" / "tiny", home / "data" / "translation" / "other")
+    card = home / "data" / "translation" / "other" / "model.json"
+    card.write_text(card.read_text().replace('"name": "tiny"', '"name": "other"'))
+    command = ["file", "text", "--to", "out", "--model", "tiny"]
+    interrupted_after(monkeypatch, 2)
+    assert translate(*command)[0] == 1
+    if changed == "text":  # of as many lines
+        text.write_text(text.read_text().replace(SOURCES[0], SOURCES[1]))
+    again = {"text": command, "search": [*command, "--beams", "2"], "model": [*command[:-1], "other"]}[changed]
+    noted = interrupted_after(monkeypatch, 9)
+    assert translate(*again)[0] == 0
+    assert sum(noted) == 60
+
+
+MISTAKES = {
+    "not UTF-8": (b"one\ntwo\n\xff\n", "out", "not UTF-8 at line 3"),
+    "empty": (b"", "out", "is empty"),
+    "the other language": ("\n".join(" ".join(TARGETS[n : n + 4]) for n in range(9)).encode(), "out", "reads like xb"),
+    "no folder": (b"one\n", "none/out", "there is no folder none"),
+    "a folder": (b"one\n", "data", "data is a folder"),
+    "itself": (b"one\n", "text", "is the text itself"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(mistake: str, translate: Command, home: Path) -> None:
+    given, to, words = MISTAKES[mistake]
+    (home / "text").write_bytes(given)
+    code, said, complaint = translate("file", "text", "--to", to)
+    assert (code, said, words in complaint, is_one_line(complaint)) == (2, "", True, True), complaint
+    assert beside(home) == set()
+    assert (home / "text").read_bytes() == given
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_one_line(translate: Command, text: Path, home: Path) -> None:
+    (home / "closed").mkdir(mode=0o500)
+    code, _, complaint = translate("file", "text", "--to", "closed/out")
+    assert (code, is_one_line(complaint), "may not be written to" in complaint) == (2, True, True)
+
+
+def test_a_file_that_another_process_writes_is_left_alone(translate: Command, text: Path, home: Path) -> None:
+    with FileLock(home / "out.partial.lock"):
+        code, _, complaint = translate("file", "text", "--to", "out")
+    assert (code, is_one_line(complaint), "another process writes out" in complaint) == (1, True, True)
+    assert translate("file", "text", "--to", "out")[0] == 0
+
+
+@pytest.mark.usefixtures("in_small_parts")
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(translate: Command, text: Path, home: Path) -> None:
+    assert translate("file", "text", "--to", "whole")[0] == 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (800, hard))
+    try:
+        code, _, complaint = translate("file", "text", "--to", "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (code, is_one_line(complaint), "run the same command again" in complaint) == (1, True, True), complaint
+    assert not (home / "out").exists()
+    assert translate("file", "text", "--to", "out")[0] == 0
+    assert (home / "out").read_bytes() == (home / "whole").read_bytes()
+
+
+def test_a_killed_process_loses_what_was_not_written_alone(translate: Command, home: Path) -> None:
+    (home / "text").write_text("".join(f"{line}\n" for line in SOURCES * 60))
+    command = ["file", "text", "--to", "out", "--beams", "5"]
+    process = started(*command)
+    deadline = time.monotonic() + 550
+    while process.poll() is None and time.monotonic() < deadline:
+        if (partial := home / "out.partial").exists() and partial.stat().st_size:
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    assert ended(process)[0] == -signal.SIGKILL
+    assert not (home / "out").exists()
+    assert translate(*command)[0] == 0
+    assert translate("file", "text", "--to", "whole")[0] == 0
+    assert (home / "out").read_bytes() == (home / "whole").read_bytes()
+    assert beside(home) == {"out", "whole"}

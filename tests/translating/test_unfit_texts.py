@@ -1,0 +1,108 @@
+"""What another program puts into the queue and cannot be translated fails alone, with its reason; the others do not."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import torch
+from sqlalchemy import Engine
+
+from db.engine import reading, transaction
+from db.errors import StoreError, StoreUsageError
+from db.rows import translation_queue
+from db.rows.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
+from db.tables import LONGEST_TEXT
+from flows.translating.worker import work_off
+from tests.support.commands import Command
+from tests.support.recipe import SOURCES
+from translation.decoding.beam_search import Search
+
+pytest_plugins = ("tests.support.translators",)
+GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
+INSERT = "insert into translation_text (model, text) values ('tiny', {})"
+# Bytes that SQLite holds as text, or as bytes in a column of text, and PostgreSQL refuses.
+NO_TEXT = {
+    "a byte that no UTF-8 has": "cast(x'6261ff6e6f' as text)",
+    "a character cut": "cast(x'6261e282' as text)",
+    "half a pair of UTF-16": "cast(x'eda080' as text)",
+    "bytes": "x'ff00fe'",
+}
+LONG = "bano lume. " * 100_000  # 1.1 MB
+
+
+def inserted(engine: Engine, values: Sequence[str]) -> None:
+    """As an outside program does."""
+    with transaction(engine) as conn:
+        for value in values:
+            conn.exec_driver_sql(INSERT.format(value))
+
+
+def jobs(engine: Engine) -> list[dict[str, Any]]:
+    with reading(engine) as conn:
+        found = conn.execute(sa.text("select * from translation_job order by id")).mappings()
+        return [dict(each) for each in found]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("value", NO_TEXT.values(), ids=NO_TEXT)
+def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
+    engine: Engine, value: str, translate: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string())
+    inserted(engine, [f"'{SOURCES[0]}'", value, f"'{SOURCES[1]}'"])
+    assert translate("jobs")[0] == 0
+    assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 1, "waiting": 0}
+    assert [each["status"] for each in jobs(engine)] == ["done", "failed", "done"]
+    assert jobs(engine)[1]["reason"].startswith("it is no text in UTF-8: 'utf-8' codec can't decode byte")
+    code, said, _ = translate("jobs", "--json")
+    assert code == 0
+    assert len(json.loads(said)["texts"]) == 3
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        conn.exec_driver_sql("insert into translation_text (model, text) values (cast(x'ff' as text), 'bano')")
+    inserted(engine, [f"'{SOURCES[0]}'"])
+    assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 0, "waiting": 1}
+    assert take_texts(engine, "worker", None, 9) == []
+
+
+@pytest.mark.usefixtures("home")
+def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it(engine: Engine) -> None:
+    with pytest.raises(StoreError, match="ck_translation_text_length"):
+        inserted(engine, [f"'{LONG}'"])
+    inserted(engine, [f"'{SOURCES[0]}'", f"'{SOURCES[1]}'"])
+    assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 0, "waiting": 0}
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_text_that_hides_its_length_behind_a_nul_fails_alone(engine: Engine) -> None:
+    inserted(engine, [f"'{SOURCES[0]}'", f"'a' || char(0) || '{LONG}'"])
+    assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 1, "waiting": 0}
+    assert jobs(engine)[1]["reason"].startswith("it has 1,100,002 characters, and 20,000 at most are translated")
+
+
+def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> None:
+    inserted(engine, [f"'{'a' * LONGEST_TEXT}'"] * 7)
+    taken = take_texts(engine, "worker", ["tiny"], 99)
+    assert sum(len(each["text"]) for each in taken) == MOST_CHARACTERS
+    assert len(take_texts(engine, "another", ["tiny"], 99)) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, and 20,000 at most"), ("\ud800", "it is no text in UTF-8")],
+    ids=["too long", "half a pair of UTF-16"],
+)
+def test_what_no_worker_would_translate_is_refused_when_it_is_queued(engine: Engine, wrong: str, reason: str) -> None:
+    with pytest.raises(StoreUsageError, match=f"^text 2 of 3: {reason}"), transaction(engine) as conn:
+        queue_texts(conn, "tiny", ["bano", wrong, "lume"])
+    with reading(engine) as conn:
+        assert translation_queue.queue_counts(conn).empty
