@@ -14,7 +14,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -23,36 +22,17 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from db.engine import open_engine, require_current, upgrade
 from tests.support.backtest_market import run_request  # noqa: F401 - a fixture that every test can ask for
 from tests.support.commands import command, served  # noqa: F401 - as above
+from tests.support.kinds import ENGINES, begins, choose_kinds
 from tests.support.nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
 from tests.support.postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
 from tests.support.prefect_server import IS_WORKER, prefect_server, remove_tables
-from tests.support.quick import asks_for_training, is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
-
-ENGINES = ["sqlite", "postgresql"]
+from tests.support.quick import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls them
 
 # No test asserts a time. The same examples each time, so that a change's tests fail by that change; `make soak` draws
 # others.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("house")
-
-# A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
-LONG = ("yahoo_nights", "command", "backtest_workers", "serve", "chaos", "faults", "secrets", "backtest")
-
-# Of these tests `make test` runs the case that is named, which holds the law; `make soak` runs the others.
-ONE_CASE = {
-    "test_every_network_can_be_asked": "dtml",
-    "test_every_loss_finds_an_order_that_is_there": "correlation",
-    "test_a_read_that_ignores_when_bars_were_known_is_caught": "flows.nightly.predict",
-    "test_a_read_past_the_day_of_a_night_is_caught": "predictions change",
-    "test_after_a_fault_the_same_command_leaves_what_nobody_disturbed": "night",
-    "test_it_answers_and_ends_calmly": "2",
-    "test_a_port_that_another_server_has_is_an_error_that_names_it": "html",
-    "test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound": "kospi200_2015-next_open",
-    "test_what_is_installed_runs_from_any_folder": "command0",
-    "test_an_interrupt_ends_at_once_and_the_same_command_goes_on": "2",
-    "test_a_shell_completes_commands_and_markets": "dtml nightly k",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -71,28 +51,8 @@ def pytest_sessionfinish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    names = [f"test_{name}" for name in LONG]
-    items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
-    for item in items:
-        if ONE_CASE.get(getattr(item, "originalname", ""), "") not in item.name or is_left_to_the_other_engine(item):
-            item.add_marker("soak")
-        if is_quick(item):
-            item.add_marker("quick")
-
-
-def is_left_to_the_other_engine(item: pytest.Item) -> bool:
-    """Whether a long test waits for `make soak` on this engine: `make test` runs each on one of the two.
-
-    Which one, its name decides, so that about half of a file's are on either; of a dashboard, whose store is filled
-    once a file, the file's name. What only reads and writes rows is not long: it runs on both.
-    """
-    given = getattr(item, "callspec", None)
-    params = {} if given is None else given.params
-    engine = params.get("store_url") or params.get("site")
-    if engine is None or not (item.get_closest_marker("slow") or asks_for_training(item)):
-        return False
-    name = item.path.name if "site" in params else item.nodeid.replace(engine, "")
-    return ENGINES[crc32(name.encode()) % 2] != engine
+    choose_kinds(items)
+    items.sort(key=begins)
 
 
 @pytest.fixture(scope="session")

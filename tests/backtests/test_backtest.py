@@ -110,6 +110,7 @@ def test_a_rerun_adds_no_row_and_trains_nothing(run_request: RunRequest, monkeyp
     assert again.page.read_text() == page
 
 
+@pytest.mark.soak
 def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunRequest, tmp_path: Path) -> None:
     backtest = backtest_of(run_request)
     trained: list[int] = []
@@ -145,6 +146,7 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunR
     assert_same(everything(backtest), interrupted)
 
 
+@pytest.mark.soak
 def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +250,7 @@ def test_what_a_backtest_does_not_read_does_not_make_it_another(run_request: Run
     assert backtest_of(run_request).id == first.row["id"]
 
 
+@pytest.mark.soak
 def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_beside_the_first(
     run_request: RunRequest,
 ) -> None:

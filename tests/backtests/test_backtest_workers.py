@@ -125,6 +125,7 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
     assert "Survivorship: the list is dated" in said
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("where", ["two processes", pytest.param("a Dask cluster", marks=pytest.mark.soak)])
 def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, prefect_api: str, where: str) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())

@@ -8,7 +8,7 @@ from dtml.backtest.portfolio import FREE, Fill, Quotes, Strategy, equal_weight_t
 from dtml.prices.sessions import sessions_between
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
-pytestmark = needs_real_sets
+pytestmark = [needs_real_sets, pytest.mark.soak]
 FILLS: tuple[Fill, ...] = ("next_open", "close")
 
 

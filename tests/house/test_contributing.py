@@ -147,7 +147,7 @@ def test_a_model_learns_what_there_is_to_learn() -> None:
         assert max(epoch.validation_acc for epoch in fit.epochs) > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
     """In a copy of the house, whose own tests then hold."""
     for room in ("db", "dtml", "flows", "translation", "tests", "benchmarks"):

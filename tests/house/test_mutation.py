@@ -62,6 +62,7 @@ def test_properties_and_constants_are_changed_too_and_types_are_not() -> None:
     assert mutants("typed.py", 'Prices = Float[ndarray, "days stocks"]\n')[0].after == "Prices = None"
 
 
+@pytest.mark.soak
 def test_a_mutant_is_noticed_where_a_test_fails_on_it_wherever_it_was_imported(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "toy.py").write_text(TOY)

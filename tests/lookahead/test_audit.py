@@ -91,6 +91,7 @@ def alarms(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if not finding.passed]
 
 
+@pytest.mark.soak
 def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm() -> None:
     proof = prove(DATED, experiment(), dates=1).set_index("pipeline")
     assert len(LEAKS) == 17

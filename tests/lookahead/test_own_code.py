@@ -49,6 +49,7 @@ def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_muc
         assert "and " in said.split(" is ")[1], said
 
 
+@pytest.mark.soak
 def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "SESSIONS", 330)  # some answer session by session, which takes its time
     assert len(load(OwnCode("mine.py", HONEST)).features) == 20

@@ -59,6 +59,7 @@ def test_honest_rankers_raise_no_alarm(name: str) -> None:
     assert all(each.passed for each in found), found
 
 
+@pytest.mark.soak
 def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> None:
     proof = prove_ranking(MARKETS["simulated"], Ordering())
     assert proof["planted"].sum() == len(LEAKS) == 8

@@ -74,6 +74,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     assert not data_folder().exists()
 
 
+@pytest.mark.one_case("predictions change")
 @pytest.mark.parametrize(
     ("module", "detail"),
     [
@@ -99,6 +100,7 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     return leaky
 
 
+@pytest.mark.one_case("flows.nightly.predict")
 @pytest.mark.parametrize(
     ("module", "name", "detail"),
     [

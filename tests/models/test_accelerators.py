@@ -13,7 +13,7 @@ import pytest
 LAWS = Path(__file__).with_name("stand_in_laws.py")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_whatever_runs_on_an_accelerator_runs_on_a_stand_in_and_every_planted_mistake_is_caught() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-rs", "-p", "no:cacheprovider", str(LAWS)]
     ended = subprocess.run(command, cwd=LAWS.parents[1], capture_output=True, text=True, timeout=550, check=False)

@@ -24,6 +24,7 @@ CONFIGS = {
 each_network = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 
+@pytest.mark.one_case
 @pytest.mark.slow
 @each_network
 def test_a_network_finds_a_planted_pattern(config: NetworkConfig) -> None:

@@ -198,7 +198,7 @@ def test_dependent_days_widen_the_interval() -> None:
     assert 1.4 < width[0] / width[1] < 2  # in the limit the root of (1 + .5) / (1 - .5)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("days", [64, 252])
 def test_95_percent_intervals_hold_the_truth_of_95_percent_of_the_markets(days: int) -> None:
     """2,000 markets without signal, of independent days: ACC, MCC, and both as paired differences to a one-way rule."""

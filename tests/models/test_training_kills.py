@@ -16,6 +16,8 @@ from dtml.windows import WindowConfig
 from tests.support.windows import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
 from translation.atomic_files import write_whole
 
+pytestmark = pytest.mark.soak
+
 SEEDS = (0, 1, 2, 3)
 LAST = replace(RECIPE, epochs=3)  # all members end together
 STALE = replace(RECIPE, epochs=4, patience=1)  # each ends on its own

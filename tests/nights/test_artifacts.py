@@ -20,6 +20,8 @@ from tests.support.nights import AS_OF, BARS, SMALL
 from tests.support.prefect_server import prefect_server
 from tests.support.webhook import webhook
 
+pytestmark = pytest.mark.soak
+
 MARKET_FILE = """
 title = "A small market"
 calendar = "XNYS"

@@ -13,7 +13,7 @@ from tests.support.faults.trials import Blow, Trials, shrunk
 from tests.support.faults.works import WORKS
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are told by /proc"),
 ]
 

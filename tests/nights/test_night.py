@@ -35,6 +35,7 @@ def stored_predictions(context: MarketContext, as_of: date) -> pd.DataFrame:
         return predictions.predictions(conn, context.name, target=next_session("XNYS", as_of))
 
 
+@pytest.mark.on_postgresql
 def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketContext) -> None:
     night = run_night(context, AS_OF)
     assert night.row["status"] == "complete"
@@ -143,6 +144,7 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(context: 
     assert row["rejected"] == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "stage", ["fetch_bars", "train_with_progress", "forecast", "_store", "score_market", "publish_night"]
 )

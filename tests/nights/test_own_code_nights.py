@@ -105,6 +105,7 @@ def test_own_features_order_a_night_are_stored_scored_and_replayed(
     assert replay_of(archive, archive.night(AS_OF)).reasons == []
 
 
+@pytest.mark.soak
 def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_older(
     trusted: MarketContext, archive: Archive, mine: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
     assert replay_of(archive, archive.night(TARGET)).reasons == []
 
 
+@pytest.mark.soak
 def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(trusted: MarketContext, mine: Path) -> None:
     run_night(trusted, AS_OF)
     mine.unlink()
@@ -143,6 +145,7 @@ BAD = {
 }
 
 
+@pytest.mark.one_case("pass")
 @pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])
 def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
     owned: MarketContext, mine: Path, bad: str, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,7 @@ def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = YEAR) -> N
     assert found["session"].tolist() == track["session"].tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(traded: MarketContext) -> None:
     for night in range(YEAR):
@@ -103,6 +103,7 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(traded: Ma
     np.testing.assert_allclose(found["account, no costs"], found["account"])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("at", ["save_targets", "save_paper"])
 def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
     traded: MarketContext, monkeypatch: pytest.MonkeyPatch, at: str

@@ -18,7 +18,7 @@ from dtml.prices.sessions import sessions_between
 from tests.support.fake_yahoo import FakeYahoo, Fault
 from tests.support.price_history import INDEX, History, made_history, market_text, with_row_on, without_sessions
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 FIRST, SECOND, THIRD = date(2024, 3, 28), date(2024, 4, 1), date(2024, 4, 2)

@@ -8,7 +8,7 @@ from tests.support.browser import axe_source, browser, complaints
 from tests.support.commands import Command
 from tests.support.recipe import SOURCES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 pytest_plugins = ("tests.support.translators",)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from tests.support.dashboard_process import ask, port_of, started
 from tests.support.dashboard_store import MARKET, fill
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

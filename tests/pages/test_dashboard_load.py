@@ -23,7 +23,7 @@ from tests.support.browser import Site, served
 from tests.support.dashboard_process import ask, port_of, started
 from tests.support.dashboard_store import MARKET, STOCKS, fill, moment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 ASKED = f"select * from price_latest where market = '{MARKET}' and symbol = '{STOCKS[0]}'"
 PRICES = link(["sql", "rows.csv"], {"q": ASKED})

@@ -11,6 +11,7 @@ from tests.support.real_sets import REJECTED, SETS, accepted, bars_of, checked, 
 pytestmark = needs_real_sets
 
 
+@pytest.mark.one_case("ftse")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_each_real_set_loses_exactly_these_bars(name: str) -> None:

@@ -33,6 +33,7 @@ def redated(bars: pd.DataFrame, sessions: int, symbol: str = INDEX) -> pd.DataFr
     return pd.concat([bars[bars["symbol"] != symbol], moved], ignore_index=True)
 
 
+@pytest.mark.one_case("ftse")
 @pytest.mark.slow
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
@@ -48,6 +49,7 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
     assert found == f"the index {index} has the closes of the stock {stock}: it is that stock, not the index"
 
 
+@pytest.mark.one_case("ftse")
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
 def test_few_stocks_and_few_sessions_of_a_real_set_are_never_out_of_step(name: str) -> None:
@@ -132,7 +134,7 @@ def test_instants_in_utc_have_the_dates_of_seoul_in_every_format(tmp_path: Path,
     assert list(bars["session"]) == list(days.tz_localize(None))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("sessions", [-1, 1])

@@ -16,7 +16,7 @@ def promoted_after(gains: Float[ndarray, " nights"], challengers: int = 1) -> in
     return None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("deviation", [0.1, 0.25, 0.5])
 def test_equals_are_exchanged_in_fewer_than_one_year_in_twenty(deviation: float) -> None:
     random = np.random.default_rng(5)

@@ -150,6 +150,7 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(lo
     assert last["rank_ic_low"].isna().all()  # below 20 nights no interval
 
 
+@pytest.mark.soak
 def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: MarketContext) -> None:
     run_night(long, AS_OF)
     run_night(long, TARGET)
@@ -159,6 +160,7 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: Mar
     assert (own["days"] == 1).all()
 
 
+@pytest.mark.soak
 def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
     run_night(long, AS_OF)
     run_night(long, TARGET)
@@ -168,6 +170,7 @@ def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: Market
     assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
 
 
+@pytest.mark.soak
 def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
     run_night(long, AS_OF)
     run_night(long, TARGET)

@@ -59,7 +59,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
         assert rankings.ranking(conn, "none") is None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_walk(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +120,7 @@ def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
     assert np.isnan(found.scores.loc[found.scores["value"] == "Leaders", "rank_ic"]).all()  # three stocks have no order
 
 
+@pytest.mark.soak
 def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
     trained, fit = [], rankers._fit
 
@@ -153,7 +154,7 @@ def test_a_network_is_asked_for_the_order_when_named(walk: Walk, monkeypatch: py
     assert found.row["id"] != run_ranking(walk).row["id"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_benchmark_walks_every_set_whose_file_is_there(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:

@@ -61,6 +61,7 @@ def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
     return float(np.nanmean(rank_ics(np.where(np.isfinite(outcome), score, np.nan), outcome)))
 
 
+@pytest.mark.one_case("correlation")
 @pytest.mark.parametrize("loss", ["own", "squared", "correlation"])
 def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
     shape = replace(SMALL.model, loss=loss)  # type: ignore[arg-type]
@@ -69,6 +70,7 @@ def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
     assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_can_be_asked(network: NetworkName) -> None:
     config = replace(
@@ -165,7 +167,7 @@ def test_too_few_sessions_are_an_error() -> None:
         fit_relative(reverting(), slice(0, 40), SMALL)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_on_stocks_that_follow_others_it_finds_most_of_what_can_be_known() -> None:
     market, sessions = SimulatedMarket(leaders=4, sectors=2), 1500
     close = 50 * np.exp(np.cumsum(market.returns(sessions), axis=0))

@@ -101,6 +101,7 @@ def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> 
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 
+@pytest.mark.soak
 def test_a_market_that_another_process_works_on_is_left_alone(dtml: Command) -> None:
     market = ("--market-file", "small.toml", "--as-of", AS_OF)
     assert dtml("fetch", *market)[0] == 0
@@ -118,6 +119,7 @@ def yahoo_market(home: Path, stocks: list[str]) -> Path:
     return file
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml: Command, home: Path) -> None:
     file = yahoo_market(home, ["L01", "L02"])
@@ -250,6 +252,7 @@ def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path
     assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [("2024-07-01", 1), (AS_OF, 0)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     dtml: Command, home: Path, number: int, prefect_api: str, monkeypatch: pytest.MonkeyPatch

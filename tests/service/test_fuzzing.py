@@ -38,6 +38,8 @@ from translation.models import load_model
 from translation.recipes import read_recipe
 from translation.training.checkpoints import read_tensors
 
+pytestmark = pytest.mark.soak
+
 # A file is written again for each example, and machines that test are slow and busy: no example has a deadline.
 fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 REFUSALS = (DtmlError, StoreError, TranslationError)

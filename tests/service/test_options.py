@@ -103,7 +103,7 @@ def test_an_option_of_one_name_is_of_one_type() -> None:
     assert {name for name, types in kinds.items() if len(types) > 1} == {"--to"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -99,6 +99,7 @@ def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("foreign", [b'"3.8.8"', b"<html>"])
 def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path: Path, foreign: bytes) -> None:
     with answering(lambda _: (200, foreign)) as port:
@@ -111,6 +112,7 @@ def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path: Path
     assert "ended\n" not in ended.stdout
 
 
+@pytest.mark.soak
 def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
     ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="nothing://at/all")
     assert ended.returncode == 1

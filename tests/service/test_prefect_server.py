@@ -35,7 +35,7 @@ from tests.support.service import (
     waited,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}

@@ -239,6 +239,7 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
     assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(again.message)
 
 
+@pytest.mark.soak
 def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
     context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

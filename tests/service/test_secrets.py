@@ -19,7 +19,7 @@ from tests.support.nights import small_market
 from tests.support.prefect_server import give_tables
 from tests.support.webhook import TOKEN, Webhook, webhook
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 DTML = Path(sys.executable).with_name("dtml")
 PARTS = ("zebr4cut", "mang0pit", "quil1ton")  # of the password, each of which would give some of it away

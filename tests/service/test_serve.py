@@ -26,7 +26,7 @@ from tests.support.service import (
     waited,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 

@@ -65,7 +65,7 @@ def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -
     return said, int(peak)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("form", ["as_csv", "parquet", pytest.param("as_json", marks=pytest.mark.soak)])
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
@@ -115,6 +115,7 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
 
 
+@pytest.mark.soak
 def test_a_file_is_not_ended_by_time(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_sqlite = store_url.startswith("sqlite")
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.1 if is_sqlite else 1)
@@ -126,6 +127,7 @@ def test_a_file_is_not_ended_by_time(store_url: str, tmp_path: Path, monkeypatch
     assert pq.read_table(tmp_path / "rows.parquet").to_pylist() == [{"n": 3_000_000}]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -136,7 +138,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_rows_without_end_are_ended_by_time_and_none_is_printed(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

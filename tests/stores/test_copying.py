@@ -181,7 +181,7 @@ def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(engine: Engine, tm
     assert kept == sorted(kept)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_many_rows_take_no_more_memory_than_a_chunk(
     filled: Engine, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

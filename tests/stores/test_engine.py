@@ -258,7 +258,7 @@ def make_store(url: str) -> None:
         conn.execute(sa.insert(tables.instrument), [stock(f"S{os.getpid()}")])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_processes_that_make_the_same_store_at_once_all_succeed(store_url: str) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=make_store, args=(store_url,)) for _ in range(WRITERS)]

@@ -152,7 +152,7 @@ def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp
             stored_predictions.save_predictions(conn, market, made, known_at=MOMENT, made_at=MOMENT)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("both", [("toy", "toy"), pytest.param(("toy", "other"), marks=pytest.mark.soak)])
 def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
     store_url: str, both: tuple[str, str]

@@ -270,6 +270,7 @@ def test_the_command_says_how_many_files_it_wrote(store: Engine, store_url: str,
         assert (code, said, words in complaint, complaint.count("\n")) == (2, "", True, 1)
 
 
+@pytest.mark.soak
 def test_an_export_is_not_ended_by_the_limit_of_a_read(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_it_trains_scores_and_translates_line_by_line(folder: Path) -> None:
     assert empty == ""
 
 
+@pytest.mark.soak
 def test_mistakes_are_one_line_and_2(folder: Path) -> None:
     for arguments, part in (
         (("train", "none.toml"), "none.toml"),
@@ -69,6 +70,7 @@ def test_mistakes_are_one_line_and_2(folder: Path) -> None:
         assert part in said.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"])
 def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path, work: str) -> None:
     file = write_recipe(tmp_path, "shared", updates=40, check_every=20, dropout=0.1)

@@ -130,6 +130,7 @@ def log_probabilities(network: Transformer, source: list[int], target: list[int]
     return network.logits(decoded)[0].log_softmax(dim=-1)[torch.arange(len(target) + 1), [*target, 3]]
 
 
+@pytest.mark.one_case("as published")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str, tmp_path: Path) -> None:
@@ -163,6 +164,7 @@ def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: 
         assert log_probabilities(network, source, theirs).sum() > log_probabilities(network, source, mine).sum()
 
 
+@pytest.mark.one_case("as published")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is_smaller(

@@ -27,6 +27,8 @@ from tests.support.translations import LAST_WEIGHTS, WIDTH, drawn, examples
 from translation.training.checkpoints import save_weights
 from translation.training.distributed import join_process_group
 from translation.training.loop import TrainingContext, train_network
+
+pytestmark = pytest.mark.soak
 folder = Path(sys.argv[1])
 RECIPES = {RECIPES}
 process_group, device = join_process_group("cpu")

@@ -207,6 +207,7 @@ def test_a_new_network_forgets_little_and_shares_one_embedding() -> None:
     assert network.embed_source is network.embed_target
 
 
+@pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SCORES)
 def test_it_learns_to_reverse_eight_sentences(kind: str) -> None:

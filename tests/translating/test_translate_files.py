@@ -154,6 +154,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(translate: Command
     assert (home / "out").read_bytes() == (home / "whole").read_bytes()
 
 
+@pytest.mark.soak
 def test_a_killed_process_loses_what_was_not_written_alone(translate: Command, home: Path) -> None:
     (home / "text").write_text("".join(f"{line}\n" for line in SOURCES * 60))
     command = ["file", "text", "--to", "out", "--beams", "5"]

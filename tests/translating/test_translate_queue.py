@@ -93,6 +93,7 @@ def take_and_wait(url: str, ids: "multiprocessing.Queue[list[int]]") -> None:
     work_off(open_engine(url), None, GREEDY, CPU)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("home")
 def test_what_a_killed_worker_held_is_translated_after_its_lease(engine: Engine, store_url: str) -> None:
     ids = queued(engine, SOURCES[:9])

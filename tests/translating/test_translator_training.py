@@ -212,7 +212,7 @@ with open(sys.argv[2], "a") as told:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     told, whole = tmp_path / "told.txt", list[Check]()
     undisturbed, _ = trained(tmp_path / "whole", KILLED_CONFIG, on_check=whole.append)

@@ -1,0 +1,75 @@
+"""Which tests `make quick`, `make test` and `make soak` run: each test is of exactly one of the last two.
+
+`make test` runs every law once, in minutes; `make soak` runs the rest: what repeats, kills, fuzzes, drives a browser,
+builds a wheel or takes more than a few seconds (marked `soak`), further cases of a law that one case states (marked
+`one_case`), and PostgreSQL where it does what SQLite does.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.quick import is_quick
+
+ENGINES = ("sqlite", "postgresql")
+STORES = "stores"  # the room whose laws are about SQL, locks, roles and limits, which differ between the engines
+
+# A file is one worker's (`--dist loadfile`): those that take longest begin first, so that none ends after all others.
+LONG = (
+    "test_command",
+    "test_ranking_of_a_night",
+    "test_night",
+    "test_audit",
+    "test_questions",
+    "test_yahoo_nights",
+    "test_serve",
+    "test_secrets",
+    "test_chaos",
+    "test_faults",
+    "test_own_code_nights",
+    "test_backtest_workers",
+    "test_backtest",
+)
+
+
+def begins(item: pytest.Item) -> int:
+    """Return the place of a test's file in the order in which files begin."""
+    return LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
+
+
+def choose_kinds(items: Sequence[pytest.Item]) -> None:
+    """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs."""
+    cases: set[tuple[str, str]] = set()
+    for item in items:
+        if _is_a_further_case(item, cases) or _is_on_the_other_engine(item):
+            item.add_marker("soak")
+        if is_quick(item):
+            item.add_marker("quick")
+
+
+def _is_a_further_case(item: pytest.Item, seen: set[tuple[str, str]]) -> bool:
+    """Whether a test is another case of a law than the one that `make test` runs.
+
+    The mark `one_case` names that one; without a name it is the first.
+    """
+    mark = item.get_closest_marker("one_case")
+    if mark is None:
+        return False
+    law = (str(item.path), getattr(item, "originalname", item.name))
+    named = mark.args[0] in item.name if mark.args else True
+    if not named or law in seen:
+        return True
+    seen.add(law)
+    return False
+
+
+def _is_on_the_other_engine(item: pytest.Item) -> bool:
+    """Whether a test runs on PostgreSQL and states nothing of PostgreSQL.
+
+    What does is in the room of stores, or marked `on_postgresql`.
+    """
+    given = getattr(item, "callspec", None)
+    params = {} if given is None else given.params
+    engine = params.get("store_url") or params.get("site")
+    is_its_own = item.path.parent.name == STORES or item.get_closest_marker("on_postgresql")
+    return engine == "postgresql" and not is_its_own
