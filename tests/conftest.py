@@ -10,6 +10,7 @@ os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", os.environ["PREFECT_API_
 
 import logging
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -23,10 +24,12 @@ from db.engine import open_engine, require_current, upgrade
 from tests.support.backtest_market import run_request  # noqa: F401 - a fixture that every test can ask for
 from tests.support.commands import command, served  # noqa: F401 - as above
 from tests.support.kinds import ENGINES, begins, choose_kinds
+from tests.support.leftovers import begin_run, left_behind
 from tests.support.nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
 from tests.support.postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
-from tests.support.prefect_server import IS_WORKER, prefect_server, remove_tables
+from tests.support.prefect_server import end_shared_server, shared_server
 from tests.support.quick import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls them
+from tests.support.run_folder import IS_WORKER, remove_run_folder
 
 # No test asserts a time. The same examples each time, so that a change's tests fail by that change; `make soak` draws
 # others.
@@ -43,10 +46,21 @@ def working_folder_counts() -> Iterator[None]:
     os.environ.pop("PYTHONSAFEPATH", None)
 
 
-def pytest_sessionfinish() -> None:
-    if not IS_WORKER:  # it ends after all of them
-        remove_tables()
+def pytest_sessionstart() -> None:
+    if not IS_WORKER:
+        begin_run()
+
+
+@pytest.hookimpl(trylast=True)  # the first process ends after all others
+def pytest_sessionfinish(session: pytest.Session) -> None:
     logging.raiseExceptions = False  # a temporary server's farewell finds pytest's streams closed
+    if IS_WORKER:
+        return
+    end_shared_server()
+    if found := left_behind():
+        print(f"\nLeft behind by this test run: {'; '.join(found)}", file=sys.stderr)  # noqa: T201
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    remove_run_folder()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
@@ -72,10 +86,9 @@ def postgresql_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def prefect_api() -> Iterator[str]:
-    """The address of a Prefect server of this test process: a command would take ten seconds to start its own."""
-    with prefect_server() as address:
-        yield address
+def prefect_api() -> str:
+    """The address of the Prefect server of this test run: a command would take ten seconds to start its own."""
+    return shared_server()
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,8 @@ from dtml.training.fit import fit_members
 from dtml.training.recipe import Member, TrainingConfig
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 DAY = date(2024, 7, 1)
 NAMED = re.compile(r"`((?:dtml|db|flows|tests|benchmarks)/[\w/.]+|[A-Z]+\.md|\w+\.(?:toml|txt))`")
 

@@ -19,8 +19,8 @@ from tests.house_measures import (
     strangers,
     ways_to_the_equations,
 )
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
 OPENS = re.compile(r"^(reading|transaction)\(|\.(connect|begin)\(")

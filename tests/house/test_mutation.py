@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.mutants import mutants
 from benchmarks.mutation import EQUIVALENT, TRIALS
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 LISTED = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
 TOY = '''"""A toy."""
 

@@ -14,10 +14,10 @@ from dtml.own.code import OwnCode, load
 from dtml.own.process import Asked
 from dtml.sources import simulated
 from tests.support.nights import SIMULATED
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "dtml" / "own" / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 FILES = {block.split("\n")[0][2:]: block for block in BLOCKS if block.startswith("# ")}

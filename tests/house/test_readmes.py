@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from db import tables
 from db.views import data_dictionary, views
 from dtml.markets import market_names
 from tests.support.commands import whole_command
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",

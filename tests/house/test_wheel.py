@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.places import ROOT
+
 pytestmark = pytest.mark.soak
 
-ROOT = Path(__file__).parents[2]
 ROOMS = ("flows", "dtml", "translation", "db")
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel('dist'), build_meta.build_sdist('dist'))"
 

@@ -16,7 +16,7 @@ LAWS = Path(__file__).with_name("stand_in_laws.py")
 @pytest.mark.soak
 def test_whatever_runs_on_an_accelerator_runs_on_a_stand_in_and_every_planted_mistake_is_caught() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-rs", "-p", "no:cacheprovider", str(LAWS)]
-    ended = subprocess.run(command, cwd=LAWS.parents[1], capture_output=True, text=True, timeout=550, check=False)
+    ended = subprocess.run(command, cwd=LAWS.parents[2], capture_output=True, text=True, timeout=550, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     if "has no back end in Python for a private device" in ended.stdout:
         pytest.skip(ended.stdout)

@@ -1,7 +1,5 @@
 """Features and windows: equal to the reference, and blind to everything after `as_of`."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +8,8 @@ import torch
 from dtml.errors import DtmlError
 from dtml.features import FEATURES, HISTORY, MAX_GAP, Panel, features, returns
 from dtml.windows import WindowConfig, Windows, build_windows
+from tests.support.places import SHARED
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not (SHARED / "reference").is_dir(), reason="shared data is not beside this clone")
 
 STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")

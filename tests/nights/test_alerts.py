@@ -18,7 +18,7 @@ from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
-from tests.support.nights import AS_OF, BARS, FrameSource, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 from tests.support.webhook import TOKEN, Webhook, webhook
 
 pytestmark = pytest.mark.slow
@@ -163,7 +163,7 @@ def test_without_a_webhook_alerts_wait_in_the_store(engine: Engine) -> None:
 
 
 def test_a_late_market_is_told_by_the_watch_once_for_each_night(context: MarketContext, hook: Webhook) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     watch_markets(context.engine, MARKETS, NOON)
     assert hook.taken == []
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_a_late_market_is_told_by_the_watch_once_for_each_night(context: MarketC
 
 
 def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(context: MarketContext, hook: Webhook) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     refuse(context, next_session("XNYS", AS_OF))
     watch_markets(context.engine, MARKETS, LATE)
     assert [kind_of(said) for said in hook.taken] == ["refused"]

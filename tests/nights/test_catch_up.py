@@ -24,7 +24,7 @@ from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import LIMIT, catch_up, missed_nights, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
-from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, small_market, without
+from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, small_market, without
 
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
 
@@ -59,13 +59,13 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
 
 
 def test_no_more_than_the_last_30_sessions_are_caught_up(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     last = date(2024, 10, 1)
     assert missed_nights(context, last) == [day.date() for day in sessions_up_to("XNYS", last, LIMIT)]
 
 
 def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     asked = len(source_of(context).asked)
     done = catch_up(context, FOLLOWING[-1])
     assert [night.row["as_of"] for night in done.nights] == FOLLOWING
@@ -83,7 +83,7 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(context: 
 
 
 def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     run_night(context, FOLLOWING[0])
     catch_up(context, FOLLOWING[1])
     with reading(context.engine) as conn:
@@ -93,7 +93,7 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(context: Ma
 
 
 def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     lacking = FOLLOWING[1]
     poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], lacking)))
     done = catch_up(poor, FOLLOWING[-1])
@@ -104,7 +104,7 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(contex
 
 
 def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     limited = LimitedSource(BARS, answers=0)
     done = catch_up(replace(context, source=limited), FOLLOWING[2])
     assert list(done.refused) == FOLLOWING[:3]
@@ -115,7 +115,7 @@ def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(contex
 
 
 def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     broken = BARS.copy()
     broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(FOLLOWING[0])), "close"] = -1.0
     catch_up(replace(context, source=FrameSource(broken)), FOLLOWING[2])
@@ -184,7 +184,7 @@ def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
 
 
 def test_catching_up_beside_another_process_at_the_market_ends_at_once(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     with market_lock(context.engine, context.name), pytest.raises(StoreBusyError, match="another process"):
         catch_up(context, FOLLOWING[0])
     assert statuses(context) == {AS_OF: "complete"}

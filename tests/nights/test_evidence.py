@@ -21,7 +21,7 @@ from flows.nightly.night import Night, run_night
 from flows.nightly.predict import LOOKS, first_needed, look
 from flows.nightly.train import load_model
 from tests.support.backtest_market import backtest_of, context_of
-from tests.support.nights import AS_OF, BARS, FrameSource
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 4)]
 
@@ -108,8 +108,7 @@ def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_what_came_of_each_nights_directions_is_counted_at_every_level(context: MarketContext) -> None:
-    for day in DAYS:
-        run_night(context, day)
+    after_nights(context, *DAYS)
     kept, summed = counted(context)
     assert len(kept) == (len(DAYS) - 1) * len(LEVELS)
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
@@ -174,8 +173,7 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
 
 @pytest.mark.soak
 def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
-    for day in DAYS:
-        run_night(context, day)
+    after_nights(context, *DAYS)
     history = ask(
         context.engine, "select symbol, correct, realised_return from prediction_history where correct is not null"
     )

@@ -22,7 +22,7 @@ from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
-from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, without
+from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, without
 
 
 def counts(context: MarketContext) -> dict[str, int]:
@@ -123,7 +123,7 @@ def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(c
 
 
 def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     many = replace(context, source=FrameSource(without(BARS, ["L01", "L02", "F03A"], following)))
     with pytest.raises(NightRefusedError, match="3 of 9 constituents have no good bar"):
@@ -183,7 +183,7 @@ def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(c
 
 
 def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     restated = BARS.copy()
     restated.loc[restated["symbol"] == "L02", "adj_close"] *= 0.8
     following = next_session("XNYS", AS_OF)
@@ -200,7 +200,7 @@ def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(contex
 
 
 def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     earlier = run_night(context, date(2023, 6, 1))
     assert earlier.row["status"] == "complete"
     bars, _ = stored_bars(context, date(2022, 1, 3), AS_OF)
@@ -252,7 +252,7 @@ def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
 
 
 def test_predicting_from_the_store_gives_the_night_that_fetching_gives(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     fetch_bars(context, following)
     stored = replace(context, source=StoredSource(context.engine, context.market))

@@ -16,11 +16,10 @@ from db.rows import nights as stored_nights
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
 from flows.nightly.context import MarketContext
-from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
 from tests.support.commands import Command
-from tests.support.nights import AS_OF
+from tests.support.nights import AS_OF, after_nights
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
 
@@ -28,8 +27,7 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
 @pytest.fixture
 def nights(context: MarketContext) -> MarketContext:
     """A market with two nights, the first one scored."""
-    for day in DAYS:
-        run_night(context, day)
+    after_nights(context, *DAYS)
     return context
 
 

@@ -27,7 +27,7 @@ from flows.replay.archive import Archive, Replay, replay_of, restated_since
 from flows.replay.prediction import Receipt, reproduce, run_of
 from flows.settings import data_folder
 from tests.support.commands import Command
-from tests.support.nights import AS_OF, BARS, FrameSource, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 FOLLOWING = next_session("XNYS", AS_OF)
 LATER = datetime(2124, 1, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def restated_bars() -> pd.DataFrame:
 
 
 def test_a_night_replays_equal_after_its_whole_history_was_restated(context: MarketContext, archive: Archive) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     assert len(fetch_result.restated) >= 9
     assert_equal(replayed(archive))
@@ -103,7 +103,7 @@ class AYearAhead(datetime):
 def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
     context: MarketContext, archive: Archive
 ) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     others = [symbol for symbol in context.market.symbols if symbol not in ("L01", "F01A")]
     later = replace(context, market=context.market.with_symbols(others))
     run_night(later, FOLLOWING)
@@ -148,7 +148,7 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_zone_and_threads_of_another_machine_change_nothing(context: MarketContext, engine: Engine) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     run_night(context, FOLLOWING)
     url = engine.url.render_as_string(hide_password=False)
     elsewhere = {"DTML_DATABASE_URL": url, "TZ": "Pacific/Kiritimati", "OMP_NUM_THREADS": "2"}
@@ -162,7 +162,7 @@ def test_a_zone_and_threads_of_another_machine_change_nothing(context: MarketCon
 
 
 def test_a_changed_price_is_found_and_named_as_inputs(context: MarketContext, engine: Engine, archive: Archive) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     change(engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat())
     found = replayed(archive)
     assert found.inputs_equal is False
@@ -170,7 +170,7 @@ def test_a_changed_price_is_found_and_named_as_inputs(context: MarketContext, en
 
 
 def test_a_changed_prediction_is_found_and_named(context: MarketContext, engine: Engine, archive: Archive) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     named = "instrument_id = (select id from instrument where symbol = 'L02')"
     change(engine, f"update prediction set probability = probability + 1e-15 where {named}")
     found = replayed(archive)
@@ -181,7 +181,7 @@ def test_a_changed_prediction_is_found_and_named(context: MarketContext, engine:
 
 
 def test_a_prediction_taken_away_is_found(context: MarketContext, engine: Engine, archive: Archive) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     change(engine, "delete from attention_weight")
     change(engine, "delete from prediction where instrument_id = (select max(instrument_id) from prediction)")
     assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
@@ -205,7 +205,7 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
 
 @pytest.mark.parametrize("column", ["calibrated", "lowest", "highest", "rising_share"])
 def test_a_figure_that_is_gone_is_found(context: MarketContext, engine: Engine, archive: Archive, column: str) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     named = "instrument_id = (select id from instrument where symbol = 'L02')"
     change(engine, f"update prediction set {column} = null where {named}")
     assert replayed(archive).differing["symbol"].tolist() == ["L02"]
@@ -233,7 +233,7 @@ def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated
 
 
 def test_nothing_is_written_by_a_replay(context: MarketContext, engine: Engine, dtml: Command) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     files = {path: path.stat().st_mtime_ns for path in data_folder().rglob("*") if path.suffix == ".safetensors"}
     with reading(engine) as conn:
         before = table_counts(conn)

@@ -19,14 +19,13 @@ from flows.backtest.results import run_backtest
 from flows.market_files import read_market
 from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import run_night
 from flows.nightly.train import train_model, why_due
 from flows.replay.archive import FIGURES, Archive, replay_of
 from flows.replay.prediction import TOLERANCE, Receipt, Retraining, market_of, reproduce, retrain, run_of
 from flows.settings import data_folder
 from tests.support.backtest_market import backtest_of
 from tests.support.commands import Command
-from tests.support.nights import AS_OF, BARS, FrameSource, receipt_of
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, receipt_of
 
 FOLLOWING = next_session("XNYS", AS_OF)
 
@@ -49,7 +48,7 @@ def restate(context: MarketContext) -> None:
 def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
     context: MarketContext, archive: Archive
 ) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     receipt = receipt_of(context, "F01A")
     restate(context)
     run = run_of(archive.engine, receipt)
@@ -65,7 +64,7 @@ def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
 def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
     context: MarketContext, engine: Engine, archive: Archive
 ) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     run = run_of(archive.engine, receipt_of(context, "F01A"))
     with transaction(engine) as conn:
         conn.execute(text("update price set adj_close = adj_close * 1.02 where session = '2024-03-20'"))
@@ -105,7 +104,7 @@ CHANGED = "the index is OTHER, was SIMX; NEW joined; L01 left; F01B has other da
 def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_today(
     context: MarketContext, archive: Archive, dtml: Command, kept: bool
 ) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     receipt = receipt_of(context, "F01A")
     run = run_of(archive.engine, receipt)
     archive.market = changed_market(context.market)
@@ -146,7 +145,7 @@ def test_another_index_makes_a_training_due(context: MarketContext) -> None:
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     context: MarketContext, engine: Engine, dtml: Command
 ) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     receipt = str(receipt_of(context, "L01"))
     code, said, _ = dtml("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 0
@@ -161,7 +160,7 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
 
 
 def test_a_run_of_the_published_experiment_is_refused_with_its_reason(context: MarketContext, engine: Engine) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     receipt = receipt_of(context, "L01")
     with transaction(engine) as conn:
         conn.execute(text("update run set kind = 'benchmark'"))
@@ -170,7 +169,7 @@ def test_a_run_of_the_published_experiment_is_refused_with_its_reason(context: M
 
 
 def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive: Archive) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     known = receipt_of(context, "L01")
     run = run_of(archive.engine, known)
     for wrong in ("L01", "a/b/c", f"{known}/x"):

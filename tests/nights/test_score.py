@@ -20,7 +20,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.score import DayCounts, day_counts, score_market
-from tests.support.nights import AS_OF, BARS, FrameSource, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
@@ -33,8 +33,7 @@ def running(context: MarketContext, predictor: str = "dtml") -> dict[date, int]:
 
 
 def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: MarketContext) -> None:
-    for day in DAYS:
-        run_night(context, day)
+    after_nights(context, *DAYS)
     with reading(context.engine) as conn:
         counted = {each.predictor: each for each in day_counts(conn, context, DAYS[-1]) if each.protocol == "all"}
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
@@ -50,8 +49,7 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: 
 
 
 def test_the_models_directions_are_counted_as_its_history_shows_them(context: MarketContext) -> None:
-    for day in DAYS:
-        run_night(context, day)
+    after_nights(context, *DAYS)
     with reading(context.engine) as conn:
         counted = [each for each in day_counts(conn, context, DAYS[-1]) if each.predictor == "dtml"]
         history = predictions.prediction_history(conn, market=context.name, last=DAYS[-1]).dropna(

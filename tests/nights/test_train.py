@@ -18,7 +18,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import fit_model, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
-from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
+from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource, after_nights
 
 
 def counts(context: MarketContext) -> dict[str, int]:
@@ -127,7 +127,7 @@ def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketConte
 
 
 def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketContext) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     (file,) = (data_folder() / "models").glob("*.safetensors")
     whole = file.read_bytes()
     file.unlink()

@@ -27,7 +27,6 @@ from flows.dashboard.market import (
     way_counts,
 )
 from flows.nightly.context import MarketContext
-from flows.nightly.night import run_night
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     BACKTEST_RUN,
@@ -40,7 +39,7 @@ from tests.support.dashboard_store import (
     SECOND_RUN,
     served_site,  # noqa: F401 - the fixture `site`
 )
-from tests.support.nights import AS_OF
+from tests.support.nights import AS_OF, after_nights
 
 pytestmark = pytest.mark.slow
 
@@ -247,7 +246,7 @@ def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytes
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_market_s_first_night_has_directions_and_no_scores(context: MarketContext, reader: Engine) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     with served(dashboard(reader), reader) as site:
         page = Page(site.get(f"/market/{context.name}?level=0.8").body)
         assert site.get("/").status == site.get(f"/market/{context.name}/stock/L01").status == 200

@@ -12,9 +12,9 @@ from dtml.errors import UsageError
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources import OUTCOME_COLUMNS, open_source
 from dtml.sources.files import FileSource
+from tests.support.places import SHARED
 from tests.support.price_files import FIRST, LAST, MARKET, Writer, long, write_csv, write_parquet
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 FORMATS = pytest.mark.parametrize(
     ("ending", "write"), [(".parquet", write_parquet), (".csv", write_csv), (".csv.gz", write_csv)]
 )

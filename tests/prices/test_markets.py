@@ -13,8 +13,8 @@ import pytest
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Market, is_symbol, load_market, load_market_file, market_names
 from dtml.markets.definition import CALENDARS
+from tests.support.places import SHARED
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 beside_shared_data = pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
 EVERY_MARKET = pytest.mark.parametrize("name", market_names())
 

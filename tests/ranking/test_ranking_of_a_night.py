@@ -26,7 +26,7 @@ from flows.nightly.night import run_night
 from flows.nightly.score import score_market
 from flows.replay.archive import Archive, replay_of
 from flows.settings import data_folder
-from tests.support.nights import AS_OF, BARS, FrameSource
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 
 TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
@@ -49,7 +49,7 @@ def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
 
 
 def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     made = said(long)
     assert set(made["predictor"]) == PREDICTORS
     for name, own in made.groupby("predictor"):
@@ -65,7 +65,7 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(lo
 
 
 def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
     with reading(long.engine) as conn:
         for view in ("latest_prediction", "prediction_history"):
@@ -81,7 +81,7 @@ def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: 
 
 
 def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     run_night(long, TARGET)
     with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
         page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
@@ -95,14 +95,14 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
 
 
 def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     other = said(long).assign(score=0.0)
     with pytest.raises(StoreError, match="stored with another score"), transaction(long.engine) as conn:
         rankings.save_order(conn, long.name, other, known_at=other["known_at"][0], made_at=other["made_at"][0])
 
 
 def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     later = BARS["session"] > pd.Timestamp(AS_OF)
     prices = ["open", "high", "low", "close", "adj_close", "volume"]
     scrambled = BARS.assign(**{name: BARS[name].where(~later, BARS[name] * 1.1) for name in prices})
@@ -118,7 +118,7 @@ def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) ->
 
 
 def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(long: MarketContext, archive: Archive) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     night = archive.night(AS_OF)
     assert replay_of(archive, night).reasons == []
     with transaction(long.engine) as conn:
@@ -152,7 +152,7 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(lo
 
 @pytest.mark.soak
 def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     run_night(long, TARGET)
     run_night(long, date(2024, 8, 1))
     own = scored(long).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
@@ -162,7 +162,7 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: Mar
 
 @pytest.mark.soak
 def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     run_night(long, TARGET)
     with transaction(long.engine) as conn:  # as a store in which outcomes were there before the order
         conn.execute(text("delete from rank_score"))
@@ -172,7 +172,7 @@ def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: Market
 
 @pytest.mark.soak
 def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
-    run_night(long, AS_OF)
+    after_nights(long, AS_OF)
     run_night(long, TARGET)
     before = scored(long).set_index(["leg", "predictor"])["rank_ic"]
     symbol = said(long)["symbol"].iloc[0]

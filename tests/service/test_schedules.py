@@ -21,7 +21,7 @@ from flows.service import flows as scheduled
 from flows.service.flows import MINUTE
 from flows.service.runner import Service
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
-from tests.support.nights import AS_OF, BARS, FrameSource, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 pytestmark = pytest.mark.slow
 
@@ -243,7 +243,7 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
 def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
     context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
     monkeypatch.setattr(scheduled, "open_stored_context", lambda _request: context)
     run_request = RunRequest(context.name)

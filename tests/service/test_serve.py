@@ -13,6 +13,7 @@ from dtml.prices.sessions import last_closed_session
 from flows.service.prefect_server import LOGIN
 from flows.service.schedules import DELAY, TRANSLATING, WATCHING, Schedule, schedules_of
 from tests.support.commands import Command
+from tests.support.places import ROOT
 from tests.support.service import (
     BIN,
     PATIENCE_S,
@@ -27,8 +28,6 @@ from tests.support.service import (
 )
 
 pytestmark = pytest.mark.soak
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.soak

@@ -27,7 +27,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.status import MarketStatus, due_night, market_status, named_markets
 from tests.support.commands import Command
-from tests.support.nights import AS_OF, BARS, FrameSource, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 MARKET = replace(load_market("simulated"), retrain=63)
 EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)  # of AS_OF, a quarter of an hour after its night is due
@@ -111,7 +111,7 @@ def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(
 
 
 def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: Engine) -> None:
-    run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
     found = stands(reader, NEXT_MIDNIGHT)
     assert found.age == 1

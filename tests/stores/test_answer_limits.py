@@ -15,6 +15,7 @@ from db.engine import open_reader
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
 from flows.commands.query import SHOWN, query, write_parquet
+from tests.support.places import ROOT
 from tests.support.stores import fill
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
@@ -55,7 +56,7 @@ def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -
     done = subprocess.run(
         [sys.executable, "-c", CHILD, form, str(memory), sql],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

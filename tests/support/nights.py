@@ -1,22 +1,29 @@
 """A small market with every night at hand, for tests of the stages of a night."""
 
+import shutil
+import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from datetime import date
+from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from sqlalchemy import Engine, text
 
-from db.engine import reading
+from db.engine import open_engine, reading, upgrade
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
 from flows.replay.archive import Archive
 from flows.replay.prediction import Receipt
+from flows.settings import data_folder, reports_folder
+from tests.support.run_folder import made_once
 
 AS_OF = date(2024, 7, 1)
 SMALL = {
@@ -75,6 +82,40 @@ def context(engine: Engine) -> MarketContext:
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
     experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
     return MarketContext(market, FrameSource(BARS), engine, experiment, "cpu", None)
+
+
+def after_nights(context: MarketContext, *days: date) -> None:
+    """Run these nights as the first of a market's store, or copy the store and folders of a process that ran them.
+
+    They are copied on SQLite alone, and only while the market's source gives the bars of this module.
+    """
+    untouched = isinstance(context.source, FrameSource) and context.source.bars is BARS and not context.source.asked
+    if context.engine.dialect.name != "sqlite" or not untouched:
+        for day in days:
+            run_night(context, day)
+        return
+    told = repr((context.market, context.experiment, days))
+    kept = made_once(f"nights-{sha256(told.encode()).hexdigest()[:16]}", lambda folder: _run_in(folder, context, days))
+    with closing(sqlite3.connect(kept / "store.sqlite")) as made, closing(_connected(context.engine)) as own:
+        made.backup(own)
+    shutil.copytree(kept / "data", data_folder(), dirs_exist_ok=True)
+    shutil.copytree(kept / "reports", reports_folder(), dirs_exist_ok=True)
+
+
+def _run_in(folder: Path, context: MarketContext, days: tuple[date, ...]) -> None:
+    """Run nights of a market in a store and folders of their own."""
+    engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
+    upgrade(engine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DTML_DATA", str(folder / "data"))
+        patch.setenv("DTML_REPORTS", str(folder / "reports"))
+        for day in days:
+            run_night(replace(context, engine=engine, source=FrameSource(BARS)), day)
+    engine.dispose()
+
+
+def _connected(engine: Engine) -> sqlite3.Connection:
+    return sqlite3.connect(str(engine.url.database))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-"""A Prefect server of one test alone, for commands that would each start their own, and the tables of a first start."""
+"""A Prefect server for commands that would each start their own: one a test run, or one of a test alone."""
 
-import atexit
 import os
 import secrets
 import shutil
@@ -16,35 +15,25 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
-
 from flows.service.prefect_server import LOGIN, SERVER_LOGIN
 from flows.settings import PREFECT_DEFAULTS
+from tests.support.run_folder import RUN_FOLDER, made_once
 
 PATIENCE_S = 600.0
-IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
-TABLES = Path(tempfile.gettempdir()) / f"prefect-{os.getppid() if IS_WORKER else os.getpid()}"  # shared by all workers
+SHARED = "prefect-server"
 
 
 def give_tables(home: Path) -> None:
     """Give a folder of Prefect's the tables that a first start makes, which costs half of it; at most once a run."""
-    with FileLock(f"{TABLES}.lock"):
-        if not TABLES.exists():
-            making = tempfile.mkdtemp(prefix="prefect-tables-")
-            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-            subprocess.run(command, env=_environment(making), check=True, capture_output=True, timeout=PATIENCE_S)
-            Path(making).rename(TABLES)
-            if not IS_WORKER:
-                atexit.register(remove_tables)
+    tables = made_once("prefect-tables", _make_tables)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(sqlite3.connect(TABLES / "prefect.db")) as made, closing(sqlite3.connect(home / "prefect.db")) as own:
+    with closing(sqlite3.connect(tables / "prefect.db")) as made, closing(sqlite3.connect(home / "prefect.db")) as own:
         made.backup(own)
 
 
-def remove_tables() -> None:
-    """Remove what `give_tables` shared, when no worker needs it any more."""
-    shutil.rmtree(TABLES, ignore_errors=True)
-    Path(f"{TABLES}.lock").unlink(missing_ok=True)
+def _make_tables(folder: Path) -> None:
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+    subprocess.run(command, env=_environment(str(folder)), check=True, capture_output=True, timeout=PATIENCE_S)
 
 
 def _environment(home: str) -> dict[str, str]:
@@ -52,27 +41,63 @@ def _environment(home: str) -> dict[str, str]:
     return plain | PREFECT_DEFAULTS | {"PREFECT_HOME": home}
 
 
+def shared_server() -> str:
+    """Return the address of the Prefect server of this test run, which the first process that asks starts.
+
+    `end_shared_server` ends it.
+    """
+    return (made_once(SHARED, _share) / "address").read_text()
+
+
+def _share(folder: Path) -> None:
+    address, server = _start(folder / "home")
+    (folder / "pid").write_text(str(server.pid))
+    (folder / "address").write_text(address)
+
+
+def end_shared_server() -> None:
+    """End the server that `shared_server` started, if it did."""
+    file = RUN_FOLDER / SHARED / "pid"
+    if not file.exists():
+        return
+    pid = int(file.read_text())
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):  # a child of another process of this run, which has ended
+        os.waitpid(pid, 0)
+
+
 @contextmanager
 def prefect_server() -> Iterator[str]:
-    """The address of its API, on this machine; its login is in this process's environment, drawn if there was none."""
-    login = os.environ.setdefault(LOGIN, f"tests:{secrets.token_urlsafe(32)}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """The address of the API of a server of its own; its login is in this process's environment."""
     home = tempfile.mkdtemp(prefix="prefect-")
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    give_tables(Path(home))
-    environment = _environment(home) | {SERVER_LOGIN: login}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, env=environment, start_new_session=True, **quiet)  # type: ignore[call-overload]
+    address, server = _start(Path(home))
     try:
-        _wait_for(f"http://127.0.0.1:{port}/api/health")
-        yield f"http://127.0.0.1:{port}/api"
+        yield address
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _start(home: Path) -> tuple[str, "subprocess.Popen[bytes]"]:
+    """Start a server on a free port of this machine, with a login that is drawn if the environment has none."""
+    login = os.environ.setdefault(LOGIN, f"tests:{secrets.token_urlsafe(32)}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    give_tables(home)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+        env=_environment(str(home)) | {SERVER_LOGIN: login},
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for(f"http://127.0.0.1:{port}/api/health")
+    return f"http://127.0.0.1:{port}/api", server
 
 
 def _wait_for(address: str) -> None:

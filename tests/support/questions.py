@@ -28,13 +28,14 @@ from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
 from flows.nightly.context import MarketContext
 from flows.nightly.score import dated_directions, score_market
+from tests.support.places import ROOT
 
 REMARK = """
 
 On that market every follower copies a part of its leader's last return, and for this page a formula predicts in place
 of a network: `python -m tests.support.questions` writes it anew."""
 RANKER = "simulated-2024-04-04-0a1b2c3d"
-PAGE = Path(__file__).parents[2] / "db" / "QUESTIONS.md"
+PAGE = ROOT / "db" / "QUESTIONS.md"
 MARKET = "simulated"
 LAST = date(2024, 6, 28)
 NIGHTS, BEFORE, SERVED = 60, 60, 30  # nights, sessions stored before them, nights that a model serves

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from dtml.markets import Checks
 from dtml.prices.bars import Checked, Returns, bars_frame, check
 from dtml.prices.sessions import sessions_between
+from tests.support.places import SHARED
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 needs_real_sets = pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.places import ROOT
+
 XA = ["bano", "lume", "sarto", "tiko", "meral", "poska", "veno", "gulda", "nirra", "fanto", "ruvel", "kesto"]
 XB = ["dorsk", "velt", "prin", "gram", "hust", "lind", "tarm", "skir", "blef", "morg", "snit", "jarl"]
 
@@ -68,7 +70,7 @@ def started(*arguments: str, limit: int | None = None) -> "subprocess.Popen[str]
     """A process of `dtml translate` in the current folder; no file of its own may grow beyond `limit` bytes."""
     small = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); " if limit else ""
     code = f"{small}from flows.cli import main; main()"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-c", code, "translate", *arguments],
         env=environment,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.places import ROOT
 from tests.support.recipe import SOURCES, write_recipe
 
 pytestmark = pytest.mark.slow
-
-MAIN = Path(__file__).parents[2]
 
 
 def alone(folder: Path, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
@@ -25,7 +24,7 @@ def alone(folder: Path, *arguments: str, given: str = "") -> "subprocess.Complet
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(MAIN)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         input=given,
         check=False,
         capture_output=True,
@@ -80,7 +79,7 @@ def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path, work
         said = subprocess.run(
             [sys.executable, "-m", "translation", "train", file.name, "--to", processes, "--processes", processes],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(MAIN), "OMP_NUM_THREADS": processes},  # a thread for each process
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": processes},  # a thread for each process
             check=False,
             capture_output=True,
             text=True,

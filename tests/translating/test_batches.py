@@ -1,18 +1,18 @@
 """Laws of batches: every example once, little padding, and padding that a network does not see."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.support.places import SHARED
 from translation.data.batches import batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, Sentences, clean
 from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import UsageError
 
-TRAIN = Path(__file__).parents[2].parent / "shared" / "data" / "translation" / "multi30k"
+TRAIN = SHARED / "translation" / "multi30k"
 VOCABULARY, COUNT, TOKENS = 40, 203, 120
 
 

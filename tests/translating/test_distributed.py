@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.places import ROOT
 from tests.support.translations import LAST_WEIGHTS, trained
 from translation.errors import UsageError
 from translation.training.checkpoints import read_tensors
@@ -57,7 +58,7 @@ def free_port() -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> None:
-    root, script = Path(__file__).parents[2], tmp_path / "member.py"
+    root, script = ROOT, tmp_path / "member.py"
     script.write_text(MEMBER)
     place = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     command = [

@@ -1,17 +1,17 @@
 """Laws of direction: a text in the target language is noticed, one in the source language is left in peace."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.places import SHARED
 from translation.data.corpus import Corpus, Pair, Rules, clean
 from translation.data.language_id import MIN_PIECES, LanguageIdentifier, piece_counts
 from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import TranslationError
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "translation"
+DATA = SHARED / "translation"
 WORDS = ("Hund Katze Mann Frau läuft schläft große kleine der die eine auf unter Tisch Haus",
          "dog cat man woman runs sleeps big small the that a on under table house")  # fmt: skip
 

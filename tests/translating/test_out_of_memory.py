@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.places import ROOT
 from translation.out_of_memory import fitting_tokens, is_out_of_memory, out_of_memory
 
 
@@ -70,7 +71,7 @@ print("trained", progress.step)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux's RLIMIT_AS")
 def test_what_a_limited_process_is_told_fits_it(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+    root = ROOT
     env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     ended = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)

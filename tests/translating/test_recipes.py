@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.places import ROOT
 from translation.errors import UsageError
 from translation.models import SIZES, size_for
 from translation.recipes import TRAININGS, UNLIMITED, Recipe, read_recipe
@@ -139,7 +140,7 @@ def test_a_first_recipe_needs_five_lines(tmp_path: Path) -> None:
     assert replace(recipe, kind="rnn").training_for("tiny").optimiser == "adam"
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "benchmarks" / "recipes").glob("*.toml")), ids=str)
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "recipes").glob("*.toml")), ids=str)
 def test_the_recipe_of_every_printed_figure_can_be_read(file: Path) -> None:
     assert read_recipe(file).name == file.stem
 

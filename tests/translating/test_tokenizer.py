@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.places import ROOT
 from translation.data import tokenizer as tokenizer_module
 from translation.data.tokenizer import BEGIN, BYTES, END, LONGEST_PART, PAD, SPECIAL, UNKNOWN, Tokenizer
 from translation.errors import TranslationError, UsageError
@@ -98,7 +99,7 @@ def test_a_saved_vocabulary_gives_the_same_numbers(tokenizer: Tokenizer, tmp_pat
 def test_another_process_learns_the_same_vocabulary_and_says_nothing(tokenizer: Tokenizer) -> None:
     program = f"from translation.data.tokenizer import Tokenizer\nprint(Tokenizer.train({LINES!r}, 500).digest)"
     command = [sys.executable, "-c", program]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.strip() == tokenizer.digest
     assert run.stderr == ""
 

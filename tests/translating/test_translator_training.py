@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.places import ROOT
 from tests.support.translations import (
     CHECKS,
     CONFIG,
@@ -217,7 +218,7 @@ def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     told, whole = tmp_path / "told.txt", list[Check]()
     undisturbed, _ = trained(tmp_path / "whole", KILLED_CONFIG, on_check=whole.append)
     command = [sys.executable, "-c", KILLED, str(tmp_path / "broken"), str(told)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         try:
             process.stdout.readline()
