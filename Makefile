@@ -7,13 +7,16 @@ BIN := .venv/bin
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
 
+# Every law once: minutes.
 test: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not soak"
 
-# Kills and faults at every point: minutes that a change seldom needs, and a release does.
+# The rest: what repeats, kills, fuzzes, drives a browser or builds a wheel; examples drawn anew; the laws of arithmetic
+# with the instructions of other processors.
 soak: .venv/.ok
-	$(BIN)/python -m pytest -n auto -m soak
-	$(BIN)/python -m pytest -n auto --hypothesis-profile=random $$(grep -l hypothesis -r tests --include=test_*.py)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m soak
+	$(BIN)/python -m pytest -n auto --hypothesis-profile=random -m "not soak" $$(grep -lr "hypothesis" tests --include="test_*.py")
+	$(BIN)/python -m tests.processors
 
 # The laws that need no server and no process of their own, on SQLite alone: tests/support/quick.py chooses them.
 quick: .venv/.ok

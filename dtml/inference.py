@@ -46,11 +46,13 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)
     each = members[:, day, stock].double().numpy()
+    # torch warns of the deviation of no number; windows without a day have none.
+    spread = members.std(dim=0, correction=0) if members.numel() else members.new_empty(members.shape[1:])
     return pd.DataFrame({
         "as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()],
         "symbol": pd.Index(windows.symbols)[stock.numpy()],
         "probability": members.mean(dim=0)[day, stock].double().numpy(),
-        "probability_std": members.std(dim=0, correction=0)[day, stock].double().numpy(),
+        "probability_std": spread[day, stock].double().numpy(),
         "lowest": each.min(axis=0), "highest": each.max(axis=0), "rising_share": (each > 0.5).mean(axis=0),
     })  # fmt: skip
 

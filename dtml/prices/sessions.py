@@ -106,7 +106,7 @@ def usual_week(calendar: str, day: date) -> UsualWeek:
     year = slice(_position(exchange, day), _position(exchange, day + timedelta(days=365)))
     sessions = exchange.sessions[year]
     local = exchange.closes[year].tz_convert(exchange.timezone).tz_localize(None) - sessions
-    counts = sessions.weekday.value_counts(normalize=True)
+    counts = sessions.day_of_week.value_counts(normalize=True)
     # A session that makes up for a holiday, on a weekday that usually has none, is left to be caught up.
     usual = frozenset(int(weekday) for weekday in counts.index[counts > _RARE])
     return UsualWeek(local.value_counts().index[0].to_pytimedelta(), usual, exchange.timezone)

@@ -67,7 +67,7 @@ PRICES = ("open", "high", "low", "close", "adj_close")
 UNMOVED = "no known return is large enough for one: do the prices change"
 NOTHING_TO_LEARN = {
     "weekly prices": (
-        lambda bars: bars[bars["session"].dt.weekday == 0],
+        lambda bars: bars[bars["session"].dt.day_of_week == 0],
         "paper",
         "no return is known: are there bars",
     ),
