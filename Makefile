@@ -15,7 +15,7 @@ test: .venv/.ok
 # with the instructions of other processors.
 soak: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist worksteal -m soak
-	$(BIN)/python -m pytest -n auto --hypothesis-profile=random -m "not soak" $$(grep -lr "hypothesis" tests --include="test_*.py")
+	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=random
 	$(BIN)/python -m tests.processors
 
 # The laws that need no server and no process of their own, on SQLite alone: tests/support/quick.py chooses them.

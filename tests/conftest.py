@@ -31,6 +31,8 @@ from tests.support.prefect_server import end_shared_server, shared_server
 from tests.support.quick import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls them
 from tests.support.run_folder import IS_WORKER, remove_run_folder
 
+pytest_plugins = ("tests.support.db_commands", "tests.support.roles", "tests.support.translators")
+
 # No test asserts a time. The same examples each time, so that a change's tests fail by that change; `make soak` draws
 # others.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=60)

@@ -96,6 +96,7 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
     assert not result.row["list_is_snapshot"]
 
 
+@pytest.mark.soak
 def test_a_rerun_adds_no_row_and_trains_nothing(run_request: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_backtest(backtest_of(run_request))
     with reading(backtest_of(run_request).context.engine) as conn:
@@ -200,6 +201,7 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
     assert refused["2024-03-07"] == "5 of 8 constituents can be predicted"
 
 
+@pytest.mark.soak
 def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> None:
     warm = replace(run_request, overrides={"warm_start": True})
     cold, started = run_backtest(backtest_of(run_request)), run_backtest(backtest_of(warm))
@@ -243,6 +245,7 @@ def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(run_requ
     assert sorted(bars["session"].unique()) == list(sessions_between("XNYS", FIRST, later))
 
 
+@pytest.mark.soak
 def test_what_a_backtest_does_not_read_does_not_make_it_another(run_request: RunRequest) -> None:
     first = run_backtest(backtest_of(run_request))
     fetch_bars(context_of(run_request), date(2024, 7, 31))

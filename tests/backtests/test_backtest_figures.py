@@ -97,6 +97,7 @@ def assert_rows(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(found[list(expected)], expected, rtol=1e-9, atol=1e-12, check_dtype=False)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("form", ["long", "long-short", "weighted"])
 def test_a_portfolio_filled_at_the_next_open_is_what_its_predictions_bars_and_costs_make_it(
     run_request: RunRequest, form: str
@@ -142,6 +143,7 @@ def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predi
     assert list(portfolios.index[~followed]) == ["equal weight", "index"]
 
 
+@pytest.mark.soak
 def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(run_request: RunRequest) -> None:
     first, second = unusual(run_request), backtest_of(run_request, retrain_every=20)
     tried, trials = [], list[float]()
@@ -204,6 +206,7 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(run_request: Ru
     assert said in unescape(result.page.read_text())
 
 
+@pytest.mark.soak
 def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
     run_request: RunRequest, engine: Engine
 ) -> None:

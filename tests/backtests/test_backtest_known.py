@@ -52,6 +52,7 @@ def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
     return found[["as_of", "symbol", "probability"]].sort_values(["as_of", "symbol"], ignore_index=True)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_known_then(
     run_request: RunRequest, engine: Engine

@@ -69,6 +69,7 @@ def interrupt(member: Member, epoch: Epoch) -> None:
         raise KeyboardInterrupt
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
     experiment: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(experiment: 
     }  # fmt: skip
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     experiment: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +147,7 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
         assert table_counts(conn) == counts
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(
     experiment: PublishedExperiment, tmp_path: Path
@@ -166,6 +169,7 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(
         )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     stored: MarketContext, monkeypatch: pytest.MonkeyPatch
@@ -196,6 +200,7 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
         run_benchmark(PublishedExperiment(whole, earlier, seeds=(0,)))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(whole: MarketContext) -> None:
     fetch_bars(whole, date(2024, 6, 14))
@@ -210,6 +215,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]  # more of the test span is another test
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_names_no_time(
     experiment: PublishedExperiment,
@@ -228,6 +234,7 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
         assert said in second.page.read_text(encoding="utf-8")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(experiment: PublishedExperiment) -> None:
     run_benchmark(experiment)

@@ -125,6 +125,7 @@ def test_the_order_followed_is_the_mean_rank_of_the_last_nights() -> None:
     assert np.argmax(made[0], axis=1).tolist() == [0, 1, 1]
 
 
+@pytest.mark.soak
 def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     first = SESSIONS[200]
     found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), first)

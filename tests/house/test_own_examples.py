@@ -39,6 +39,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
     ["mine.py", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fifty.py", "pairs.py", "windows.py"))],
@@ -73,6 +74,7 @@ def test_what_the_page_does_in_a_notebook_runs(examples: Path, capsys: pytest.Ca
     assert "home" in held["store"]._repr_html_()
 
 
+@pytest.mark.soak
 def test_the_notebook_is_made_from_its_script_and_the_script_runs(examples: Path) -> None:
     script = (ROOT / "benchmarks" / "first_analysis.py").read_text(encoding="utf-8")
     kept = json.loads((ROOT / "benchmarks" / "first_analysis.ipynb").read_text(encoding="utf-8"))

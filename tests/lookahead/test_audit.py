@@ -108,6 +108,7 @@ def test_an_honest_pipeline_raises_no_alarm_at_other_seeds_and_dates(normalisati
     assert [finding.check for finding in findings].count("scrambled_future") == 2
 
 
+@pytest.mark.soak
 def test_an_honest_pipeline_raises_no_alarm_on_a_list_without_dates() -> None:
     assert SNAPSHOT.market.is_snapshot
     assert not alarms(audit(Pipeline(experiment()), SNAPSHOT, dates=1))
@@ -119,6 +120,7 @@ LEAKS_OF_THE_FUTURE = [
 ]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("leak", LEAKS_OF_THE_FUTURE)
 def test_a_prediction_that_changes_with_what_came_later_is_named(leak: type[Pipeline]) -> None:
     found = scrambled_future(leak(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0)

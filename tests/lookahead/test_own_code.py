@@ -38,6 +38,7 @@ def refused(text: str) -> dict[str, str]:
     return {each["what"]: each["detail"] for each in reversed(found) if not each["passed"]}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_much(leak: str) -> None:
     found = refused(LEAKS[leak])
@@ -82,6 +83,7 @@ MODELS = (
 )
 
 
+@pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(model: object) -> None:

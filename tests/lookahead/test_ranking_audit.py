@@ -52,6 +52,7 @@ def turning(history: History) -> History:
 MARKETS = {"simulated": made(), "other entries": made(1), "turning": turning(made(2))}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", MARKETS)
 def test_honest_rankers_raise_no_alarm(name: str) -> None:
     found = audit_ranking(Ordering(), MARKETS[name])
@@ -66,6 +67,7 @@ def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> No
     assert proof["caught"].equals(proof["planted"].rename("caught")), proof
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "leak", ["OutcomeAsFeature", "RankOverHistory", "ScaledOverHistory", "LaterLeg", "OutcomeKnown", "LaterRankers"]
 )

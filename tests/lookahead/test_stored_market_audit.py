@@ -61,6 +61,7 @@ def reading_on(honest: Read) -> Read:
     return leaky
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     context: MarketContext, history: History, normalisation: str, tmp_path: Path
@@ -183,6 +184,7 @@ def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
     assert "9 of 99 predictions change with what came later: " in found.detail
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -63,6 +63,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(world: str) -> None:

@@ -41,7 +41,7 @@ def assert_parity(one: Fit, other: Fit) -> None:
         torch.testing.assert_close(value, other.best[name], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> None:
     """Networks, seeds, beta, lambda, learning rate, batches, epochs and patience differ; dropout is on."""
     together = fit_members(TRAIN, VALIDATION, VARIED, device=CPU)

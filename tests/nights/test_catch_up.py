@@ -92,6 +92,7 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(context: Ma
     assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
 
 
+@pytest.mark.soak
 def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(context: MarketContext) -> None:
     after_nights(context, AS_OF)
     lacking = FOLLOWING[1]
@@ -125,6 +126,7 @@ def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> 
     assert statuses(context)[FOLLOWING[0]] == "complete_with_gaps"
 
 
+@pytest.mark.soak
 def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(context: MarketContext) -> None:
     """Its bars were fetched in the evening; the night was not run; a restatement came later."""
     evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, *FOLLOWING)]
@@ -183,6 +185,7 @@ def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
     assert f"the night of {FOLLOWING[0]} knows: it may have seen later revisions" in caplog.text
 
 
+@pytest.mark.soak
 def test_catching_up_beside_another_process_at_the_market_ends_at_once(context: MarketContext) -> None:
     after_nights(context, AS_OF)
     with market_lock(context.engine, context.name), pytest.raises(StoreBusyError, match="another process"):

@@ -107,6 +107,7 @@ def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
     return kept, ask(context.engine, sums)
 
 
+@pytest.mark.soak
 def test_what_came_of_each_nights_directions_is_counted_at_every_level(context: MarketContext) -> None:
     after_nights(context, *DAYS)
     kept, summed = counted(context)
@@ -126,6 +127,7 @@ def test_what_came_of_each_nights_directions_is_counted_at_every_level(context: 
         np.testing.assert_allclose((mine["n"] * mine["share_risen"]).sum(), (rows["realised_return"] > 0).sum())
 
 
+@pytest.mark.soak
 def test_a_restated_outcome_is_counted_anew(context: MarketContext) -> None:
     for day in DAYS[:2]:
         run_night(context, day)
@@ -155,6 +157,7 @@ def risen(context: MarketContext, target: pd.Timestamp) -> int:
     return int(bins.loc[bins["target"] == target, "rises"].sum())
 
 
+@pytest.mark.soak
 def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     done = run_backtest(backtest)

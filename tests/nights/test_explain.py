@@ -71,7 +71,7 @@ def of_market(correlation: float, sessions: int) -> tuple[Experiment, History]:
     return vary(own, {"hidden": 16, "heads": 2}), history.cut(stocks=50, sessions=sessions, seed=0)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     experiment, history = of_market(correlation=0.9, sessions=600)
     pipeline = Pipeline(shortened(vary(experiment, {"hidden": 32}), 8))

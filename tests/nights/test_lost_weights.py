@@ -51,6 +51,7 @@ def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: boo
     return whole
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", LOSSES)
 def test_a_night_whose_model_s_weights_are_lost_trains_them_again(context: MarketContext, how: str) -> None:
     fetch_bars(context, AS_OF)
@@ -74,6 +75,7 @@ def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(context: 
         run_night(never, AS_OF)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", LOSSES)
 def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
     context: MarketContext, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +99,7 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
     assert len(runs(context)) == 2
 
 
+@pytest.mark.soak
 def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
     context: MarketContext, engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

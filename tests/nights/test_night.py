@@ -51,6 +51,7 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
     assert "L01" in night.report.read_text()
 
 
+@pytest.mark.soak
 def test_the_nights_that_follow_score_the_ones_before_against_what_happened(context: MarketContext) -> None:
     days = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
     for day in days:

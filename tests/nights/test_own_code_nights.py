@@ -145,6 +145,7 @@ BAD = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.one_case("pass")
 @pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])
 def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(

@@ -130,6 +130,7 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
     assert_as(account(traded), backtest(traded), FEW)
 
 
+@pytest.mark.soak
 def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) -> None:
     refused = (7, 8, 20)
     for night in range(FEW):
@@ -146,6 +147,7 @@ def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
     assert account(traded).empty
 
 
+@pytest.mark.soak
 def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: MarketContext) -> None:
     for night in range(FEW):
         say(traded, night)

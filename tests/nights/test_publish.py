@@ -60,6 +60,7 @@ def require_page_of(context: MarketContext, level: float) -> None:
         assert said in words
 
 
+@pytest.mark.soak
 def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_same(
     nights: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
     assert not trained.is_close
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("run_request", ["shared", "per_stock"], indirect=True)
 def test_a_backtest_s_predictions_and_models_are_made_again(run_request: RunRequest, reader: Engine) -> None:
     backtest = backtest_of(run_request)

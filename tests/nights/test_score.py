@@ -32,6 +32,7 @@ def running(context: MarketContext, predictor: str = "dtml") -> dict[date, int]:
     return {row.target.date(): int(row.n) for row in mine.itertuples()}
 
 
+@pytest.mark.soak
 def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: MarketContext) -> None:
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
@@ -75,6 +76,7 @@ def test_the_papers_label_of_an_outcome_follows_its_thresholds(context: MarketCo
     assert known["label"].nunique() == 3
 
 
+@pytest.mark.soak
 def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(context: MarketContext) -> None:
     for day in DAYS[:3]:
         run_night(context, day)
@@ -99,6 +101,7 @@ def test_nights_run_out_of_order_end_with_the_same_running_scores(context: Marke
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
 
 
+@pytest.mark.soak
 def test_running_scores_after_a_night_that_is_run_later_count_it_too(context: MarketContext) -> None:
     for day in (DAYS[2], DAYS[3], DAYS[4], DAYS[0], DAYS[1], DAYS[2]):  # the last is complete and only scored
         run_night(context, day)
@@ -107,6 +110,7 @@ def test_running_scores_after_a_night_that_is_run_later_count_it_too(context: Ma
     assert [finding.check for finding in check_store(context.engine) if finding.found] == []
 
 
+@pytest.mark.soak
 def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketContext) -> None:
     run_night(context, DAYS[0])
     gap = replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1])))
@@ -173,6 +177,7 @@ def test_scoring_with_nothing_predicted_does_nothing(context: MarketContext) -> 
     assert (found.outcomes, found.nights, found.unresolved) == (0, [], 0)
 
 
+@pytest.mark.soak
 def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,8 +10,6 @@ from tests.support.recipe import SOURCES
 
 pytestmark = pytest.mark.soak
 
-pytest_plugins = ("tests.support.translators",)
-
 
 def test_the_page_of_alignments_has_nothing_wrong(home: Path, translate: Command, tmp_path: Path) -> None:
     texts = [SOURCES[0], " ".join(SOURCES[:12]), "<b>Grüße</b> 🙂 日本 " + "x" * 90, ""]

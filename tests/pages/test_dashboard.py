@@ -109,6 +109,7 @@ def test_what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit)
         assert not any(f"{name}" in statement for name in names), statement
 
 
+@pytest.mark.soak
 def test_names_of_all_kinds_are_escaped(visit: Visit) -> None:
     drawn = "svg g line path rect circle text title defs clippath script"
     laid_out = "html head meta style body header nav main div form h1 h2 h3 p ul li dl dt dd figure figcaption br"
@@ -127,6 +128,7 @@ def test_names_of_all_kinds_are_escaped(visit: Visit) -> None:
         assert any(" ".join(said.split()) in seen for seen in evil), said
 
 
+@pytest.mark.soak
 def test_a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -> None:
     for where, page in visit.pages.items():
         body = visit.answers[where].body

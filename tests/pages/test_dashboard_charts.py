@@ -101,6 +101,7 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site: Site, c
     page.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_a_stored_study_has_a_page(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if engine == "sqlite":

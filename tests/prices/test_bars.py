@@ -216,7 +216,7 @@ def test_a_ratio_of_one_is_no_split_and_nothing_paid_is_no_dividend() -> None:
 BROKEN = st.sampled_from([np.nan, 0.0, -3.0, 1e6, 30.0])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @given(
     cells=st.lists(st.tuples(st.integers(0, 103), st.sampled_from(BAR_COLUMNS[2:]), BROKEN), min_size=1, max_size=11),
     copies=st.lists(st.integers(0, 103), max_size=3),

@@ -38,6 +38,7 @@ def test_ftse30_days_are_the_sessions_of_the_exchange() -> None:
 # kospi200_2015
 
 
+@pytest.mark.soak
 def test_kospi_stale_days_are_rejected_for_the_stocks_that_were_stale() -> None:
     stale = Counter(day for _, day in rejected("kospi200_2015", "stale_day"))
     assert set(stale) == {"2017-09-04", "2017-09-26", "2020-03-09", "2020-03-12"}

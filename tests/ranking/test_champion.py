@@ -101,6 +101,7 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
         assert promote(conn, earning, before) is None
 
 
+@pytest.mark.soak
 def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> None:
     run_night(earning, AS_OF)
     with transaction(earning.engine) as conn:

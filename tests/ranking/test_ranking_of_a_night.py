@@ -80,6 +80,7 @@ def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: 
     assert found.isna().all(axis=None)
 
 
+@pytest.mark.soak
 def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     run_night(long, TARGET)
@@ -195,6 +196,7 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
     assert "rankers need 126 before the last 126: fetch a longer history" in caplog.text
 
 
+@pytest.mark.soak
 def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(long: MarketContext) -> None:
     first = order.rankers_for(fetched(long), AS_OF)
     assert first is not None
@@ -225,6 +227,7 @@ def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engi
         order.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
 
 
+@pytest.mark.soak
 def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
     long: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

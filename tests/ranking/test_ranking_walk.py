@@ -91,6 +91,7 @@ def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk)
     assert np.isnan(history.outcome[~history.there]).all()
 
 
+@pytest.mark.soak
 def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -> None:
     found = run_ranking(walk)
     gains = found.differences.set_index(["predictor", "other"])["gain"]
@@ -99,6 +100,7 @@ def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -
     assert gains["ridge", "boosting"] == pytest.approx(-gains["boosting", "ridge"])
 
 
+@pytest.mark.soak
 def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
     market = walk.context.market
     stays = [
@@ -143,7 +145,7 @@ def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk: Walk, monke
     assert not list((data_folder() / "rankings").glob("*/*.npy"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_network_is_asked_for_the_order_when_named(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
     made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
     asking = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
@@ -201,7 +203,7 @@ def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:
         run_ranking(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     run_request: RunRequest, walk: Walk, command: Command
 ) -> None:

@@ -61,6 +61,7 @@ def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
     return float(np.nanmean(rank_ics(np.where(np.isfinite(outcome), score, np.nan), outcome)))
 
 
+@pytest.mark.soak
 @pytest.mark.one_case("correlation")
 @pytest.mark.parametrize("loss", ["own", "squared", "correlation"])
 def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
@@ -82,6 +83,7 @@ def test_every_network_can_be_asked(network: NetworkName) -> None:
     assert RankersConfig.asking("next_close", config.name).networks[0].model.network == network
 
 
+@pytest.mark.soak
 def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
     history, drawn = reverting(), np.random.default_rng(11)
     outcome = np.array([drawn.permutation(day) for day in np.where(history.there, history.outcome, np.nan)])
@@ -97,6 +99,7 @@ def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
     assert all(not np.array_equal(value[0], value[1]) for name, value in again.weights.items() if "transform" in name)
 
 
+@pytest.mark.soak
 def test_days_do_not_see_each_other() -> None:
     history, width = reverting(), SMALL.window
     alone = scores_of(fitted(), history, slice(400, 401))

@@ -200,6 +200,7 @@ def test_a_store_of_an_older_schema_is_refused_with_what_to_do(
     assert "dtml db upgrade" in complaint
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(dtml: Command, home: Path) -> None:
     market = ("--market-file", "small.toml")

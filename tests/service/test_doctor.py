@@ -73,6 +73,7 @@ def test_without_a_network_nights_from_files_can_run(examine: Examine) -> None:
     assert "nights from files and of the simulated market need no network" in found["yahoo"]["said"]
 
 
+@pytest.mark.soak
 def test_a_database_that_is_not_there_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -83,6 +84,7 @@ def test_a_database_that_is_not_there_is_named(examine: Examine, monkeypatch: py
     assert "secret" not in json.dumps(found)
 
 
+@pytest.mark.soak
 def test_a_prefect_server_that_does_not_answer_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -92,6 +94,7 @@ def test_a_prefect_server_that_does_not_answer_is_named(examine: Examine, monkey
     assert f"127.0.0.1:{port}" in found["prefect"]["said"]
 
 
+@pytest.mark.soak
 def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
     examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
     assert "set DTML_REPORTS to another" in found["reports folder"]["said"]
 
 
+@pytest.mark.soak
 def test_a_package_outside_its_tested_range_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     known = flows.doctor.version
     monkeypatch.setattr(flows.doctor, "version", lambda name: "99.0" if name == "torch" else known(name))

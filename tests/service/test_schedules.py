@@ -215,6 +215,7 @@ def test_a_night_whose_bars_do_not_exist_is_not_tried_again(
     assert "no good bar of the index" in str(state.message)
 
 
+@pytest.mark.soak
 def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_that_reason(
     context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_
     assert "another process is at work on simulated" in str(state.message)
 
 
+@pytest.mark.soak
 def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
     context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counte
     assert str(found.problem).startswith("simulated: night of 2024-07-02 refused: no good bar of the index")
 
 
+@pytest.mark.soak
 def test_a_night_that_nobody_is_at_was_interrupted(engine: Engine, reader: Engine, tmp_path: Path) -> None:
     begin(engine)
     with market_lock(engine, "simulated"):

@@ -18,8 +18,6 @@ from tests.support.prediction_rows import run
 from tests.support.revisions import become_next
 from tests.support.stores import FIRST, WEIGHTS, contents, fill, keep_weights, rows, url_of
 
-pytest_plugins = ("tests.support.db_commands",)
-
 
 @pytest.fixture
 def kept(filled: Engine, tmp_path: Path, dtml: Command) -> Path:
@@ -62,6 +60,7 @@ def test_a_backup_is_restored_on_either_engine(kept: Path, filled: Engine, store
     assert (code, "not empty" in complaint) == (2, True)
 
 
+@pytest.mark.soak
 def test_a_backup_of_an_older_schema_is_upgraded_on_its_way(
     kept: Path, filled: Engine, store_url: str, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +109,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
     kept: Path, dtml: Command, tmp_path: Path, damage: str

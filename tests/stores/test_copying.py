@@ -158,6 +158,7 @@ def test_a_snapshot_is_one_sound_file(engine: Engine, tmp_path: Path) -> None:
         assert conn.execute("pragma journal_mode").fetchall() == [("delete",)]  # reading it makes no file beside it
 
 
+@pytest.mark.soak
 def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     over = threading.Event()

@@ -24,8 +24,6 @@ from tests.support.stores import FIRST, add_predictions, contents, fill, keep_we
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ("tests.support.db_commands",)
-
 DTML = Path(sys.executable).with_name("dtml")
 
 
@@ -165,7 +163,7 @@ def test_a_reader_gets_its_password_from_the_environment_and_it_is_never_shown(
     superuser = make_url(store_url).set(username="postgres").render_as_string(hide_password=False)
     code, said, complaint = dtml(superuser, "grant-reader", NAME)
     assert (code, complaint) == (0, "")
-    assert f"role {NAME} made and allowed to read the views" in said
+    assert f"role {NAME} made and allowed to read views and findings" in said
     assert "s3cret" not in said
     reader = make_url(store_url).set(username=NAME).render_as_string(hide_password=False)
     with reading(open_engine(reader)) as conn:

@@ -240,6 +240,7 @@ def test_two_writers_lose_nothing(engine: Engine) -> None:
     assert count(engine) == WRITERS * ROUNDS
 
 
+@pytest.mark.soak
 def test_a_writer_that_waits_too_long_is_told_why(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("db.engine.LOCK_WAIT_S", 1)
     first, second = open_engine(store_url), open_engine(store_url)

@@ -95,6 +95,7 @@ def test_a_store_that_kept_no_fetches_is_not_held_to_them(engine: Engine) -> Non
     assert {finding.state for finding in findings(engine).values()} == {"ok"}
 
 
+@pytest.mark.soak
 def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine: Engine) -> None:
     fill(engine)
     change(engine, "update night set status = 'running'")

@@ -117,6 +117,7 @@ def test_what_did_not_change_is_not_written_again(store: Engine, tmp_path: Path)
     assert {file: file.stat().st_ino for file in before} == before
 
 
+@pytest.mark.soak
 def test_an_outcome_of_an_earlier_year_that_comes_late_is_exported_and_nothing_else(
     store: Engine, tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ def test_an_outcome_of_an_earlier_year_that_comes_late_is_exported_and_nothing_e
     assert 0.25 in {row["realised_return"] for row in kept}
 
 
+@pytest.mark.soak
 def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_path: Path) -> None:
     out, later = tmp_path / "out", MOMENT + timedelta(days=9)
     brought_up_to_date(store, out)
@@ -175,6 +177,7 @@ def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_
     assert brought_up_to_date(store, out).written < len(list(out.rglob("*.parquet")))
 
 
+@pytest.mark.soak
 def test_a_file_of_what_the_store_has_no_more_is_removed(store: Engine, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(store, out, VIEWS, ALL, NO_PROGRESS)
@@ -304,6 +307,7 @@ def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
     assert "the night is stored, but toy was not exported" in caplog.text
 
 
+@pytest.mark.soak
 def test_a_night_ends_with_its_files(context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTML_EXPORT", str(tmp_path / "out"))
     for expected in (1, 0):  # a rerun finds them as they were

@@ -79,6 +79,7 @@ def test_there_are_twenty_questions_and_no_two_are_one() -> None:
         assert len({getattr(question, told) for question in questions()}) == 20
 
 
+@pytest.mark.one_case
 @pytest.mark.slow
 @every_question
 def test_a_question_has_an_answer_with_something_in_every_column(question: Question, on_sqlite: Engine) -> None:
@@ -88,6 +89,7 @@ def test_a_question_has_an_answer_with_something_in_every_column(question: Quest
     assert [name for name in answer if answer[name].isna().all()] == []
 
 
+@pytest.mark.one_case
 @every_question
 def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
     question: Question, on_sqlite: Engine, on_postgresql: Engine, by_other_plans: Engine

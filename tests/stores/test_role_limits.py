@@ -13,8 +13,6 @@ from tests.support.stores import contents
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ("tests.support.roles",)
-
 WRITES = [
     "insert into alert values ('x', '2024-01-01', 'late', '', now(), null)",
     "insert into alert_log values ('x', '2024-01-01', 'late', '', now(), null)",
@@ -81,6 +79,7 @@ WRITES = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store", ["public"], indirect=True)
 def test_a_reader_that_lifts_the_ban_on_writing_still_writes_nothing(
     store: tuple[Engine, str], analyst: Engine

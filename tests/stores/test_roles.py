@@ -19,8 +19,6 @@ from tests.support.roles import NAME, SECOND, as_role, run
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ("tests.support.roles",)
-
 SECRET = "a 'quoted' s3cret"
 
 

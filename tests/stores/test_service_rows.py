@@ -206,6 +206,7 @@ def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(e
     assert (len(kept), set(kept["asked"])) == (4, {2})
 
 
+@pytest.mark.soak
 def test_a_market_is_held_in_a_folder_of_any_name_for_readers_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a%20b/store.sqlite"
     writer = open_engine(url)

@@ -235,7 +235,7 @@ def hold(url: str, said: "Queue[list[int]]") -> None:
     signal.pause()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine: Engine, store_url: str) -> None:
     ids = queued(engine, count=5)
     spawn = multiprocessing.get_context("spawn")

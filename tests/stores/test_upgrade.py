@@ -42,6 +42,7 @@ def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
     prepare(old)
 
 
+@pytest.mark.soak
 def test_an_upgrade_keeps_every_row_and_changes_what_it_says(old: Engine) -> None:
     tables, views = tables_and_views(old)
     rows, shown = contents(old), seen(old)

@@ -120,6 +120,7 @@ def test_one_stock_takes_no_longer_beside_many_stocks(
     assert steps(more_stocks, sql) < 1.5 * steps(few, sql)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(
     ("view", "indexes"),

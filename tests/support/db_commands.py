@@ -1,4 +1,4 @@
-"""Fixtures: `dtml db` run in a test's own process, and what it is run on. A test file names it in pytest_plugins."""
+"""Fixtures: `dtml db` run in a test's own process, and what it is run on."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -12,7 +12,24 @@ import pytest
 from tests.support.quick import is_quick
 
 ENGINES = ("sqlite", "postgresql")
-STORES = "stores"  # the room whose laws are about SQL, locks, roles and limits, which differ between the engines
+# Files of laws about SQL, locks, roles and limits, which differ between the engines.
+OF_ENGINES = (
+    "test_answer_limits",
+    "test_engine",
+    "test_night_rows",
+    "test_prediction_rows",
+    "test_price_rows",
+    "test_role_limits",
+    "test_roles",
+    "test_schema",
+    "test_service_rows",
+    "test_sql_limits",
+    "test_translation_queue",
+    "test_upgrade",
+    "test_view_plans",
+    "test_views",
+    "test_writes",
+)
 
 # A file is one worker's (`--dist loadfile`): those that take longest begin first, so that none ends after all others.
 LONG = (
@@ -66,10 +83,17 @@ def _is_a_further_case(item: pytest.Item, seen: set[tuple[str, str]]) -> bool:
 def _is_on_the_other_engine(item: pytest.Item) -> bool:
     """Whether a test runs on PostgreSQL and states nothing of PostgreSQL.
 
-    What does is in the room of stores, or marked `on_postgresql`.
+    What does is in a file of OF_ENGINES, or marked `on_postgresql`.
     """
     given = getattr(item, "callspec", None)
     params = {} if given is None else given.params
     engine = params.get("store_url") or params.get("site")
-    is_its_own = item.path.parent.name == STORES or item.get_closest_marker("on_postgresql")
-    return engine == "postgresql" and not is_its_own
+    if engine != "postgresql" or item.path.stem in OF_ENGINES or item.get_closest_marker("on_postgresql"):
+        return False
+    return not is_postgresql_alone(item)
+
+
+def is_postgresql_alone(item: pytest.Item) -> bool:
+    """Whether a test asks for PostgreSQL by name and never runs on SQLite."""
+    marks = item.iter_markers("parametrize")
+    return any(mark.args[0] == "store_url" and list(mark.args[1]) == ["postgresql"] for mark in marks)

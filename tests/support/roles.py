@@ -1,4 +1,4 @@
-"""A store of PostgreSQL in a database of its own, and a reader of it. A test file names it in pytest_plugins."""
+"""A store of PostgreSQL in a database of its own, and a reader of it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Fixtures: a home with a tiny trained model, to run `dtml translate` in. A test file names it in pytest_plugins."""
+"""Fixtures: a home with a tiny trained model, to run `dtml translate` in."""
 
 import shutil
 from functools import partial

@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.soak
 def test_it_trains_scores_and_translates_line_by_line(folder: Path) -> None:
     said = alone(folder, "translate", "models/tiny", given=f"{SOURCES[0]}\n\n{SOURCES[1]}\n")
     assert said.returncode == 0, said.stderr

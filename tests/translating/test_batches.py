@@ -69,7 +69,7 @@ def test_a_batch_of_nothing_is_refused(examples: Examples) -> None:
         batch_indices(examples, 0, None)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not TRAIN.is_dir(), reason="shared data is not beside this clone")
 def test_nearly_all_target_positions_of_real_captions_are_real() -> None:
     corpus = Corpus(TRAIN / "train.en.txt.gz", TRAIN / "train.de.txt.gz", name="multi30k")

@@ -130,8 +130,8 @@ def log_probabilities(network: Transformer, source: list[int], target: list[int]
     return network.logits(decoded)[0].log_softmax(dim=-1)[torch.arange(len(target) + 1), [*target, 3]]
 
 
+@pytest.mark.soak
 @pytest.mark.one_case("as published")
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
@@ -145,6 +145,7 @@ def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str
         torch.testing.assert_close(torch.tensor(theirs.log_probs), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beams", [1, 5])
 def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from translation.training.checkpoints import save_weights
 from translation.training.distributed import join_process_group
 from translation.training.loop import TrainingContext, train_network
 
-pytestmark = pytest.mark.soak
 folder = Path(sys.argv[1])
 RECIPES = {RECIPES}
 process_group, device = join_process_group("cpu")
@@ -55,7 +54,7 @@ def free_port() -> int:
         pytest.skip(f"no port on the loopback device: {error}")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> None:
     root, script = ROOT, tmp_path / "member.py"

@@ -60,7 +60,7 @@ def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, seeds=2)
     words: list[object] = []

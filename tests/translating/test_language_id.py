@@ -96,7 +96,7 @@ def test_damaged_counts_are_one_line(card: dict[str, object]) -> None:
         LanguageIdentifier.from_json(card)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not DATA.is_dir(), reason="shared data is not beside this clone")
 @pytest.mark.parametrize("joint", [True, False], ids=["one vocabulary", "two vocabularies"])
 @pytest.mark.parametrize(

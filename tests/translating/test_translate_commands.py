@@ -22,7 +22,6 @@ from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, start
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ("tests.support.translators",)
 LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (

@@ -17,7 +17,6 @@ from tests.support.recipe import PAIRS, SOURCES, ended, is_one_line, started
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ("tests.support.translators",)
 TARGETS = [target for _, target in PAIRS[440:]]
 translated = translate_files.translate
 

@@ -33,7 +33,6 @@ from translation.decoding.beam_search import Search
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ("tests.support.translators",)
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('tiny', 'bano lume')"
 SPAWN = multiprocessing.get_context("spawn")
@@ -174,6 +173,7 @@ def test_texts_of_a_model_that_is_not_there_wait_and_others_go_on(engine: Engine
     assert work_off(engine, ["tiny"], GREEDY, CPU) == {"done": 0, "failed": 0, "waiting": 0}
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("home", "served")
 def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_the_command(
     engine: Engine, store_url: str, translate: Command, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +250,7 @@ def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: 
     assert "translations" not in {schedule.work for schedule, _ in without}
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("home", "served")
 def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing() -> None:
     engine = open_store()

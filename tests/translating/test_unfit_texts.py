@@ -19,7 +19,6 @@ from tests.support.commands import Command
 from tests.support.recipe import SOURCES
 from translation.decoding.beam_search import Search
 
-pytest_plugins = ("tests.support.translators",)
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 INSERT = "insert into translation_text (model, text) values ('tiny', {})"
 # Bytes that SQLite holds as text, or as bytes in a column of text, and PostgreSQL refuses.
