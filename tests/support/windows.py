@@ -1,5 +1,7 @@
 """Random windows of five stocks, and a small model to train on them."""
 
+from dataclasses import replace
+
 import pandas as pd
 import torch
 
@@ -29,6 +31,12 @@ def random_windows(days: int = DAYS, seed: int = 0) -> Windows:
         target=sessions[1:],
         symbols=tuple("ABCDE"),
     )
+
+
+def in_double(windows: Windows) -> Windows:
+    """The same windows in float64, for a training of which every digit is compared."""
+    parts = {name: getattr(windows, name).double() for name in ("stocks", "index", "movement")}
+    return replace(windows, **parts)
 
 
 TRAIN, VALIDATION = random_windows(), random_windows(13, seed=1)

@@ -1,0 +1,108 @@
+"""How far two numbers may lie apart on any processor: each bound has a name, and its docstring says why it holds.
+
+Processors differ in the order in which they add and in the instructions they have for it, so the same product of
+matrices ends in other last digits. What follows is the rule of these tests:
+
+- A law of equality compares bits that one process made: `torch.equal`, `==`. It needs no bound.
+- A law of arithmetic is tested in float64, over one pass or a training: `float64_by_default` makes tensors so.
+- Where float32 is what is tested, one pass is compared, never a training of several steps: Adam divides a gradient
+  by its size, so it makes a whole step of one that is nothing but the noise of rounding.
+- What a seed draws is the same on every processor, up to its last digits: a statistic of it that lies within its bound
+  lies there everywhere.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+FLOAT64_RELATIVE = 1e-9
+FLOAT64_ABSOLUTE = 1e-12
+FLOAT32_RELATIVE = 1e-4
+FLOAT32_ABSOLUTE = 1e-5
+
+
+@pytest.fixture
+def float64_by_default() -> Iterator[None]:
+    """Let every tensor and weight of a test be float64, also those of a training.
+
+    The code that is tested is the same; its numbers are 29 bits longer. A gradient that is 0 but for rounding is 1e-17
+    then, a billionth of the 1e-8 that Adam adds to its size: it moves no weight. In float32 it is as large as that
+    1e-8, and the step it makes is any.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def in_float64(expected: Any, *, nan_ok: bool = False) -> Any:
+    """The same formula of float64, computed in another order: equal to 1e-9, or to 1e-12 where it is 0.
+
+    A sum of n terms is off by at most n eps sum|terms|, eps = 1.1e-16. Ten thousand terms lose 1e-12 of their size,
+    which leaves a factor of a thousand for terms that cancel each other. 1e-12 is that of numbers around 1.
+    """
+    return pytest.approx(expected, rel=FLOAT64_RELATIVE, abs=FLOAT64_ABSOLUTE, nan_ok=nan_ok)
+
+
+def in_float32(expected: Any, *, nan_ok: bool = False) -> Any:
+    """The same formula over one pass in float32: equal to 1e-4, or to 1e-5 where it is 0.
+
+    eps is 6e-8; the passes of these tests sum at most a thousand terms of sizes around 1 one after another, which is
+    off by at most 6e-5, and by a thirtieth of that when the signs of the errors are mixed.
+    """
+    return pytest.approx(expected, rel=FLOAT32_RELATIVE, abs=FLOAT32_ABSOLUTE, nan_ok=nan_ok)
+
+
+def assert_close_in_float64(found: Tensor, expected: Tensor) -> None:
+    """Assert that tensors of float64 are equal as by `in_float64`; layers after each other multiply what one loses.
+
+    Refuses float32, whose digits end before the bound.
+    """
+    assert found.dtype == expected.dtype == torch.float64, f"{found.dtype} and {expected.dtype} are not both float64"
+    torch.testing.assert_close(found, expected, rtol=FLOAT64_RELATIVE, atol=FLOAT64_RELATIVE)
+
+
+def assert_close_in_float32(found: Tensor, expected: Tensor) -> None:
+    """Assert that tensors are equal as by `in_float32`: of one pass, never of a training."""
+    torch.testing.assert_close(found, expected, rtol=FLOAT32_RELATIVE, atol=FLOAT32_ABSOLUTE)
+
+
+def assert_arrays_close_in_float64(found: Any, expected: Any) -> None:
+    """Assert that arrays or columns are equal as by `in_float64`; what is missing is missing in both."""
+    np.testing.assert_allclose(found, expected, rtol=FLOAT64_RELATIVE, atol=FLOAT64_ABSOLUTE)
+
+
+def assert_arrays_close_in_float32(found: Any, expected: Any) -> None:
+    """Assert that arrays or columns that went through float32 once are equal as by `in_float32`."""
+    np.testing.assert_allclose(found, expected, rtol=FLOAT32_RELATIVE, atol=FLOAT32_ABSOLUTE)
+
+
+def printed(expected: Any, decimals: int) -> Any:
+    """A figure that others printed with so many decimals: ours may be anything that rounds to it.
+
+    The last digits of float64 decide only where the figure lies within 1e-9 of the edge of what rounds to it.
+    """
+    return pytest.approx(expected, rel=0, abs=0.5 * 10.0**-decimals + FLOAT64_RELATIVE)
+
+
+def drawn(expected: Any, within: float) -> Any:
+    """A statistic of what a seed draws lies so close to what is expected of it; `within` is at least 2 standard errors.
+
+    The draws are integers made from the seed, the same on every processor; floats made of them agree to rounding. So
+    the statistic is one number to 1e-6 of its spread, and a test that passes by more than that passes everywhere.
+    """
+    return pytest.approx(expected, rel=0, abs=within)
+
+
+def drawn_relative(expected: Any, share: float) -> Any:
+    """As `drawn`, within a share of what is expected."""
+    return pytest.approx(expected, rel=share, abs=0)
+
+
+def solved(expected: Any, tolerance: float) -> Any:
+    """The answer of an iterative solver that stops within `tolerance`, which is the solver's own, of the answer."""
+    return pytest.approx(expected, rel=tolerance, abs=tolerance)
