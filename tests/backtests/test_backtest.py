@@ -24,6 +24,7 @@ from flows.nightly.context import RunRequest, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
+from tests.support.bounds import assert_arrays_close_in_float32
 from tests.support.commands import Command
 from tests.support.nights import BARS, FrameSource
 
@@ -220,7 +221,7 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
         run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
         seen = attention.attention(conn, run_id, date(2024, 3, 6))
         assert attention.attention(conn, run_id, date(2024, 3, 7)).empty
-    np.testing.assert_allclose(seen.groupby("symbol")["weight"].sum(), 1, atol=1e-5)
+    assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is no session"):
         run_backtest(backtest, attention_on=[date(2024, 3, 9)])

@@ -26,6 +26,7 @@ from flows.commands.studies import run_published
 from flows.nightly.context import MarketContext, RunRequest, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
+from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import AS_OF, BARS, SIMULATED, SMALL
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
@@ -114,15 +115,15 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(experiment: 
     mine = history[history["run_id"] == run["id"]]
     assert len(mine) == scores.loc[("all", "dtml"), "n"]
     correct = (mine["probability"] > 0.5) == (mine["realised_return"] > 0)
-    assert correct.mean() == pytest.approx(scores.loc[("all", "dtml"), "acc"])
+    assert correct.mean() == in_float64(scores.loc[("all", "dtml"), "acc"])
     assert mine["target"].min().date() >= PAPER.test[0]
     prices = BARS.set_index(["symbol", "session"])["adj_close"]
     before, after = (prices[pd.MultiIndex.from_frame(mine[["symbol", day]])].to_numpy() for day in ("as_of", "target"))
-    np.testing.assert_allclose(mine["realised_return"], after / before - 1, rtol=0, atol=1e-15)
+    assert_arrays_close_in_float64(mine["realised_return"], after / before - 1)
     assert found.scores.loc[found.scores["is_rule"], ["seeds", "acc_mean"]].isna().all(axis=None)
     seeds = found.seeds
     dtml = seeds[seeds["predictor"] == "dtml"]
-    assert dtml["acc"].mean() == pytest.approx(scores.loc[("paper", "dtml"), "acc_mean"])
+    assert dtml["acc"].mean() == in_float64(scores.loc[("paper", "dtml"), "acc_mean"])
     assert seeds.groupby("predictor").size().to_dict() == {
         "adv_alstm": 2, "dtml": 2, "gradient_boosting": 2, "logistic_regression": 1, "stocknet": 2,
     }  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow, index_track, positions
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import FREE, Costs
+from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 
 SESSIONS, STOCKS = 43, 13
 CALENDAR = pd.bdate_range("2021-01-01", periods=SESSIONS)
@@ -55,8 +56,8 @@ def test_long_short_holds_half_in_the_highest_and_minus_half_in_the_lowest() -> 
 
 def test_weights_go_with_probability_less_one_half() -> None:
     chance = np.array([[0.8, 0.4, NAN, 0.5, 0.4]])
-    assert positions(chance, Strategy("weighted", max_weight=1.0))[0] == pytest.approx([0.6, -0.2, 0, 0, -0.2])
-    assert positions(chance, Strategy("weighted", max_weight=0.3))[0] == pytest.approx([0.3, -0.2, 0, 0, -0.2])
+    assert positions(chance, Strategy("weighted", max_weight=1.0))[0] == in_float64([0.6, -0.2, 0, 0, -0.2])
+    assert positions(chance, Strategy("weighted", max_weight=0.3))[0] == in_float64([0.3, -0.2, 0, 0, -0.2])
     assert positions(np.full((1, 3), 0.5), Strategy("weighted")).tolist() == [[0, 0, 0]]
 
 
@@ -69,10 +70,10 @@ def test_of_equals_the_first_symbol_ranks_higher() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_gross_exposure_is_one_and_no_weight_passes_its_limit(form: str, probability: np.ndarray) -> None:
     free = positions(probability, Strategy(form, top=3, max_weight=1.0))
-    assert np.abs(free).sum(axis=1) == pytest.approx(np.ones(SESSIONS))
+    assert np.abs(free).sum(axis=1) == in_float64(np.ones(SESSIONS))
     held = positions(probability, Strategy(form, top=3, max_weight=0.11))
     assert np.abs(held).max() <= 0.11
-    assert held == pytest.approx(np.clip(free, -0.11, 0.11))
+    assert held == in_float64(np.clip(free, -0.11, 0.11))
     assert (held[np.isnan(probability)] == 0).all()
 
 
@@ -108,18 +109,18 @@ def test_three_stocks_and_three_days_by_hand() -> None:
     earned = ["gross", "turnover", "cost", "borrow", "net"]
     assert list(track.columns) == ["session", *earned, "long", "short", "settled", "unbooked"]
     assert list(track["session"]) == list(CALENDAR[1:4])
-    assert track["gross"].tolist() == pytest.approx([0.05, 0.01, -0.0125])
-    assert track["turnover"].tolist() == pytest.approx([1, 15.8 / 21, 0.75 + 0.39 / 1.01])
-    assert track["cost"].tolist() == pytest.approx([0.0005, 0.0005 * 15.8 / 21, 0.0005 * (0.75 + 0.39 / 1.01)])
-    assert track["borrow"].tolist() == pytest.approx([0, 0, 0.00005])
-    assert track["net"].tolist() == pytest.approx([0.0495, 0.01 - 0.0079 / 21, -0.01255 - 0.000375 - 0.000195 / 1.01])
-    assert track["long"].tolist() == pytest.approx([1, 0.8, 0.25])
-    assert track["short"].tolist() == pytest.approx([0, 0, 0.5])
+    assert track["gross"].tolist() == in_float64([0.05, 0.01, -0.0125])
+    assert track["turnover"].tolist() == in_float64([1, 15.8 / 21, 0.75 + 0.39 / 1.01])
+    assert track["cost"].tolist() == in_float64([0.0005, 0.0005 * 15.8 / 21, 0.0005 * (0.75 + 0.39 / 1.01)])
+    assert track["borrow"].tolist() == in_float64([0, 0, 0.00005])
+    assert track["net"].tolist() == in_float64([0.0495, 0.01 - 0.0079 / 21, -0.01255 - 0.000375 - 0.000195 / 1.01])
+    assert track["long"].tolist() == in_float64([1, 0.8, 0.25])
+    assert track["short"].tolist() == in_float64([0, 0, 0.5])
 
 
 def test_a_dearer_trade_lowers_each_days_return_by_exactly_turnover_times_the_difference() -> None:
     cheap, dear = by_hand(Costs(3.0, 2.0, 50.0)), by_hand(Costs(10.0, 2.0, 50.0))
-    assert (cheap["net"] - dear["net"]).tolist() == pytest.approx([7e-4, 7e-4 * 15.8 / 21, 7e-4 * (0.75 + 0.39 / 1.01)])
+    assert (cheap["net"] - dear["net"]).tolist() == in_float64([7e-4, 7e-4 * 15.8 / 21, 7e-4 * (0.75 + 0.39 / 1.01)])
     wider = by_hand(Costs(3.0, 9.0, 50.0))
     pd.testing.assert_series_equal(wider["net"], dear["net"])
     assert (cheap["turnover"] == dear["turnover"]).all()
@@ -132,7 +133,7 @@ def test_a_coins_net_is_gross_less_costs(form: str, probability: np.ndarray, quo
     track = follow(weights, CALENDAR, quotes, strategy)
     free = follow(weights, CALENDAR, quotes, replace(strategy, costs=FREE))
     paid = track["turnover"] * (1 + 2) / 1e4 + track["short"] * 50 / 1e4 / 252
-    assert track["net"].to_numpy() == pytest.approx((track["gross"] - paid).to_numpy())
+    assert track["net"].to_numpy() == in_float64((track["gross"] - paid).to_numpy())
     pd.testing.assert_series_equal(free["net"], track["gross"], check_names=False)
     assert ((track["long"] + track["short"]) <= 1 + 1e-12).all()
 
@@ -160,9 +161,9 @@ def test_filled_at_the_close_an_oracle_earns_the_mean_of_the_labels(quotes: Quot
     strategy = Strategy("long", "close", top=3, max_weight=1.0, costs=FREE)
     track = follow(positions(0.5 + movement, strategy), CALENDAR[:-1], quotes, strategy)
     assert list(track["session"]) == list(CALENDAR[:-1])
-    assert track["net"].to_numpy() == pytest.approx(np.sort(movement, axis=1)[:, -3:].mean(axis=1))
+    assert track["net"].to_numpy() == in_float64(np.sort(movement, axis=1)[:, -3:].mean(axis=1))
     equal = equal_weight_track(movement, CALENDAR[:-1], quotes, "close")
-    assert equal["net"].to_numpy() == pytest.approx(movement.mean(axis=1))
+    assert equal["net"].to_numpy() == in_float64(movement.mean(axis=1))
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -170,8 +171,8 @@ def test_the_index_is_bought_once_and_held(fill: str, quotes: Quotes) -> None:
     index = replace(quotes, open=quotes.open[:, :1], close=quotes.close[:, :1], symbols=("I",))
     track = index_track(index, CALENDAR, fill)
     price = index.fills(fill)[int(fill == "next_open") :, 0]
-    assert (1 + track["net"]).cumprod().to_numpy() == pytest.approx(price[1:] / price[0])
-    assert track["turnover"].tolist() == pytest.approx([1] + [0] * (len(track) - 1))
+    assert (1 + track["net"]).cumprod().to_numpy() == in_float64(price[1:] / price[0])
+    assert track["turnover"].tolist() == in_float64([1] + [0] * (len(track) - 1))
     assert (track["net"] == track["gross"]).all()
     with pytest.raises(ValueError, match="got 13 symbols"):
         index_track(quotes, CALENDAR, fill)
@@ -212,7 +213,7 @@ def test_without_predictions_a_session_keeps_what_is_held(fill: str, quotes: Quo
     chance[[3, 4, 11]] = NAN
     track = follow(positions(chance, strategy), CALENDAR, quotes, strategy)
     assert (track.loc[[3, 4, 11], ["turnover", "cost"]] == 0).all(axis=None)
-    assert track.loc[[3, 4, 11], "long"].to_numpy() == pytest.approx([1, 1, 1])
+    assert track.loc[[3, 4, 11], "long"].to_numpy() == in_float64([1, 1, 1])
     assert len(track) == SESSIONS - (2 if fill == "next_open" else 1)
     some = np.delete(np.arange(SESSIONS), [3, 4, 11])
     pd.testing.assert_frame_equal(follow(positions(chance[some], strategy), CALENDAR[some], quotes, strategy), track)
@@ -225,15 +226,15 @@ def test_a_halted_stock_keeps_its_value_and_its_room_until_it_opens_again() -> N
     weights = np.array([[0.5, 0.0], [0.0, 1.0], [0.0, 1.0]])
     track = follow(weights, CALENDAR[:3], quotes_of(opened, closed), Strategy("long", costs=FREE))
     # Marked at 120 it is 0.6 of 1.1, which leaves room for 0.5 / 1.1 of B; the fall to 90 is felt where it opens.
-    assert track["gross"].tolist() == pytest.approx([0.1, -0.25 * 0.6 / 1.1, 0])
-    assert track["turnover"].tolist() == pytest.approx([0.5, 0.5 / 1.1, 0.45 / 0.95 + 1 - 0.5 / 0.95])
-    assert track["long"].tolist() == pytest.approx([0.5, 1, 1])
+    assert track["gross"].tolist() == in_float64([0.1, -0.25 * 0.6 / 1.1, 0])
+    assert track["turnover"].tolist() == in_float64([0.5, 0.5 / 1.1, 0.45 / 0.95 + 1 - 0.5 / 0.95])
+    assert track["long"].tolist() == in_float64([0.5, 1, 1])
 
 
 def test_what_cannot_be_bought_stays_in_cash() -> None:
     opened = [[100, 10], [NAN, 10], [100, 11], [100, 11]]
     track = follow(np.array([[0.5, 0.5]]), CALENDAR[:1], quotes_of(opened), Strategy("long", costs=FREE))
-    assert track[["gross", "turnover", "long"]].iloc[0].tolist() == pytest.approx([0.05, 0.5, 0.5])
+    assert track[["gross", "turnover", "long"]].iloc[0].tolist() == in_float64([0.05, 0.5, 0.5])
 
 
 @pytest.mark.parametrize("later", [0.0, NAN])
@@ -246,11 +247,11 @@ def test_a_delisted_stock_waits_and_is_then_settled_at_its_last_price(sign: int,
     weights[:3] = 0.1 * sign, 0
     track = follow(weights, CALENDAR, quotes_of(price), Strategy("long", costs=Costs(5.0, 0.0, 0.0)))
     track = track.set_index(np.arange(1, SESSIONS - 1))
-    assert track["gross"].to_numpy() == pytest.approx(np.where(track.index == 2, -0.02 * sign, 0))
+    assert track["gross"].to_numpy() == in_float64(np.where(track.index == 2, -0.02 * sign, 0))
     value, out = track["long" if sign > 0 else "short"], 3 + 20 + 1
-    assert value[: out - 1].tolist() == pytest.approx([0.1] * (out - 1))
+    assert value[: out - 1].tolist() == in_float64([0.1] * (out - 1))
     assert (track.loc[4 : out - 1, "turnover"] == 0).all()
-    assert track.loc[out, ["turnover", "cost"]].tolist() == pytest.approx([0.1, 0.1 * 5e-4])
+    assert track.loc[out, ["turnover", "cost"]].tolist() == in_float64([0.1, 0.1 * 5e-4])
     assert (track.loc[out:, ["long", "short"]] == 0).all(axis=None)
     assert (track.loc[out + 1 :, ["turnover", "net"]] == 0).all(axis=None)
 
@@ -261,11 +262,11 @@ def test_quotes_are_adjusted_and_missing_where_there_is_no_bar() -> None:
     prices = {"open": [98.0, 89, NAN, 7], "close": [100.0, 90, 50, 7], "adj_close": [90.0, 90, NAN, 7]}
     bars = bars.assign(**prices, split=NAN)
     found = Quotes.of(bars, CALENDAR[:3], ("D", "B", "A"), "adj_close")
-    np.testing.assert_allclose(found.close, [[NAN, NAN, 90], [NAN, 50, NAN], [NAN, NAN, 90]])
-    np.testing.assert_allclose(found.open, [[NAN, NAN, 88.2], [NAN, NAN, NAN], [NAN, NAN, 89]])
+    assert_arrays_close_in_float64(found.close, [[NAN, NAN, 90], [NAN, 50, NAN], [NAN, NAN, 90]])
+    assert_arrays_close_in_float64(found.open, [[NAN, NAN, 88.2], [NAN, NAN, NAN], [NAN, NAN, 89]])
     assert found.symbols == ("D", "B", "A")
     raw = Quotes.of(bars, CALENDAR[:3], ("A",), "close")
-    np.testing.assert_allclose(raw.open, [[98], [NAN], [89]])
+    assert_arrays_close_in_float64(raw.open, [[98], [NAN], [89]])
 
 
 def test_a_name_says_form_fill_and_whether_trading_is_free() -> None:
@@ -325,14 +326,14 @@ def test_a_move_that_nothing_explains_earns_nothing_and_is_counted(
     track = follow(weights, CALENDAR[:6], leaping(refused=refused), strategy).set_index("session")
     assert (track["gross"] == 0).all()
     assert track["settled"].tolist() == [int(day == CALENDAR[3]) for day in track.index]
-    assert track.loc[CALENDAR[3], "unbooked"] == pytest.approx(0.9 * sign)
-    assert track.loc[CALENDAR[4], ["turnover", "cost"]].tolist() == pytest.approx([0.2, 0.0001])  # sold, bought anew
+    assert track.loc[CALENDAR[3], "unbooked"] == in_float64(0.9 * sign)
+    assert track.loc[CALENDAR[4], ["turnover", "cost"]].tolist() == in_float64([0.2, 0.0001])  # sold, bought anew
 
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_position_follows_a_recorded_split_that_the_price_does_not_reflect(fill: str) -> None:
     track = follow(np.array([[0.1, 0.5]] * 6), CALENDAR[:6], leaping(split=0.1), Strategy("long", fill, costs=FREE))
-    assert track["gross"].to_numpy() == pytest.approx(np.zeros(len(track)))
+    assert track["gross"].to_numpy() == in_float64(np.zeros(len(track)))
     assert (track[["settled", "unbooked"]] == 0).all(axis=None)
 
 
@@ -348,7 +349,7 @@ def test_a_yardstick_meets_such_moves_as_the_portfolios_do() -> None:
     index = index_track(leaping(refused=REFUSED, symbols=("A",)), CALENDAR[:6], "next_open")
     for track, share in ((equal, 0.5), (index, 1.0)):
         assert (track["gross"] == 0).all()
-        assert (track["settled"].sum(), track["unbooked"].sum()) == (1, pytest.approx(9 * share))
+        assert (track["settled"].sum(), track["unbooked"].sum()) == (1, in_float64(9 * share))
 
 
 def test_a_leap_and_its_way_back_leave_what_was_there_before() -> None:
@@ -372,15 +373,15 @@ def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None
     quotes = Quotes.of(bars, CALENDAR[:7], ("A",), "close", max_return=0.3)
     weights = np.array([[0.5], [0.5], [0.0], [0.0], [0.0], [0.0]])
     track = follow(weights, CALENDAR[:6], quotes, Strategy("long", max_weight=0.5, costs=FREE)).set_index("session")
-    assert track["gross"].sum() == pytest.approx(0.005)
+    assert track["gross"].sum() == in_float64(0.005)
     assert track.loc[CALENDAR[3], ["turnover", "settled", "unbooked"]].tolist() == [0, 0, 0]
-    assert track.loc[CALENDAR[4], "turnover"] == pytest.approx(0.505 / 1.005)
+    assert track.loc[CALENDAR[4], "turnover"] == in_float64(0.505 / 1.005)
 
 
 def test_without_a_prediction_a_settled_position_stays_in_cash() -> None:
     weights = np.array([[0.1, 0.5], [0.1, 0.5], [0.1, 0.5], *[[NAN, NAN]] * 3])
     track = follow(weights, CALENDAR[:6], leaping(refused=REFUSED), Strategy("long", costs=FREE)).set_index("session")
-    assert track.loc[CALENDAR[4] :, "long"].tolist() == pytest.approx([0.5, 0.5])
+    assert track.loc[CALENDAR[4] :, "long"].tolist() == in_float64([0.5, 0.5])
 
 
 def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:

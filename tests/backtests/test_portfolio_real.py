@@ -6,6 +6,7 @@ import pytest
 
 from dtml.backtest.portfolio import FREE, Fill, Quotes, Strategy, equal_weight_track, follow
 from dtml.prices.sessions import sessions_between
+from tests.support.bounds import as_drawn
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
 pytestmark = [needs_real_sets, pytest.mark.soak]
@@ -32,11 +33,11 @@ def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
     track = equal_weight_track(wanted, held.sessions[:-1], held, "next_open").set_index("session")
     careless = quotes_of("kospi200_2015", symbols, *span, is_careful=False)
     before = equal_weight_track(wanted, held.sessions[:-1], careless, "next_open").set_index("session")
-    assert before["gross"].max() == pytest.approx(0.6, abs=0.02)
+    assert before["gross"].max() == as_drawn(0.6, within=0.02)
     assert track["gross"].abs().max() < 0.15
     met = track[track["settled"] > 0]
     assert {"2020-12-01", "2020-12-04"} <= set(met.index.strftime("%Y-%m-%d"))
-    assert met.loc["2020-12-01", "unbooked"] == pytest.approx(0.6, abs=0.02)
+    assert met.loc["2020-12-01", "unbooked"] == as_drawn(0.6, within=0.02)
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ from dtml.prices.returns import returns_of
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows
+from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
 pytestmark = pytest.mark.slow
@@ -277,9 +278,9 @@ def log_moves(history: History) -> pd.DataFrame:
 
 def test_a_toss_turns_all_moves_of_a_session_or_none_and_leaves_their_sizes() -> None:
     returns, tossed = log_moves(SNAPSHOT), log_moves(SNAPSHOT.tossed(3))
-    pd.testing.assert_frame_equal(tossed.abs(), returns.abs(), atol=1e-12)
+    assert_arrays_close_in_float64(tossed.abs(), returns.abs())
     heads = (tossed / returns).mean(axis=1)
-    np.testing.assert_allclose(heads.abs(), 1)
+    assert_arrays_close_in_float64(heads.abs(), 1)
     assert abs((heads > 0).mean() - 0.5) < 0.1  # 331 tosses of a fair coin: 3.6 standard deviations
     bars = SNAPSHOT.tossed(3).bars
     assert (bars["high"] >= bars[["open", "close"]].max(axis=1) - 1e-9).all()
@@ -338,7 +339,7 @@ def test_moves_of_rows_are_those_of_the_windows() -> None:
         | {"symbol": np.array(windows.symbols)[stock.numpy()]}
     )
     expected = windows.movement[day, stock].numpy()
-    np.testing.assert_allclose(returns_of(rows, SNAPSHOT.bars, SNAPSHOT.market.returns), expected, atol=1e-6)
+    assert_arrays_close_in_float32(returns_of(rows, SNAPSHOT.bars, SNAPSHOT.market.returns), expected)
 
 
 @pytest.mark.soak

@@ -12,6 +12,9 @@ from dtml.baselines.stocknet import StockNet, StockNetConfig
 from dtml.errors import UsageError
 from dtml.layers.network import NetworkConfig
 from tests.support.batches import NOTHING, SESSIONS, STOCKS, batch_of, drawn, logits
+from tests.support.bounds import assert_close_in_float64, float64_by_default  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 SMALL_ADV = RecurrentConfig(hidden=17, epsilon=0.31, adversarial=0.7)
 SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)
@@ -37,7 +40,8 @@ def test_a_network_finds_a_planted_pattern(config: NetworkConfig) -> None:
         network.objective(batch, penalty).backward()
         optimiser.step()
     fresh = batch_of(997, days=101, sessions=211)
-    assert ((logits(network, fresh) > 0) == fresh.rises).double().mean() > 0.8  # 0.9 can be had
+    # 0.9 can be had. StockNet has .85 over six seeds, deviation .02, the others .89 to .90; a coin .50, deviation .01.
+    assert ((logits(network, fresh) > 0) == fresh.rises).double().mean() > 0.75
 
 
 @each_network
@@ -51,7 +55,7 @@ def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(config:
     assert changed[3]
     assert changed.sum() == 1
     alone = logits(network, batch._replace(windows=batch.windows[2:3], observed=batch.observed[2:3]))
-    torch.testing.assert_close(alone[0], before[2])
+    assert_close_in_float64(alone[0], before[2])
 
 
 @each_network
@@ -62,7 +66,7 @@ def test_a_day_reads_the_sessions_of_its_window_alone(config: NetworkConfig) -> 
     outside[batch.windows[day]] = False
     rows = batch.rows.clone()
     rows[outside] = -89.0
-    torch.testing.assert_close(logits(network, batch._replace(rows=rows))[day], logits(network, batch)[day])
+    assert_close_in_float64(logits(network, batch._replace(rows=rows))[day], logits(network, batch)[day])
     for session in batch.windows[day].tolist():
         rows = batch.rows.clone()
         rows[session] += 1.0
@@ -123,7 +127,7 @@ def test_a_recurrent_objective_is_the_hinge_the_perturbed_hinge_and_half_the_squ
     perturbed = (1 - y * moved).clamp_min(0)
     each = (hinge + SMALL_ADV.adversarial * perturbed)[batch.counted]
     expected = each.mean() + penalty * (weight.square().sum() + bias.square().sum()) / 2
-    torch.testing.assert_close(network.objective(batch, penalty), expected)
+    assert_close_in_float64(network.objective(batch, penalty), expected)
 
 
 def test_a_perturbation_is_a_step_of_length_epsilon_up_the_gradient_where_the_hinge_is_active() -> None:
@@ -140,11 +144,11 @@ def test_a_perturbation_is_a_step_of_length_epsilon_up_the_gradient_where_the_hi
     step = network.perturbation(score, batch.rises)
     assert not step.requires_grad
     assert (step[~active] == 0).all()
-    torch.testing.assert_close(step[active].norm(dim=-1), torch.full((int(active.sum()),), SMALL_ADV.epsilon))
-    torch.testing.assert_close(step, SMALL_ADV.epsilon * nn.functional.normalize(gradient, dim=-1))
+    assert_close_in_float64(step[active].norm(dim=-1), torch.full((int(active.sum()),), SMALL_ADV.epsilon))
+    assert_close_in_float64(step, SMALL_ADV.epsilon * nn.functional.normalize(gradient, dim=-1))
     raised = hinge_loss(network.predict(latent + step).squeeze(-1), batch.rises, everyone)
     first_order = (gradient * step).sum() / everyone.sum()
-    torch.testing.assert_close(raised - hinge_loss(score, batch.rises, everyone), first_order, atol=1e-5, rtol=1e-5)
+    assert_close_in_float64(raised - hinge_loss(score, batch.rises, everyone), first_order)
     assert first_order > 0
 
 
@@ -155,7 +159,7 @@ def test_without_a_perturbation_or_a_weight_of_it_adv_alstm_is_alstm(zero: str) 
     other = drawn(replace(SMALL_ADV, **{zero: 0.0}))
     factor = 1.0 if zero == "adversarial" else 1 + SMALL_ADV.adversarial  # the same loss, counted once more
     one, two = plain.objective(batch, NOTHING), other.objective(batch, NOTHING)
-    torch.testing.assert_close(two, factor * one)
+    assert_close_in_float64(two, factor * one)
     one, two = plain.objective(batch, penalty), other.objective(batch, penalty)
     assert torch.equal(one, two) == (zero == "adversarial")
 
@@ -169,4 +173,4 @@ def test_attention_weighs_states_by_a_small_network() -> None:
     assert attention is not None
     scores = torch.stack([attention.project(state).tanh() @ attention.score.weight[0] for state in states])
     context = torch.einsum("tds,tdsh->dsh", scores.softmax(dim=0), states)
-    torch.testing.assert_close(latent, torch.cat([states[-1], context], dim=-1))
+    assert_close_in_float64(latent, torch.cat([states[-1], context], dim=-1))

@@ -20,6 +20,7 @@ from dtml.evaluation.calibration import (
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.scoreboard import calibration_line
 from dtml.pages.charts import calibration
+from tests.support.bounds import as_drawn, as_solved, in_float64
 
 DAYS, STOCKS, DRAWS, FRESH = 41, 11, 199, 7
 MONDAY, TUESDAY = pd.Timestamp("2021-01-04"), pd.Timestamp("2021-01-05")
@@ -93,7 +94,7 @@ def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_
     assert made.bands["threshold"].is_monotonic_increasing
     found = coverage(counted(made, *oracle(2, days=4003)), resamples=97)
     wanted = np.maximum(found["coverage"].iloc[0], LEVELS)  # at low levels everything is decided
-    np.testing.assert_allclose(found["coverage"], wanted, atol=0.01)
+    assert found["coverage"].to_numpy() == as_drawn(wanted, within=0.01)
     assert found["decided_acc"].is_monotonic_increasing
     assert found["decided"].iloc[-1] > 0.03
 
@@ -101,7 +102,7 @@ def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_
 @pytest.mark.slow
 def test_an_oracle_needs_no_correction() -> None:
     made = [calibrate(*oracle(seed, days=2003)) for seed in range(17)]
-    assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == pytest.approx((1, 0), abs=0.03)
+    assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == as_drawn((1, 0), within=0.03)
     assert (made[0].days, made[0].directions) == (1001, 1001 * STOCKS)
 
 
@@ -109,7 +110,7 @@ def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> Non
     probability, movement = oracle(3)
     made = calibrate(1 - probability, movement)
     assert made.slope == 0
-    assert made.apply(probability) == pytest.approx(((movement[::2] > 0).mean(axis=1).sum() + 1) / (21 + 2))
+    assert made.apply(probability) == in_float64(((movement[::2] > 0).mean(axis=1).sum() + 1) / (21 + 2))
 
 
 def test_calibration_makes_an_over_confident_model_better_on_days_it_has_not_seen() -> None:
@@ -131,16 +132,16 @@ def test_what_few_days_say_of_the_slope_is_believed_in_part() -> None:
         said, moved = (np.repeat(one, STOCKS, axis=1) for one in (logistic(logit), np.where(rose, 0.01, -0.01)))
         line, _ = calibration_line(said[::2].ravel(), moved[::2].ravel() > 0)
         kept.append(calibrate(said, moved).slope / line)
-    assert kept == pytest.approx([0.55, 0.85, 1], abs=0.05)
+    assert kept == as_drawn([0.55, 0.85, 1], within=0.05)
 
 
 @pytest.mark.parametrize("factor", [1e-4, 0.01, 3])
 def test_how_far_the_logits_spread_does_not_matter(factor: float) -> None:
     logit, movement = market(8)
     made, other = calibrate(logistic(logit), movement), calibrate(logistic(factor * logit), movement)
-    assert other.slope == pytest.approx(made.slope / factor, rel=1e-4)
-    assert other.apply(logistic(factor * logit)) == pytest.approx(made.apply(logistic(logit)), abs=1e-6)
-    assert other.thresholds == pytest.approx(made.thresholds, abs=3e-6)
+    assert other.slope == as_solved(made.slope / factor, 1e-4)
+    assert other.apply(logistic(factor * logit)) == as_solved(made.apply(logistic(logit)), 1e-6)
+    assert other.thresholds == as_solved(made.thresholds, 3e-6)
 
 
 def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
@@ -149,8 +150,8 @@ def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
     place, stocks = np.arange(DAYS), np.random.default_rng(10).permutation(STOCKS)
     place[::2], place[1::2] = place[::2][::-1].copy(), np.roll(place[1::2], 3)
     shuffled = calibrate(probability[place][:, stocks], movement[place][:, stocks])
-    assert (shuffled.slope, shuffled.intercept) == pytest.approx((made.slope, made.intercept))
-    assert shuffled.thresholds == pytest.approx(made.thresholds, abs=2e-6)
+    assert (shuffled.slope, shuffled.intercept) == in_float64((made.slope, made.intercept))
+    assert shuffled.thresholds == as_solved(made.thresholds, 2e-6)
     assert abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3  # the halves change places
 
 
@@ -185,7 +186,7 @@ def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
     falls = np.arange(DAYS)[:, None] % 4 >= 2
     movement = np.where(falls, -0.01, np.full((DAYS, STOCKS), 0.01))
     made = calibrate(np.where(falls & (np.arange(STOCKS) > 0), np.nan, 0.5), movement)
-    assert made.apply(np.array([0.5])) == pytest.approx([12 / 23])
+    assert made.apply(np.array([0.5])) == in_float64([12 / 23])
     assert np.isnan(decide(made.apply(np.array([0.5])), made.thresholds[0.6]))
 
 
@@ -193,7 +194,7 @@ def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
 def test_a_single_outcome_is_likely_and_not_certain(rises: bool) -> None:
     probability, _ = oracle(14)
     made = calibrate(probability, np.full(probability.shape, 0.01 if rises else -0.01))
-    assert made.apply(probability) == pytest.approx(22 / 23 if rises else 1 / 23)
+    assert made.apply(probability) == in_float64(22 / 23 if rises else 1 / 23)
     assert (decide(made.apply(probability), made.thresholds[0.95]) == rises).all()
 
 
@@ -201,7 +202,7 @@ def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() 
     rose = oracle(15)[0] > 0.5
     made = calibrate(np.where(rose, 0.7, 0.3), np.where(rose, 0.01, -0.01))
     found, rises, falls = made.apply(np.array([0.3, 0.7])), rose[::2].sum(), (~rose[::2]).sum()
-    assert found == pytest.approx([1 / (falls + 2), (rises + 1) / (rises + 2)], rel=1e-3)
+    assert found == as_solved([1 / (falls + 2), (rises + 1) / (rises + 2)], 1e-3)
     assert decide(found, made.thresholds[0.95]).tolist() == [0, 1]
 
 
@@ -209,9 +210,9 @@ def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
     found = Calibration(3.0, -0.4, {}, 0, 0).apply(np.array([[0, 1e-12, 0.1], [0.5, 0.9, 1]]))
     assert (np.diff(found.ravel()) >= 0).all()
     assert ((found > 0) & (found < 1)).all()
-    assert found[1, 0] == pytest.approx(1 / (1 + np.exp(0.4)))
+    assert found[1, 0] == in_float64(1 / (1 + np.exp(0.4)))
     same = Calibration(1.0, 0.0, {}, 0, 0).apply(np.array([0.1, 0.73, np.nan]))
-    assert same == pytest.approx([0.1, 0.73, np.nan], nan_ok=True)
+    assert same == in_float64([0.1, 0.73, np.nan], nan_ok=True)
 
 
 def test_a_call_is_made_outside_the_band_alone() -> None:
@@ -285,7 +286,7 @@ def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
     known = np.isfinite(probability) & np.isfinite(movement)
     bins = count_bins(long(probability, movement))
     assert (bins["n"].sum(), bins["rises"].sum()) == (known.sum(), (movement[known] > 0).sum())
-    assert bins["probability_sum"].sum() == pytest.approx(probability[known].sum())
+    assert bins["probability_sum"].sum() == in_float64(probability[known].sum())
     percents = count_bins(pd.DataFrame({"target": MONDAY, "probability": np.arange(101) / 100, "rise": True}))
     assert percents[["bin", "n"]].to_numpy().tolist() == [*([percent, 1] for percent in range(99)), [99, 2]]
     with pytest.raises(ValueError, match=r"in \[0, 1\], got -0.01"):
@@ -296,10 +297,10 @@ def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
     probability, movement = oracle(20, days=401)
     found = binned_curve(count_bins(long(probability, movement)))
     assert list(found) == list(calibration_curve(probability, movement > 0))
-    assert found["n"].tolist() == pytest.approx([401 * STOCKS / 10] * 10, rel=0.2)
+    assert found["n"].tolist() == as_drawn([401 * STOCKS / 10] * 10, share=0.2)
     for low, high, *told in found.itertuples(index=False):
         inside = (probability >= low) & (probability < high)
-        assert told == pytest.approx([*(each[inside].mean() for each in (probability, movement > 0)), inside.sum()])
+        assert told == in_float64([*(each[inside].mean() for each in (probability, movement > 0)), inside.sum()])
     low, high = calibration({"model": found})["model"].values["domain"]
     assert (low < 0.3, high > 0.7) == (True, True)
 

@@ -29,6 +29,7 @@ from dtml.layers.network import Batch, Network
 from dtml.model import DTML, ModelConfig
 from dtml.training.state import initialise
 from dtml.windows import WindowConfig, Windows
+from tests.support.bounds import as_drawn, assert_arrays_close_in_float32, in_float64
 
 DAYS, STOCKS, WINDOW, FEATURES = 23, 7, 3, 11
 EVERY = np.arange(DAYS)
@@ -83,14 +84,14 @@ def test_networks_of_one_distribution_are_told_apart_as_often_as_the_level_says(
     generator = np.random.default_rng(0)
     p = np.array([distance_test(drawn_matrices(generator), 4)[1] for _ in range(600)])
     for level in (0.05, 0.2, 0.5, 0.8):
-        assert (p <= level).mean() == pytest.approx(level, abs=3 * np.sqrt(level * (1 - level) / len(p)))
+        assert (p <= level).mean() == as_drawn(level, within=3 * np.sqrt(level * (1 - level) / len(p)))
 
 
 def test_attention_that_is_planted_in_one_group_is_told_apart() -> None:
     matrices = drawn_matrices(np.random.default_rng(1))
     matrices[:4] = 0.6 * matrices[:4] + 0.4 * np.eye(STOCKS)[(np.arange(STOCKS) + 1) % STOCKS]
     distance, p = distance_test(matrices, 4)
-    assert p == pytest.approx(1 / 495)  # of all the ways to choose 4 of 12, the true one alone parts them as far
+    assert p == in_float64(1 / 495)  # of all the ways to choose 4 of 12, the true one alone parts them as far
     assert distance > 2 * distance_test(drawn_matrices(np.random.default_rng(1)), 4)[0]
 
 
@@ -105,8 +106,8 @@ def test_the_energy_distance_is_that_of_its_definition() -> None:
         return 2 * mean_apart(one, other) - mean_apart(one, one) - mean_apart(other, other)
 
     every = np.array([energy(first) for first in combinations(range(5), 2)])
-    assert distance_test(matrices, 2) == pytest.approx((every[0], np.mean(every >= every[0])))
-    assert distance_test(np.concatenate([matrices, matrices]), 5)[0] == pytest.approx(0, abs=1e-12)
+    assert distance_test(matrices, 2) == in_float64((every[0], np.mean(every >= every[0])))
+    assert distance_test(np.concatenate([matrices, matrices]), 5)[0] == in_float64(0)
 
 
 def test_groupings_that_are_drawn_give_the_p_value_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +115,13 @@ def test_groupings_that_are_drawn_give_the_p_value_of_all_of_them(monkeypatch: p
     matrices[:6, :, 0] += 0.05
     exact = distance_test(matrices, 6)
     monkeypatch.setattr(explanations, "WAYS", 2000)  # of 3,003
-    assert distance_test(matrices, 6, seed=1) == pytest.approx(exact, abs=0.03)
+    assert distance_test(matrices, 6, seed=1) == as_drawn(exact, within=0.03)
     assert distance_test(matrices, 6, seed=1) == distance_test(matrices, 6, seed=1)
 
 
 def test_permuting_stocks_leaves_the_distance_as_it_is() -> None:
     matrices, run_request = drawn_matrices(np.random.default_rng(4)), np.random.default_rng(5).permutation(STOCKS)
-    assert distance_test(matrices[:, run_request][:, :, run_request], 4) == pytest.approx(distance_test(matrices, 4))
+    assert distance_test(matrices[:, run_request][:, :, run_request], 4) == in_float64(distance_test(matrices, 4))
 
 
 def test_importance_is_what_a_stock_weighs_in_the_prediction_of_another() -> None:
@@ -130,11 +131,11 @@ def test_importance_is_what_a_stock_weighs_in_the_prediction_of_another() -> Non
     found = importance_by_day(Planted(weight), windows, EVERY)
     off = weight.abs().numpy() * (1 - np.eye(STOCKS))
     assert ((found.sum(axis=0) > 0) == (off > 0)).all()
-    np.testing.assert_allclose(found[:, 2, 5], 2 * found[:, 4, 5], rtol=1e-4)
+    assert_arrays_close_in_float32(found[:, 2, 5], 2 * found[:, 4, 5])
     last = windows.stocks[:, 5, -1, -1].numpy()
     pairs = np.abs(last[:, None] - last[None])[np.ix_(*2 * [windows.observed[:, 5].numpy()])]
     many = importance_by_day(Planted(weight), windows, EVERY, draws=300)[windows.observed[:, 5].numpy(), 4, 5]
-    np.testing.assert_allclose(many, pairs.sum(axis=1) / (len(pairs) - 1), rtol=0.25)
+    assert many == as_drawn(pairs.sum(axis=1) / (len(pairs) - 1), share=0.25)
 
 
 def test_a_stock_that_nobody_sees_moves_nobody() -> None:
@@ -167,7 +168,7 @@ def test_permuting_stocks_permutes_attention_and_importance() -> None:
     there = shared_days(windows)
     for measure in (attention_by_day, importance_by_day):
         found, again = measure(network, windows, EVERY) * there, measure(network, other, EVERY)
-        np.testing.assert_allclose(again * shared_days(other), found[:, run_request][:, :, run_request], atol=1e-6)
+        assert_arrays_close_in_float32(again * shared_days(other), found[:, run_request][:, :, run_request])
         assert found.max() > 1e-3
 
 
@@ -179,8 +180,8 @@ def test_attention_is_that_of_a_nights_model() -> None:
     some = EVERY[::4]
     there = windows.observed.numpy()[some]
     found = attention_by_day(network, windows, some)
-    np.testing.assert_allclose(found[there], expected[some][there], atol=1e-6)
-    np.testing.assert_allclose(found.sum(axis=2)[there], 1, atol=1e-6)
+    assert_arrays_close_in_float32(found[there], expected[some][there])
+    assert_arrays_close_in_float32(found.sum(axis=2)[there], 1)
     assert isinstance(network, DTML)
 
 
@@ -189,8 +190,8 @@ def test_agreement_is_1_of_what_is_the_same_and_minus_1_of_its_reverse() -> None
     base = generator.random((STOCKS, STOCKS))
     daily = base + 1e-9 * generator.random((30, STOCKS, STOCKS))
     every = np.ones_like(daily, dtype=bool)
-    assert agreement(daily, np.exp(9 * daily), every) == pytest.approx((1, 1, 1))
-    assert agreement(daily, -daily, every) == pytest.approx((-1, -1, -1))
+    assert agreement(daily, np.exp(9 * daily), every) == in_float64((1, 1, 1))
+    assert agreement(daily, -daily, every) == in_float64((-1, -1, -1))
     assert agreement(daily, np.zeros_like(daily), every)[0] == 0
 
 
@@ -221,8 +222,8 @@ def test_drivers_are_found_where_they_are_and_by_chance_where_a_row_says_nothing
     matrix[0, [3, 4, 5]] = 0.5, 0.4, 0.3
     assert share_found(matrix, {0: 5}, 3) == 1
     assert share_found(matrix, {0: 5}, 2) == 0
-    assert share_found(matrix, {0: 5, 1: 2}, 3) == pytest.approx((1 + 3 / (STOCKS - 1)) / 2)
-    assert share_found(matrix, {0: 6}, 4) == pytest.approx(1 / 3)  # one place is left to three equals
+    assert share_found(matrix, {0: 5, 1: 2}, 3) == in_float64((1 + 3 / (STOCKS - 1)) / 2)
+    assert share_found(matrix, {0: 6}, 4) == in_float64(1 / 3)  # one place is left to three equals
     assert share_found(matrix, {}, 3) is None
 
 

@@ -20,6 +20,7 @@ from dtml.evaluation.metrics import (
     score_days,
     told_apart,
 )
+from tests.support.bounds import as_drawn, in_float64
 
 DAYS, STOCKS = 61, 7
 
@@ -40,13 +41,9 @@ def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions: pd.DataFrame) -
     total = confusion_by_day(directions).sum(axis=0)
     found = score(directions)
     assert (
-        found.acc
-        == accuracy_score(directions["rose"], directions["predicted"])
-        == pytest.approx(float(accuracy(total)))
+        found.acc == accuracy_score(directions["rose"], directions["predicted"]) == in_float64(float(accuracy(total)))
     )
-    assert (
-        found.mcc == matthews_corrcoef(directions["rose"], directions["predicted"]) == pytest.approx(float(mcc(total)))
-    )
+    assert found.mcc == matthews_corrcoef(directions["rose"], directions["predicted"]) == in_float64(float(mcc(total)))
     assert (found.days, found.directions) == (DAYS, DAYS * STOCKS)
 
 
@@ -81,8 +78,8 @@ def test_a_ratio_of_nothing_is_one_half_whatever_the_numbers_are_kept_as() -> No
 def test_mcc_of_counts_by_hand() -> None:
     """A correct rise and a correct fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5); a rule that never predicts a fall."""
     counts = np.array([[1, 0, 0, 1], [3, 2, 1, 4], [5, 2, 0, 0]])
-    assert mcc(counts).tolist() == pytest.approx([1, 10 / 600**0.5, 0])
-    assert accuracy(counts).tolist() == pytest.approx([1, 0.7, 5 / 7])
+    assert mcc(counts).tolist() == in_float64([1, 10 / 600**0.5, 0])
+    assert accuracy(counts).tolist() == in_float64([1, 0.7, 5 / 7])
 
 
 def test_a_day_without_a_call_counts_for_none(directions: pd.DataFrame) -> None:
@@ -124,7 +121,7 @@ def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_m
     apart, other = score_days(model), score_days(rule)
     assert apart.mcc_interval[0] < other.mcc_interval[1]
     gain, *ends = (float(each[0]) for each in gain_in_mcc(model, rule[:, None]))
-    assert gain == pytest.approx(apart.mcc - other.mcc) == pytest.approx(0.1)
+    assert gain == in_float64(apart.mcc - other.mcc) == in_float64(0.1)
     assert told_apart(*ends) == "beats"
     assert told_apart(*(float(each[0]) for each in gain_in_mcc(rule, model[:, None])[1:])) == "is beaten by"
     assert np.isnan([each[0] for each in gain_in_mcc(model[:15], rule[:15, None])[1:]]).all()
@@ -154,7 +151,7 @@ def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> N
     predicted = generator.random((DAYS, 1)) < 0.5
     single = score(calls_of(predicted, rose))
     copied = score(calls_of(np.repeat(predicted, 31, axis=1), np.repeat(rose, 31, axis=1)))
-    assert copied.acc_interval == pytest.approx(single.acc_interval)
+    assert copied.acc_interval == in_float64(single.acc_interval)
 
 
 def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
@@ -164,9 +161,9 @@ def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
     counts[-4:], counts[:4] = [1, 0, 0, 0], [1, 0, 0, 0]
     drawn = resample_days(counts, 4.0, resamples=9973)
     assert (drawn.sum(axis=1) == DAYS).all()
-    assert drawn[:, 0].mean() == pytest.approx(8, rel=0.02)
+    assert drawn[:, 0].mean() == as_drawn(8, share=0.02)
     alone = resample_days(counts, 1.0, resamples=9973)
-    assert alone[:, 0].var() == pytest.approx(8 * (1 - 8 / DAYS), rel=0.05)
+    assert alone[:, 0].var() == as_drawn(8 * (1 - 8 / DAYS), share=0.05)
     assert drawn[:, 0].var() > 2 * alone[:, 0].var()
 
 
@@ -182,7 +179,7 @@ def test_the_block_follows_the_dependence_of_the_days() -> None:
     """About a day where days are independent or take turns, longer the longer they remember."""
     generator = np.random.default_rng(11)
     blocks = [dependence(autoregressive(memory, 251, 499, generator))[0].mean() for memory in (-0.5, 0, 0.5, 0.9)]
-    assert blocks[0] == pytest.approx(1, abs=0.1)
+    assert blocks[0] == as_drawn(1, within=0.1)
     assert blocks[1] < 1.3
     assert 4 < blocks[2] < 10 < blocks[3]
 

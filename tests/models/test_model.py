@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dtml.model import DTML, LSTM, ModelConfig, temporal_attention
+from tests.support.bounds import assert_close_in_float64
 
 DAYS, STOCKS, WINDOW, FEATURES, HIDDEN = 5, 7, 3, 11, 26
 CONFIG = ModelConfig(features=FEATURES, hidden=HIDDEN, heads=2, beta=0.3, dropout=0.0)
@@ -65,7 +66,7 @@ def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tenso
         moved.normalise.gain.copy_(model.normalise.gain[run_request])
         moved.normalise.offset.copy_(model.normalise.offset[run_request])
     expected = run(model, stocks, index, observed)[0][:, run_request]
-    torch.testing.assert_close(run(moved, stocks[:, run_request], index, observed[:, run_request])[0], expected)
+    assert_close_in_float64(run(moved, stocks[:, run_request], index, observed[:, run_request])[0], expected)
 
 
 def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -74,7 +75,7 @@ def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Ten
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
     run_request = torch.randperm(STOCKS)
     expected = run(model, stocks, index, observed)[0][:, run_request]
-    torch.testing.assert_close(run(model, stocks[:, run_request], index, observed[:, run_request])[0], expected)
+    assert_close_in_float64(run(model, stocks[:, run_request], index, observed[:, run_request])[0], expected)
     assert run(model, stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
 
 
@@ -99,7 +100,7 @@ def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     for parameter in (smaller.normalise.gain, smaller.normalise.offset):
         parameter.data = parameter.data[present]
     alone = run(smaller, stocks[:, present], index, observed[:, present])[0]
-    torch.testing.assert_close(alone, after)
+    assert_close_in_float64(alone, after)
 
 
 @pytest.mark.parametrize("data_axis", [False, True])
@@ -123,9 +124,9 @@ def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
     observed[:, 3] = False
     model = make()
     logits, attention = run(model, stocks, index, observed, need_attention=True)
-    torch.testing.assert_close(logits[observed], run(model, stocks, index, observed)[0][observed])
+    assert_close_in_float64(logits[observed], run(model, stocks, index, observed)[0][observed])
     assert attention.shape == (DAYS, 2, STOCKS, STOCKS)
-    torch.testing.assert_close(attention.sum(-1), torch.ones(DAYS, 2, STOCKS, dtype=torch.float64))
+    assert_close_in_float64(attention.sum(-1), torch.ones(DAYS, 2, STOCKS, dtype=torch.float64))
     assert (attention[..., 3] == 0).all()
     assert not torch.allclose(attention, attention.mT)
 
@@ -138,7 +139,7 @@ def test_the_data_axis_block_is_equation_8(day_inputs: tuple[Tensor, Tensor, Ten
     mixed = (query @ key.mT / HIDDEN**0.5).softmax(-1) @ value
     mlp = nn.Sequential(model.mix.feed_forward.expand, nn.ReLU(), model.mix.feed_forward.contract)
     expected = (h + mixed + mlp(h + mixed)).tanh()
-    torch.testing.assert_close(model.mix(h)[0].tanh(), expected)
+    assert_close_in_float64(model.mix(h)[0].tanh(), expected)
 
 
 def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -157,7 +158,7 @@ def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor
         mixed = h + (query @ key.T / HIDDEN**0.5).softmax(-1) @ value
         hidden = model.mix.feed_forward.expand(mixed).relu()
         h_p = torch.tanh(mixed + model.mix.feed_forward.contract(hidden))
-        torch.testing.assert_close(found[day, seen], model.predict(h_p).squeeze(-1))
+        assert_close_in_float64(found[day, seen], model.predict(h_p).squeeze(-1))
 
 
 def context_of(model: DTML, window: Tensor) -> Tensor:
@@ -177,7 +178,7 @@ def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
         ours.from_input.bias.copy_((theirs.bias_ih_l0 + theirs.bias_hh_l0)[gates])
     x = torch.randn(DAYS, WINDOW, HIDDEN, dtype=torch.float64)
     rows, positions = x.flatten(0, 1).unsqueeze(1), torch.arange(DAYS * WINDOW).view(DAYS, WINDOW)
-    torch.testing.assert_close(ours(rows, positions)[:, :, 0].movedim(0, 1), theirs(x)[0])
+    assert_close_in_float64(ours(rows, positions)[:, :, 0].movedim(0, 1), theirs(x)[0])
 
 
 def test_temporal_attention_weighs_by_the_product_with_the_last_state() -> None:
@@ -185,4 +186,4 @@ def test_temporal_attention_weighs_by_the_product_with_the_last_state() -> None:
     for day in range(DAYS):
         weights = torch.softmax(torch.stack([state @ states[-1, day] for state in states[:, day]]), dim=0)
         expected = sum(weight * state for weight, state in zip(weights, states[:, day], strict=True))
-        torch.testing.assert_close(temporal_attention(states)[day], expected)
+        assert_close_in_float64(temporal_attention(states)[day], expected)

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from dtml.model import LSTM
+from tests.support.bounds import assert_close_in_float64
 
 SESSIONS, SYMBOLS, INPUTS, HIDDEN, DAYS, WINDOW = 43, 5, 7, 13, 37, 3
 
@@ -38,11 +39,11 @@ def written_out(lstm: LSTM, rows: Tensor, windows: Tensor) -> Tensor:
 def test_states_and_gradients_are_those_of_the_equations(lstm: LSTM, seen: tuple[Tensor, Tensor]) -> None:
     weight = torch.randn(WINDOW, DAYS, SYMBOLS, HIDDEN, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ours, expected = lstm(*seen), written_out(lstm, *seen)
-    torch.testing.assert_close(ours, expected)
+    assert_close_in_float64(ours, expected)
     wanted = [seen[0], *lstm.parameters()]
     found, right = (torch.autograd.grad((states * weight).sum(), wanted) for states in (ours, expected))
     for mine, theirs in zip(found, right, strict=True):
-        torch.testing.assert_close(mine, theirs)
+        assert_close_in_float64(mine, theirs)
 
 
 def test_it_is_torchs_lstm_with_the_gates_in_our_order(lstm: LSTM, seen: tuple[Tensor, Tensor]) -> None:
@@ -55,4 +56,4 @@ def test_it_is_torchs_lstm_with_the_gates_in_our_order(lstm: LSTM, seen: tuple[T
         theirs.bias_hh_l0.zero_()
     rows, windows = seen
     expected = theirs(rows[windows.mT].flatten(1, 2))[0].unflatten(1, (DAYS, SYMBOLS))
-    torch.testing.assert_close(lstm(rows, windows), expected)
+    assert_close_in_float64(lstm(rows, windows), expected)

@@ -23,6 +23,7 @@ from dtml.evaluation.scoreboard import (
     pairs_by_day,
     scoreboard,
 )
+from tests.support.bounds import as_drawn, as_solved, in_float64
 
 DAYS, STOCKS, MEMBERS, RESAMPLES = 31, 7, 3, 499
 TARGET = pd.bdate_range("2021-01-01", periods=DAYS)
@@ -77,9 +78,9 @@ def test_every_figure_is_that_of_scikit_learn(movement: np.ndarray, model: Predi
         "acc_gain": accuracy_score(rose, together > 0.5) - rule_acc,
         "brier": brier_score_loss(rose, together),
     }
-    assert {name: row[name] for name in expected} == pytest.approx(expected)
-    assert row["calibration_slope"] == pytest.approx(fit.coef_[0, 0], rel=1e-3)
-    assert row["calibration_intercept"] == pytest.approx(fit.intercept_[0], abs=1e-3)
+    assert {name: row[name] for name in expected} == in_float64(expected)
+    assert row["calibration_slope"] == as_solved(fit.coef_[0, 0], 1e-3)
+    assert row["calibration_intercept"] == as_solved(fit.intercept_[0], 1e-3)
     for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier", "auc"):
         assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
 
@@ -114,7 +115,7 @@ def test_the_pairs_of_a_single_day_give_the_auc_of_scikit_learn() -> None:
     rose, counted = generator.random((13, 17)) < 0.5, generator.random((13, 17)) < 0.8
     for day, (won, pairs) in enumerate(pairs_by_day(probability, rose, counted)):
         on = counted[day]
-        assert won / pairs == pytest.approx(roc_auc_score(rose[day, on], probability[day, on]))
+        assert won / pairs == in_float64(roc_auc_score(rose[day, on], probability[day, on]))
 
 
 def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(
@@ -130,7 +131,7 @@ def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(
         if rose.any() and not rose.all():
             weights.append(rose.sum() * (~rose).sum())
             scores.append(roc_auc_score(rose, chance))
-    assert rows.loc["model", "auc"] == pytest.approx(np.average(scores, weights=weights))
+    assert rows.loc["model", "auc"] == in_float64(np.average(scores, weights=weights))
 
 
 def test_rank_ic_is_the_mean_correlation_of_ranks_within_the_day(
@@ -138,7 +139,7 @@ def test_rank_ic_is_the_mean_correlation_of_ranks_within_the_day(
 ) -> None:
     rows, together = table(model, rule, movement=movement), model.probability.mean(axis=0)
     daily = [spearmanr(said, outcome).statistic for said, outcome in zip(together, movement, strict=True)]
-    assert rows.loc["model", "rank_ic"] == pytest.approx(np.mean(daily))
+    assert rows.loc["model", "rank_ic"] == in_float64(np.mean(daily))
     assert rows.loc["model", "rank_ic_low"] < np.mean(daily) < rows.loc["model", "rank_ic_high"]
     assert np.isnan(rows.loc["rule", "rank_ic"])
 
@@ -158,15 +159,15 @@ def test_the_papers_protocol_drops_small_moves(movement: np.ndarray, model: Pred
     large = (movement >= 0.0055) | (movement <= -0.005)
     assert (row["days"], row["n"], row["rises"]) == (DAYS - 2, large.sum(), (movement >= 0.0055).sum())
     together = model.probability.mean(axis=0)
-    assert row["acc"] == pytest.approx(accuracy_score(movement[large] > 0, together[large] > 0.5))
-    assert row["brier"] == pytest.approx(brier_score_loss(movement[large] > 0, together[large]))
+    assert row["acc"] == in_float64(accuracy_score(movement[large] > 0, together[large] > 0.5))
+    assert row["brier"] == in_float64(brier_score_loss(movement[large] > 0, together[large]))
 
 
 def test_each_member_is_scored_on_the_papers_labels(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
     acc, mcc = member_scores(model.probability, movement)
     row = table(model, rule, movement=movement, protocol="paper").loc["model"]
-    assert (acc.mean(), acc.std(ddof=1)) == pytest.approx((row["acc_mean"], row["acc_sd"]))
-    assert (mcc.mean(), mcc.std(ddof=1)) == pytest.approx((row["mcc_mean"], row["mcc_sd"]))
+    assert (acc.mean(), acc.std(ddof=1)) == in_float64((row["acc_mean"], row["acc_sd"]))
+    assert (mcc.mean(), mcc.std(ddof=1)) == in_float64((row["mcc_mean"], row["mcc_sd"]))
     with pytest.raises(ValueError, match="none of 217 stock-days"):
         member_scores(np.full_like(model.probability, np.nan), movement)
 
@@ -198,7 +199,7 @@ def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     common = common_stock_days((model, partial, rule), movement, TARGET)
     acc, _ = member_scores(model.probability, np.where(common, movement, np.nan))
     row = table(model, partial, rule, movement=movement, protocol="paper").loc["model"]
-    assert acc.mean() == pytest.approx(row["acc_mean"])
+    assert acc.mean() == in_float64(row["acc_mean"])
     model.probability[:, :3, 2], model.probability[:, 7] = 0.01, 0.99
     rule.probability[:, 7] = np.nan
     movement[7] = 0.5
@@ -210,13 +211,13 @@ def test_a_calibrated_predictor_has_slope_one_and_lies_on_the_diagonal() -> None
     logit = 0.3 * generator.standard_normal(100_003)
     chance = 1 / (1 + np.exp(-logit))
     rose = generator.random(len(chance)) < chance
-    assert calibration_line(chance, rose) == pytest.approx((1, 0), abs=0.05)
+    assert calibration_line(chance, rose) == as_drawn((1, 0), within=0.05)
     bold = 1 / (1 + np.exp(-2 * logit - 0.2))
-    assert calibration_line(bold, rose) == pytest.approx((0.5, -0.1), abs=0.05)
+    assert calibration_line(bold, rose) == as_drawn((0.5, -0.1), within=0.05)
     curve = calibration_curve(chance, rose, bins=11)
     assert list(curve.columns) == ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
     assert curve["n"].sum() == len(chance)
-    np.testing.assert_allclose(curve["share_risen"], curve["mean_probability"], atol=0.02)
+    assert curve["share_risen"].to_numpy() == as_drawn(curve["mean_probability"].to_numpy(), within=0.02)
     assert curve["mean_probability"].between(curve["bin_low"], curve["bin_high"]).all()
     assert (curve["bin_low"].iloc[1:].to_numpy() == curve["bin_high"].iloc[:-1].to_numpy()).all()
 
@@ -225,7 +226,7 @@ def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -
     chance = np.array([[0.4, np.nan, 0.4], [0.4, 0.4, 0.4]])
     curve = calibration_curve(chance, np.array([[True, True, False], [False, False, True]]))
     assert curve.to_dict("records") == [
-        {"bin_low": 0.4, "bin_high": 0.4, "mean_probability": pytest.approx(0.4), "share_risen": 0.4, "n": 5}
+        {"bin_low": 0.4, "bin_high": 0.4, "mean_probability": in_float64(0.4), "share_risen": 0.4, "n": 5}
     ]
     with pytest.raises(ValueError, match="no probability"):
         calibration_curve(np.full(3, np.nan), np.ones(3, dtype=bool))

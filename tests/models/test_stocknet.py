@@ -8,6 +8,9 @@ import torch
 from dtml.baselines.stocknet import Normal, StockNet, StockNetConfig, kl_divergence, past_movements
 from dtml.layers.network import Dropout, use_generator
 from tests.support.batches import FEATURES, NOTHING, WINDOW, batch_of, drawn, logits, random
+from tests.support.bounds import assert_close_in_float64, float64_by_default, in_float64  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)
 POSTERIOR_STOCKNET = replace(SMALL_STOCKNET, posterior_past=True)
@@ -37,9 +40,9 @@ def test_stocknet_can_predict_with_what_the_past_movements_say_of_the_past() -> 
     x = batch.rows[batch.windows.mT, :-1]
     decoded = network.eval().decode(x, past_movements(x))
     assert decoded.posterior is not None
-    torch.testing.assert_close(decoded.latent[:-1], decoded.posterior.mean)
+    assert_close_in_float64(decoded.latent[:-1], decoded.posterior.mean)
     prior = network.prior(torch.cat([x[-1], decoded.hidden[-1]], dim=-1))
-    torch.testing.assert_close(decoded.latent[-1], prior.mean)
+    assert_close_in_float64(decoded.latent[-1], prior.mean)
     assert not torch.allclose(logits(network, batch), logits(drawn(SMALL_STOCKNET), batch))
 
 
@@ -48,7 +51,7 @@ def test_stocknet_learns_from_the_movements_inside_the_window() -> None:
     inside, first = batch.windows[0, 2], batch.windows[0, 0]
     x = batch.rows[batch.windows.mT, :-1]
     expected = (batch.rows[batch.windows[0, 1:], :-1, 4] > 0).double()
-    torch.testing.assert_close(past_movements(x)[:, 0].double(), expected)
+    assert_close_in_float64(past_movements(x)[:, 0].double(), expected)
 
     with torch.no_grad():  # blind to the rows, it can only see movements as targets
         for layer in (network.gates, network.candidate, network.prior.expand, network.posterior.expand):
@@ -92,7 +95,7 @@ def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day
     likelihood = [(p if y[t] else 1 - p).log() for t, p in enumerate([*auxiliary, target])]
     terms = [likelihood[t] - 0.3 * kl[t] for t in range(WINDOW)]
     expected = -terms[-1] - 0.5 * sum(v[t] * terms[t] for t in range(WINDOW - 1))
-    torch.testing.assert_close(network.objective(batch._replace(counted=only), torch.tensor(1.0)), expected)
+    assert_close_in_float64(network.objective(batch._replace(counted=only), torch.tensor(1.0)), expected)
 
 
 def test_a_divergence_is_never_negative_and_zero_between_equals() -> None:
@@ -102,17 +105,17 @@ def test_a_divergence_is_never_negative_and_zero_between_equals() -> None:
     exact = torch.distributions.kl_divergence(
         *(torch.distributions.Normal(n.mean, (n.log_variance / 2).exp()) for n in (one, other))
     )
-    torch.testing.assert_close(kl_divergence(one, other), exact.sum(dim=-1))
+    assert_close_in_float64(kl_divergence(one, other), exact.sum(dim=-1))
 
 
 def test_the_divergence_is_weighed_from_nothing_to_everything() -> None:
     network, batch, penalty = stocknet().eval(), batch_of(), torch.tensor(1.0)
     steps = torch.tensor([0.0, 1.0, 100.0, 200.0, 5000.0])
-    assert [float(network.kl_weight(step)) for step in steps] == pytest.approx([0, 0.005, 0.5, 1, 1])
+    assert [float(network.kl_weight(step)) for step in steps] == in_float64([0, 0.005, 0.5, 1, 1])
     at = [network.objective(batch._replace(step=step), penalty) for step in steps]
     assert at[0] < at[1] < at[2] < at[3]
     assert at[3] == at[4]
-    torch.testing.assert_close(at[3] - at[0], 2 * (at[2] - at[0]))
+    assert_close_in_float64(at[3] - at[0], 2 * (at[2] - at[0]))
     assert torch.equal(network.objective(batch._replace(step=steps[3]), NOTHING), at[0])
 
 

@@ -11,6 +11,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.features import Panel, features
 from dtml.prices.returns import adjusted_price, labelled, paper_labels, returns_between
 from dtml.windows import WindowConfig, Windows, build_windows
+from tests.support.bounds import assert_arrays_cast_to_float32, assert_arrays_close_in_float64
 
 STOCKS, INDEX = ("AAA", "BBB", "CCC"), "IDX"
 SESSIONS = pd.bdate_range("2020-01-01", periods=48).as_unit("ns")
@@ -52,7 +53,7 @@ def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_inde
     assert list(windows.target) == list(SESSIONS[32:48])
     assert (windows.symbols, windows.window, len(windows)) == (STOCKS, 3, 16)
     closes = wide["adj_close"][list(STOCKS)].to_numpy()
-    np.testing.assert_allclose(windows.movement[:-1], closes[32:] / closes[31:-1] - 1, rtol=1e-5, atol=1e-7)
+    assert_arrays_cast_to_float32(windows.movement[:-1], closes[32:] / closes[31:-1] - 1)
 
 
 def test_the_rows_behind_the_windows_are_their_sessions_with_the_index_last() -> None:
@@ -180,7 +181,7 @@ def test_moves_between_sessions_by_hand() -> None:
     assert adjusted_price(bars, "adj_close").tolist() == [8, 20, 4, 5, 8]
     assert adjusted_price(bars, "close").tolist() == [10, 20, 4, 5, 8]
     found = returns_between(bars, days[[0, 1, 0]], days[[1, 2, 2]], ("B", "C", "A"), "adj_close")
-    np.testing.assert_allclose(found, [[0.25, np.nan, np.nan], [0.6, np.nan, np.nan], [1, np.nan, 1.5]])
+    assert_arrays_close_in_float64(found, [[0.25, np.nan, np.nan], [0.6, np.nan, np.nan], [1, np.nan, 1.5]])
     assert returns_between(bars, days[[0]], days[[2]], ("A",), "close").tolist() == [[1]]
 
 

@@ -24,6 +24,7 @@ from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import LIMIT, catch_up, missed_nights, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
+from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, small_market, without
 
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
@@ -216,7 +217,7 @@ def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(conte
     with reading(context.engine) as conn:
         bars = prices.prices(conn, context.name, AS_OF, FOLLOWING[-1], symbols=["L01"])
     expected = moved[(moved["symbol"] == "L01") & moved["session"].isin(bars["session"])]
-    np.testing.assert_allclose(bars["adj_close"], expected["adj_close"], rtol=1e-12)
+    assert_arrays_close_in_float64(bars["adj_close"], expected["adj_close"])
 
 
 def test_the_command_asks_again_for_a_whole_history_that_is_stored(

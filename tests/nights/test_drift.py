@@ -1,9 +1,9 @@
 """When inputs, skill and coverage are no longer what a model was trained on; its rates: benchmarks.drift."""
 
 import numpy as np
-import pytest
 
 from dtml.evaluation.drift import RECENT, STOCK_DAY, Inputs, coverage_drift, drift_words, skill_drift
+from tests.support.bounds import as_drawn, in_float64
 
 NAMES = ("a", "b")
 DRAWN = np.random.default_rng(5).standard_normal((400, 30, 2)) * np.array([1.0, 20.0])
@@ -31,7 +31,7 @@ def test_a_session_without_any_feature_counts_for_nothing() -> None:
 
 def test_sizes_are_in_units_of_the_training() -> None:
     (first, *_) = Inputs.of(DRAWN[:300]).drift(DRAWN[-RECENT:] * 2, NAMES)
-    assert first["value"] / first["expected"] == pytest.approx(2, rel=0.02)
+    assert first["value"] / first["expected"] == as_drawn(2, share=0.02)
 
 
 def test_skill_that_ends_is_told_and_skill_that_lasts_is_not() -> None:
@@ -41,7 +41,7 @@ def test_skill_that_ends_is_told_and_skill_that_lasts_is_not() -> None:
     assert lasts is not None
     assert ends is not None
     assert (lasts["drifted"], ends["drifted"]) == (False, True)
-    assert ends["expected"] == pytest.approx(before.mean())
+    assert ends["expected"] == in_float64(before.mean())
     assert skill_drift(before[:100]) is None, "too few nights"
     assert skill_drift(-np.concatenate([before, before])) is None, "no skill that could end"
 

@@ -21,6 +21,7 @@ from flows.nightly.night import Night, run_night
 from flows.nightly.predict import LOOKS, first_needed, look
 from flows.nightly.train import load_model
 from tests.support.backtest_market import backtest_of, context_of
+from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 4)]
@@ -48,12 +49,10 @@ def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(cont
         run = stored_runs.run(conn, done.row["run_id"])
         bands = calibration.bands(conn, run["id"])
     logit = run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
-    np.testing.assert_allclose(said["calibrated"], 1 / (1 + np.exp(-logit)), rtol=1e-9)
+    assert_arrays_close_in_float64(said["calibrated"], 1 / (1 + np.exp(-logit)))
     assert (said["lowest"] <= said["probability"]).all()
     assert (said["probability"] <= said["highest"]).all()
-    np.testing.assert_allclose(
-        said["probability_std"], (said["highest"] - said["lowest"]) / 2, atol=1e-9
-    )  # of two seeds
+    assert_arrays_close_in_float64(said["probability_std"], (said["highest"] - said["lowest"]) / 2)  # of two seeds
     rising = (said["lowest"] > 0.5).astype(int) + (said["highest"] > 0.5)
     np.testing.assert_array_equal(said["rising_share"], rising / 2)
     assert bands["level"].tolist() == list(LEVELS)
@@ -89,7 +88,7 @@ def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) ->
     for symbol, rows in kept.groupby("symbol"):
         most = whole.loc[symbol].drop(symbol).nlargest(LOOKS)
         assert set(rows["source"]) == set(most.index)
-        np.testing.assert_allclose(rows["weight"], most, rtol=1e-5)
+        assert_arrays_close_in_float32(rows["weight"], most)
 
 
 def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -123,8 +122,8 @@ def test_what_came_of_each_nights_directions_is_counted_at_every_level(context: 
     assert (bins["mean_probability"] <= bins["bin_high"]).all()
     for target, rows in history.groupby("target"):
         mine = bins[bins["target"] == target]
-        np.testing.assert_allclose((mine["n"] * mine["mean_probability"]).sum(), rows["probability"].sum())
-        np.testing.assert_allclose((mine["n"] * mine["share_risen"]).sum(), (rows["realised_return"] > 0).sum())
+        assert_arrays_close_in_float64((mine["n"] * mine["mean_probability"]).sum(), rows["probability"].sum())
+        assert_arrays_close_in_float64((mine["n"] * mine["share_risen"]).sum(), (rows["realised_return"] > 0).sum())
 
 
 @pytest.mark.soak
@@ -184,8 +183,8 @@ def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
     assert set(scores.index) == set(context.market.symbols)
     for symbol, rows in history.groupby("symbol"):
         assert scores.loc[symbol, "n"] == len(rows)
-        np.testing.assert_allclose(scores.loc[symbol, "acc"], rows["correct"].mean())
-        np.testing.assert_allclose(scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean())
+        assert_arrays_close_in_float64(scores.loc[symbol, "acc"], rows["correct"].mean())
+        assert_arrays_close_in_float64(scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean())
 
 
 def test_a_night_has_rules_directions_for_its_own_target_alone(context: MarketContext) -> None:

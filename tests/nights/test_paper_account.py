@@ -26,6 +26,7 @@ from flows.nightly.night import run_night
 from flows.nightly.paper import follow_orders, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
+from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import AS_OF
 
 YEAR, FEW = 252, 30
@@ -77,8 +78,8 @@ def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = YEAR) -> N
     track = whole[: nights - 2]  # the last open is not followed by another
     assert len(found) == len(track) == nights - 2
     for name in ("gross", "turnover", "cost", "net"):
-        np.testing.assert_allclose(found[name], track[name], rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(found["equity"], (1 + track["net"]).cumprod(), rtol=1e-12)
+        assert_arrays_close_in_float64(found[name], track[name])
+    assert_arrays_close_in_float64(found["equity"], (1 + track["net"]).cumprod())
     assert found["session"].tolist() == track["session"].tolist()
 
 
@@ -99,8 +100,8 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(traded: Ma
         "index": index_track(index, NIGHTS, "next_open"),
     }.items():
         whole = np.isfinite(quotes.open).all(axis=1)[1:-1]  # one without a price is kept by whoever held it before
-        np.testing.assert_allclose(found[name][whole], track["gross"][whole], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found["account, no costs"], found["account"])
+        assert_arrays_close_in_float64(found[name][whole], track["gross"][whole])
+    assert_arrays_close_in_float64(found["account, no costs"], found["account"])
 
 
 @pytest.mark.soak
@@ -163,14 +164,14 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: Ma
     buys = mine.rows[mine.rows["side"] == "buy"].set_index("symbol")
     assert set(buys.index) <= set(wanted["symbol"])
     assert (buys["shares"] % 10 == 0).all()
-    assert buys["price"].to_numpy() == pytest.approx(bars.loc[buys.index, "close"])
+    assert buys["price"].to_numpy() == in_float64(bars.loc[buys.index, "close"])
     share = wanted.set_index("symbol")["weight"].reindex(buys.index)
     room = share * 100_000 / buys["price"] - buys["shares"] - (buys.index == "L01") * 25
     assert ((room >= -1e-9) & (room < 20)).all()  # a lot too few at most, and a lot in hand
-    assert buys["cost"].to_numpy() == pytest.approx(buys["value"] * 12e-4)
+    assert buys["cost"].to_numpy() == in_float64(buys["value"] * 12e-4)
     if "L01" not in set(wanted["symbol"]):
         sold = mine.rows.set_index("symbol").loc["L01"]
-        assert (sold["side"], sold["shares"], sold["cost"]) == ("sell", 25, pytest.approx(sold["value"] * 27e-4))
+        assert (sold["side"], sold["shares"], sold["cost"]) == ("sell", 25, in_float64(sold["value"] * 27e-4))
     assert 0 <= mine.cash < 0.1 * 100_000
     assert found.rows["value"].sum() < mine.rows["value"].sum(), "the account holds some of it already"
 

@@ -20,6 +20,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.score import DayCounts, day_counts, score_market
+from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
@@ -90,7 +91,7 @@ def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(context
     wide = corrected[corrected["symbol"] == "F02A"].set_index("session")["adj_close"].pct_change(fill_method=None)
     assert before > 0
     for target in pd.to_datetime(DAYS[1:4]):
-        assert history.loc[target, "realised_return"] == pytest.approx(wide[target])
+        assert history.loc[target, "realised_return"] == in_float64(wide[target])
 
 
 def test_nights_run_out_of_order_end_with_the_same_running_scores(context: MarketContext) -> None:

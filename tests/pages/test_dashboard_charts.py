@@ -9,6 +9,7 @@ import pytest
 from flows.dashboard.app import link
 from tests.support import stores as made_stores
 from tests.support.backtest_page import page as backtest_page
+from tests.support.bounds import in_float64
 from tests.support.browser import Page, Site, browser
 from tests.support.dashboard_store import MARKET, served_store, served_to_a_reader
 
@@ -58,7 +59,7 @@ def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromi
     page.get_by_role("button", name="Zoom in").click()
     page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
     near = page.evaluate(SCALE)
-    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 2)
+    assert near[1] - near[0] == in_float64((whole[1] - whole[0]) / 2)
     page.get_by_role("button", name="All").click()
     page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
     box = page.locator("figure.chart canvas").bounding_box()

@@ -3,7 +3,6 @@
 import json
 from datetime import date, timedelta
 
-import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
@@ -27,6 +26,7 @@ from flows.dashboard.market import (
     way_counts,
 )
 from flows.nightly.context import MarketContext
+from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import (
     BACKTEST_RUN,
@@ -146,7 +146,7 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
     for predictor, direction in (("dtml", used["direction"]), *((rule, used[rule]) for rule in NAIVE_RULES)):
         assert rows.loc[predictor, "n"] == len(used)
         assert rows.loc[predictor, "acc"] == accuracy_score(rose, direction == "rise")
-        assert rows.loc[predictor, "mcc"] == pytest.approx(matthews_corrcoef(rose, direction == "rise"), abs=1e-12)
+        assert rows.loc[predictor, "mcc"] == in_float64(matthews_corrcoef(rose, direction == "rise"))
     assert span_scores(directions.iloc[:1]).empty, "the newest prediction has no outcome"
     assert (
         span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"]
@@ -195,7 +195,7 @@ def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
         rows = every[(every[mine] == "S01") & (every[other] != "S01")]
         expected = (rows.groupby(other)["weight"].sum() / 3).sort_values(ascending=False)
         assert found["symbol"].tolist() == expected.index.tolist()
-        np.testing.assert_allclose(found["weight"], expected)
+        assert_arrays_close_in_float64(found["weight"], expected)
 
 
 def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
@@ -213,12 +213,12 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
         alone = compare.scores(compare.days(conn, FIRST_RUN, FIRST_RUN, shared))
         assert compare.shared_span(conn, SECOND_RUN, BACKTEST_RUN) is None
     assert (found["n"], found["scored"]) == (len(both), both["realised_return"].notna().sum())
-    assert found["same"] == pytest.approx((both["a"] == both["b"]).mean())
+    assert found["same"] == in_float64((both["a"] == both["b"]).mean())
     rose, rows = both["realised_return"] > 0, {row["run"]: row for row in found["rows"]}
     for name in "ab":
-        assert rows[name]["acc"] == pytest.approx(accuracy_score(rose, both[name] == "rise"))
-        assert rows[name]["mcc"] == pytest.approx(matthews_corrcoef(rose, both[name] == "rise"))
-    assert rows["a less b"]["acc"] == pytest.approx(rows["a"]["acc"] - rows["b"]["acc"])
+        assert rows[name]["acc"] == in_float64(accuracy_score(rose, both[name] == "rise"))
+        assert rows[name]["mcc"] == in_float64(matthews_corrcoef(rose, both[name] == "rise"))
+    assert rows["a less b"]["acc"] == in_float64(rows["a"]["acc"] - rows["b"]["acc"])
     assert (alone["same"], alone["rows"][-1]["acc"], alone["rows"][-1]["mcc"]) == (1, 0, 0)
 
 

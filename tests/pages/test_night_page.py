@@ -27,6 +27,7 @@ from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stacked
 from dtml.pages.figures import figure
 from dtml.pages.night import direction_rows, heat_map, night_report, sector_map
 from dtml.pages.order import order_part
+from tests.support.bounds import as_drawn, assert_arrays_close_in_float64, in_float64
 from tests.support.pages import Reader
 
 NAN = float("nan")
@@ -288,7 +289,7 @@ def test_the_curves_hold_every_call_and_calibration_moves_only_what_was_said() -
     assert (said["share_risen"] < said["share_risen_high"]).all()
     moved = recalibrated(bins(), {"first": LINE, "other": LINE})
     assert moved["rises"].sum() == directions["rise"].sum()
-    assert moved["probability_sum"].sum() == pytest.approx(directions["calibrated"].sum(), rel=1e-4)
+    assert moved["probability_sum"].sum() == as_drawn(directions["calibrated"].sum(), share=1e-4)
     assert recalibrated(bins(), {"other": LINE}).empty
     assert curve_with_intervals(bins().head(3))["share_risen_low"].isna().all()  # too few nights
 
@@ -296,14 +297,14 @@ def test_the_curves_hold_every_call_and_calibration_moves_only_what_was_said() -
 def test_marks_stand_on_one_another_above_their_place() -> None:
     values = [0.5, 0.5, 0.61, NAN, 0.39]
     axis = probability_axis(values)
-    assert axis.high - 0.5 == pytest.approx(0.5 - axis.low)
+    assert axis.high - 0.5 == in_float64(0.5 - axis.low)
     rows = pd.DataFrame({"value": values, "kind": "none", "words": list("abcde")})
     marks = stacked("title", "words", rows, axis, None).data["rows"]
     assert marks["words"].tolist() == ["e", "a", "b", "c"]
     assert marks["row"].tolist() == [0.5, 0.5, 1.5, 0.5]
     assert marks["place"].between(axis.low, axis.high).all()
-    assert marks["place"].iloc[1] == pytest.approx(0.5 + (axis.high - axis.low) / COLUMNS / 2)
-    assert probability_axis([]).high - 0.5 == pytest.approx(1.08 * NARROWEST)
+    assert marks["place"].iloc[1] == in_float64(0.5 + (axis.high - axis.low) / COLUMNS / 2)
+    assert probability_axis([]).high - 0.5 == in_float64(1.08 * NARROWEST)
     assert (probability_axis([1.0]).low, probability_axis([1.0]).high) == (0.0, 1.0)
 
 
@@ -349,10 +350,10 @@ def test_without_preference_no_sector_gets_more_than_its_stocks() -> None:
     share = side.groupby(["s", "symbol", "t"])["weight"].sum().groupby(["s", "t"]).mean().unstack()
     part = pd.Series(sectors).value_counts(normalize=True).sort_index().to_numpy()
     times = found.data["rows"].pivot(index="y", columns="x", values="value")
-    np.testing.assert_allclose(times, share.to_numpy() / part)
+    assert_arrays_close_in_float64(times, share.to_numpy() / part)
     even = sector_map(Attention.of(frame.assign(weight=1 / 17)), sectors)
     assert even
-    np.testing.assert_allclose(even.data["rows"]["value"], 1)
+    assert_arrays_close_in_float64(even.data["rows"]["value"], 1)
 
 
 def test_what_a_night_says_of_own_code_is_on_its_page() -> None:

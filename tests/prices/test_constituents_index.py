@@ -20,6 +20,7 @@ from dtml.sources import open_source
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
+from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, small_market
 
 INDEX = "SIMX"
@@ -44,8 +45,8 @@ def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> Non
     assert tuple(index.columns) == BAR_COLUMNS
     adjusted = STOCKS.pivot(index="session", columns="symbol", values="adj_close")
     expected = adjusted.pct_change(fill_method=None).mean(axis=1)
-    assert index["close"].iloc[0] == pytest.approx(100)
-    assert index["close"].pct_change().to_numpy()[1:] == pytest.approx(expected.to_numpy()[1:], abs=1e-12)
+    assert index["close"].iloc[0] == in_float64(100)
+    assert index["close"].pct_change().to_numpy()[1:] == in_float64(expected.to_numpy()[1:])
     assert (index["low"] <= index[["open", "close"]].min(axis=1) + 1e-9).all()
     assert (index["high"] >= index[["open", "close"]].max(axis=1) - 1e-9).all()
     theirs = BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()  # of the simulated market itself
@@ -61,7 +62,7 @@ def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
     symbols = [each.symbol for each in market.constituents]
     for day, counted in ((date(2023, 2, 1), symbols[1:]), (date(2023, 6, 1), symbols), (date(2023, 9, 5), symbols[1:])):
         moment = pd.Timestamp(day)
-        assert change[moment] == pytest.approx(returns.loc[moment, counted].mean(), abs=1e-12)
+        assert change[moment] == in_float64(returns.loc[moment, counted].mean())
 
 
 def test_no_later_bar_changes_an_earlier_one(made: MarketContext) -> None:
@@ -78,8 +79,8 @@ def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContex
         fetch_bars(made, day)
     found = stored_index(made)
     whole = index_of_constituents(made.market, STOCKS[STOCKS["session"] >= found["session"].iloc[0]])
-    assert found["close"].to_numpy() == pytest.approx(whole["close"].to_numpy(), rel=1e-9)
-    assert found["open"].to_numpy() == pytest.approx(whole["open"].to_numpy(), rel=1e-9)
+    assert found["close"].to_numpy() == in_float64(whole["close"].to_numpy())
+    assert found["open"].to_numpy() == in_float64(whole["open"].to_numpy())
     assert found["known_at"].iloc[0] == first["known_at"].iloc[0]  # what was known stands
     assert fetch_bars(made, AS_OF).stored == 0
 

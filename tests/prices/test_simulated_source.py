@@ -11,6 +11,7 @@ from dtml.markets import load_market
 from dtml.prices.bars import check
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import LISTED_LATE, LISTING, SimulatedMarket, SimulatedSource
+from tests.support.bounds import as_drawn, assert_arrays_close_in_float64, in_float64
 
 LAST = date(2024, 6, 28)
 SOURCE = SimulatedSource()
@@ -29,7 +30,7 @@ def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_di
     prices = earlier.columns.drop("adj_close")
     pd.testing.assert_frame_equal(earlier[prices], same[prices], check_exact=True)
     restated = (same["adj_close"] / earlier["adj_close"]).groupby("symbol").agg(["min", "max"])
-    np.testing.assert_allclose(restated["min"], restated["max"], rtol=1e-12)
+    assert_arrays_close_in_float64(restated["min"], restated["max"])
     later = bars[bars["session"] > until]
     acted = later.groupby("symbol")[["split", "dividend"]].count().any(axis=1)
     assert 0 < acted.sum() < len(acted)
@@ -48,17 +49,17 @@ def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(ba
     leading = change[[market.leader_of(symbol) for symbol in followers]].shift(1).to_numpy()
     known = np.isfinite(leading) & change[followers].notna().to_numpy()
     hits = ((leading > 0) == (change[followers].to_numpy() > 0))[known]
-    assert hits.mean() == pytest.approx(market.best_accuracy, abs=3 * 0.5 / np.sqrt(known.sum()))
+    assert hits.mean() == as_drawn(market.best_accuracy, within=3 * 0.5 / np.sqrt(known.sum()))
     own, before = change.to_numpy(), change.shift(1).to_numpy()
     both = np.isfinite(own) & np.isfinite(before)
-    assert ((own > 0) == (before > 0))[both].mean() == pytest.approx(0.5, abs=0.005)
+    assert ((own > 0) == (before > 0))[both].mean() == as_drawn(0.5, within=0.005)
     index = change[SOURCE.index_symbol].to_numpy()
     assert np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1  # what the leaders' weight in the index gives away
 
 
 def test_the_best_accuracy_of_uncorrelated_followers_is_one_half() -> None:
     assert SimulatedMarket(correlation=0.0).best_accuracy == 0.5
-    assert SimulatedMarket(correlation=1.0).best_accuracy == pytest.approx(1.0)
+    assert SimulatedMarket(correlation=1.0).best_accuracy == in_float64(1.0)
 
 
 def test_what_can_be_reached_is_said() -> None:
@@ -73,7 +74,7 @@ def test_the_best_rank_ic_is_that_of_the_expected_returns() -> None:
     follows = np.array([symbol in market.follower_symbols for symbol in market.symbols])
     expected = np.where(follows, returns[:-1, leaders], 0.0)
     found = [spearmanr(one, other)[0] for one, other in zip(expected, returns[1:], strict=True)]
-    assert market.best_rank_ic == pytest.approx(np.mean(found), abs=0.01)
+    assert market.best_rank_ic == as_drawn(np.mean(found), within=0.01)
     assert SimulatedMarket(correlation=0.01).best_rank_ic < 0.02
 
 
@@ -103,7 +104,7 @@ def test_a_split_halves_the_price_and_leaves_the_adjusted_close(bars: pd.DataFra
     frame["adjusted"] = frame.groupby("symbol")["adj_close"].pct_change(fill_method=None)
     split = frame[frame["split"].notna() & frame["raw"].notna()]
     assert len(split) > 10
-    np.testing.assert_allclose((1 + split["raw"]) * split["split"], 1 + split["adjusted"], rtol=1e-9)
+    assert_arrays_close_in_float64((1 + split["raw"]) * split["split"], 1 + split["adjusted"])
 
 
 def test_each_symbol_is_given_from_its_own_first_session() -> None:

@@ -16,6 +16,7 @@ from dtml.ranking.outcomes import LEGS, RULES, outcomes, rule_scores, sessions_t
 from dtml.ranking.panel import panel_of, ranked
 from dtml.ranking.rankers import RankersConfig, slope_of, walk
 from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds
+from tests.support.bounds import as_solved, assert_arrays_close_in_float64, in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel
 
 DAY = 300  # with a whole history behind it
@@ -77,7 +78,7 @@ def test_every_feature_is_its_formula() -> None:
     panel = made_panel(bars)
     held, column = Bars.of(panel), panel.symbols.index(STOCK)
     found = {name: float(feature.of(held)[DAY, column]) for name, feature in OF_ONE_STOCK.items()}
-    assert found == pytest.approx(by_hand(bars), rel=1e-9, abs=1e-12)
+    assert found == in_float64(by_hand(bars))
 
 
 def test_a_feature_says_how_many_bars_it_reads() -> None:
@@ -115,7 +116,7 @@ def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the
         for stock in (0, 17, 35):
             own = together[stock].drop(stock).nlargest(10)
             assert {each % 3 for each in own.index} == {stock % 3}
-            assert found[day, stock] == pytest.approx(returns.iloc[day][own.index].mean(), abs=1e-15)
+            assert found[day, stock] == in_float64(returns.iloc[day][own.index].mean())
 
 
 def test_peers_are_the_same_whenever_the_history_begins_and_whatever_follows() -> None:
@@ -134,7 +135,7 @@ def test_a_stock_without_enough_returns_or_alone_has_no_peers() -> None:
     drawn[:75, 2] = np.nan
     found = peer_returns(drawn, pd.bdate_range("2020-01-01", periods=130))
     assert np.isnan(found[-1, :4]).tolist() == [False, False, True, False]
-    assert found[-1, 0] == pytest.approx(drawn[-1, [1, 3]].mean())
+    assert found[-1, 0] == in_float64(drawn[-1, [1, 3]].mean())
     alone = peer_returns(drawn[:, :1], pd.bdate_range("2020-01-01", periods=130))
     assert np.isnan(alone).all()
 
@@ -161,8 +162,8 @@ def test_a_history_shorter_than_a_feature_leaves_it_missing() -> None:
 
 def test_ranks_lie_between_minus_and_plus_one_half_share_ties_and_keep_what_is_missing() -> None:
     found = ranked(np.array([[3.0, 1.0, 1.0, np.nan, 9.0], [np.nan, 5.0, np.nan, np.nan, np.nan]]))
-    np.testing.assert_allclose(found[0], [1 / 6, -1 / 3, -1 / 3, np.nan, 0.5])
-    np.testing.assert_allclose(found[1], [np.nan, 0.0, np.nan, np.nan, np.nan])
+    assert_arrays_close_in_float64(found[0], [1 / 6, -1 / 3, -1 / 3, np.nan, 0.5])
+    assert_arrays_close_in_float64(found[1], [np.nan, 0.0, np.nan, np.nan, np.nan])
 
 
 def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None:
@@ -180,7 +181,7 @@ def test_all_four_prices_are_adjusted_by_one_factor() -> None:
     halved = bars.assign(adj_close=np.where(bars["session"] < SESSIONS[150], bars["close"] / 2, bars["close"]))
     panel, whole = made_panel(halved), made_panel(bars)
     for name in ("open", "high", "low", "close"):
-        np.testing.assert_allclose(getattr(panel, name)[:150], getattr(whole, name)[:150] / 2)
+        assert_arrays_close_in_float64(getattr(panel, name)[:150], getattr(whole, name)[:150] / 2)
     assert np.array_equal(panel.value, whole.value, equal_nan=True)
 
 
@@ -198,7 +199,7 @@ def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg: st
     }[leg].to_numpy() - 1
     panel = made_panel()
     found = outcomes(panel, leg)[:, panel.symbols.index(STOCK)]  # type: ignore[arg-type]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert_arrays_close_in_float64(found, expected)
     assert np.isnan(found).sum() == sessions_to(leg)  # type: ignore[arg-type]
 
 
@@ -254,7 +255,7 @@ def test_a_ridge_is_scikit_learns() -> None:
     x, y = drawn.uniform(-0.5, 0.5, (311, 13)), drawn.uniform(-0.5, 0.5, 311)
     ours = fit_ridge(x, y, RidgeConfig(penalty=0.3)).score(x)
     theirs = TheirRidge(alpha=0.3 * 311 / 12, fit_intercept=False).fit(x, y).predict(x)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    assert_arrays_close_in_float64(ours, theirs)
 
 
 def test_a_boosting_in_arrays_is_scikit_learns_to_the_last_bits_also_where_features_are_missing() -> None:
@@ -267,7 +268,7 @@ def test_a_boosting_in_arrays_is_scikit_learns_to_the_last_bits_also_where_featu
         max_iter=29, max_leaf_nodes=11, learning_rate=config.rate, min_samples_leaf=20, max_features=0.2,
         early_stopping=False, random_state=0,
     ).fit(x, y)  # fmt: skip
-    np.testing.assert_allclose(fit_boosting(x, y, config).score(x) + y.mean(), theirs.predict(x), atol=1e-12)
+    assert_arrays_close_in_float64(fit_boosting(x, y, config).score(x) + y.mean(), theirs.predict(x))
 
 
 def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> None:
@@ -277,7 +278,7 @@ def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> No
     relative[drawn.random((37, 29)) < 0.1] = np.nan
     known = np.isfinite(relative)
     theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(rank[known][:, None], relative[known] > 0)
-    assert slope_of(rank, relative) == pytest.approx(theirs.coef_[0, 0], rel=1e-5)
+    assert slope_of(rank, relative) == as_solved(theirs.coef_[0, 0], 1e-5)
 
 
 def test_a_model_without_a_known_outcome_is_an_error() -> None:

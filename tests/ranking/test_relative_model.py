@@ -22,6 +22,7 @@ from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, RelativeMo
 from dtml.ranking.walk import History
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training.recipe import TrainingConfig
+from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel
 from translation.atomic_files import write_whole
 
@@ -68,7 +69,7 @@ def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
     shape = replace(SMALL.model, loss=loss)  # type: ignore[arg-type]
     config = replace(SMALL, seeds=1, model=shape, training=replace(SMALL.training, epochs=14))
     model = fit_relative(reverting(), TRAINED, config)
-    assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2
+    assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2  # .42 to .55 in six markets
 
 
 @pytest.mark.soak
@@ -79,7 +80,8 @@ def test_every_network_can_be_asked(network: NetworkName) -> None:
     )
     assert config.name == f"{network}_relative"
     found = mean_ic(scores_of(fit_relative(reverting(), TRAINED, config), reverting()), reverting())
-    assert found > 0.1
+    # Over six markets .13, deviation .02, by StockNet and .53 to .58, deviation .04, by the others; .02 is chance.
+    assert found > (0.05 if network == "stocknet" else 0.3)
     assert RankersConfig.asking("next_close", config.name).networks[0].model.network == network
 
 
@@ -89,7 +91,9 @@ def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
     outcome = np.array([drawn.permutation(day) for day in np.where(history.there, history.outcome, np.nan)])
     model = fit_relative(replace(history, outcome=np.where(history.there, outcome, np.nan)), TRAINED, SMALL)
     shuffled = replace(history, outcome=np.where(history.there, drawn.permutation(outcome.T).T, np.nan))
-    assert abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.06  # 100 days of 23 stocks: deviation .021
+    assert (
+        abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.12
+    )  # deviation .027 over ten trainings; .5 is there before
 
 
 @pytest.mark.soak
@@ -107,7 +111,7 @@ def test_days_do_not_see_each_other() -> None:
     torn[: 401 - width] = 0.3
     torn[401:] = -0.3
     found = fitted().scores(torn, history.there, slice(390, 410))
-    np.testing.assert_allclose(found[10], alone[0], atol=1e-12)
+    assert_arrays_close_in_float64(found[10], alone[0])
 
 
 def test_stocks_are_interchangeable() -> None:
@@ -146,7 +150,7 @@ def test_what_validation_counts_is_the_rank_ic_of_each_day() -> None:
     batch = Batch(unused, unused, unused, held > 0, torch.from_numpy(counted), unused, held)
     found = SMALL.model.build(13).correct(torch.from_numpy(logits), batch)
     expected = [spearmanr(a[c], b[c]).statistic for a, b, c in zip(logits, outcome, counted, strict=True)]
-    np.testing.assert_allclose(found[:, 0].numpy(), expected, atol=1e-6)
+    assert_arrays_close_in_float32(found[:, 0].numpy(), expected)  # 1e-12 beside each variance
 
 
 def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:

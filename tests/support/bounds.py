@@ -71,6 +71,16 @@ def assert_close_in_float32(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=FLOAT32_RELATIVE, atol=FLOAT32_ABSOLUTE)
 
 
+def assert_gradients_close_in_float32(found: Tensor, expected: Tensor) -> None:
+    """Assert that the gradients of one step are equal to 1e-4 of their length.
+
+    The sum over n tokens loses n times 6e-8 of it.
+
+    A single element may cancel to nothing and be of any relative size; what a step does is in its length.
+    """
+    assert (found - expected).norm() <= FLOAT32_RELATIVE * expected.norm()
+
+
 def assert_arrays_close_in_float64(found: Any, expected: Any) -> None:
     """Assert that arrays or columns are equal as by `in_float64`; what is missing is missing in both."""
     np.testing.assert_allclose(found, expected, rtol=FLOAT64_RELATIVE, atol=FLOAT64_ABSOLUTE)
@@ -81,7 +91,15 @@ def assert_arrays_close_in_float32(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=FLOAT32_RELATIVE, atol=FLOAT32_ABSOLUTE)
 
 
-def printed(expected: Any, decimals: int) -> Any:
+def assert_arrays_cast_to_float32(found: Any, expected: Any) -> None:
+    """Assert that an array is what float64 gave, rounded to float32 once: by half a unit of its last place, 2^-24.
+
+    What float64 itself lost may tip it to the next one, so a whole unit is allowed.
+    """
+    np.testing.assert_allclose(found, expected, rtol=2.0**-23, atol=FLOAT64_ABSOLUTE)
+
+
+def as_printed(expected: Any, decimals: int) -> Any:
     """A figure that others printed with so many decimals: ours may be anything that rounds to it.
 
     The last digits of float64 decide only where the figure lies within 1e-9 of the edge of what rounds to it.
@@ -89,20 +107,20 @@ def printed(expected: Any, decimals: int) -> Any:
     return pytest.approx(expected, rel=0, abs=0.5 * 10.0**-decimals + FLOAT64_RELATIVE)
 
 
-def drawn(expected: Any, within: float) -> Any:
-    """A statistic of what a seed draws lies so close to what is expected of it; `within` is at least 2 standard errors.
+def as_drawn(expected: Any, *, within: float = 0.0, share: float = 0.0) -> Any:
+    """A statistic of what a seed draws is about what is expected: so close to it, or within a share of it.
 
-    The draws are integers made from the seed, the same on every processor; floats made of them agree to rounding. So
-    the statistic is one number to 1e-6 of its spread, and a test that passes by more than that passes everywhere.
+    The draws are integers made from the seed, the same on every processor; the floats made of them, and what is
+    computed without training, agree to rounding. So the statistic is one number everywhere, to 1e-6 of it, and a test
+    that passes with more room than that on one processor passes on all. How wide the bound is, in standard errors,
+    decides what the test would find, not where it holds.
     """
-    return pytest.approx(expected, rel=0, abs=within)
+    return pytest.approx(expected, rel=share, abs=within)
 
 
-def drawn_relative(expected: Any, share: float) -> Any:
-    """As `drawn`, within a share of what is expected."""
-    return pytest.approx(expected, rel=share, abs=0)
+def as_solved(expected: Any, tolerance: float) -> Any:
+    """The answer of an iterative solver, which stops within a tolerance of its own, and later on no processor.
 
-
-def solved(expected: Any, tolerance: float) -> Any:
-    """The answer of an iterative solver that stops within `tolerance`, which is the solver's own, of the answer."""
+    `tolerance`, relative or absolute, is at least ten times what the solver of either side stops at.
+    """
     return pytest.approx(expected, rel=tolerance, abs=tolerance)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.bounds import assert_close_in_float32, in_float32, in_float64
 from translation.data.tokenizer import BEGIN, END
 from translation.decoding.beam_search import Hypothesis, Search, best_tokens, search
 from translation.decoding.incremental import IncrementalTransformer, KeyValueCache
@@ -148,7 +149,7 @@ def test_with_beams_for_all_there_is_it_finds_the_best(
     expected = every(chances, 4, how)[:6]
     (found,) = search(Table(chances), [[A]], how)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
-    assert [each.score for each in found] == pytest.approx([each.score for each in expected])
+    assert [each.score for each in found] == in_float64([each.score for each in expected])
 
 
 def test_more_beams_find_what_a_greedy_search_misses() -> None:
@@ -162,7 +163,7 @@ def test_the_first_that_ends_as_the_likeliest_of_all_is_not_yet_the_answer() -> 
     how = Search(beams=4, alpha=1.0, extra=5, exact=True)
     (found,) = search(Table(patient), [[A]], how)
     assert found[0].tokens == (A, A, A, A)
-    assert found[0].score == pytest.approx(every(patient, 6, how)[0].score)
+    assert found[0].score == in_float64(every(patient, 6, how)[0].score)
     assert search(Table(patient), [[A]], replace(how, alpha=0.0))[0][0].tokens == ()
 
 
@@ -213,11 +214,11 @@ def test_each_says_its_true_probability_and_attention(willing: Willing, beams: i
         for each in hypotheses if source else []:
             scores, attention = willing.whole(source, each.tokens)
             total = sum(float(row[token]) for row, token in zip(scores, (*each.tokens, END), strict=True))
-            assert each.log_probability == pytest.approx(total, abs=1e-4)
+            assert each.log_probability == in_float32(total)
             assert each.score == each.log_probability / how.penalty(len(each.tokens) + 1)
             assert each.attention is not None
-            torch.testing.assert_close(each.attention, attention.float())
-            torch.testing.assert_close(each.attention.sum(dim=-1), torch.ones(len(each.tokens) + 1))
+            assert_close_in_float32(each.attention, attention.float())
+            assert_close_in_float32(each.attention.sum(dim=-1), torch.ones(len(each.tokens) + 1))
 
 
 def test_a_network_without_attention_shows_none() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.bounds import assert_close_in_float32, in_float32
 from tests.support.recipe import write_recipe
 from tests.support.translations import CPU, NETWORK, drawn, examples, model_of, recipe_of, same, tokenizer
 from translation.cards import recipe_of as said_of
@@ -29,7 +30,7 @@ def test_an_ensemble_of_equal_networks_says_what_one_says(kind: str) -> None:
     for how in (GREEDY, FIVE):
         for one, other in zip(search(alone, SOURCES, how), search(together, SOURCES, how), strict=True):
             assert [each.tokens for each in one] == [each.tokens for each in other]
-            assert other[0].log_probability == pytest.approx(one[0].log_probability, abs=1e-4)
+            assert other[0].log_probability == in_float32(one[0].log_probability)
 
 
 def test_probabilities_and_attention_are_the_mean_of_the_networks() -> None:
@@ -47,9 +48,9 @@ def test_probabilities_and_attention_are_the_mean_of_the_networks() -> None:
     for place, token in enumerate(target[0]):
         scores, weights = decoder.step(state, token.view(1, 1), need_weights=True)
         wanted = torch.stack(means).mean(dim=0)[:, place]
-        torch.testing.assert_close(scores.exp()[:, 0], wanted, atol=1e-6, rtol=1e-4)
+        assert_close_in_float32(scores.exp()[:, 0], wanted)
         assert weights is not None
-        torch.testing.assert_close(weights[:, 0], torch.stack(shown).mean(dim=0)[:, place], atol=1e-6, rtol=1e-4)
+        assert_close_in_float32(weights[:, 0], torch.stack(shown).mean(dim=0)[:, place])
 
 
 def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:

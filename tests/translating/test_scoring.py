@@ -6,6 +6,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
+from tests.support.bounds import as_drawn, in_float64
 from translation.errors import UsageError
 from translation.scoring import compare, score, tokenizer_of
 
@@ -45,7 +46,7 @@ def test_a_score_is_that_of_sacrebleu_and_so_is_each_resampled_one(case: str) ->
     assert found.chrf == CHRF().corpus_score(ours, [expected]).score
     nothing = ["" for _ in expected]  # its BLEU is 0, so that the difference is our own BLEU
     difference = compare(ours, nothing, expected, language="en", resamples=50).difference
-    assert difference == pytest.approx(found.bleu, abs=1e-10)
+    assert difference == in_float64(found.bleu)
     assert found.low <= found.high
 
 
@@ -62,7 +63,7 @@ def test_the_signature_says_how_words_are_told_apart(language: str, tokenizer: s
 
 def test_what_is_identical_scores_100_whatever_is_drawn() -> None:
     found = score(references(), references(), language="en")
-    assert (found.bleu, found.low, found.high, found.chrf) == pytest.approx((100, 100, 100, 100))
+    assert (found.bleu, found.low, found.high, found.chrf) == in_float64((100, 100, 100, 100))
     assert (found.sentences, found.resamples, found.seed) == (200, 1000, 0)
 
 
@@ -71,8 +72,8 @@ def test_an_interval_is_as_wide_as_that_of_sacrebleu() -> None:
     found = score(ours, expected, language="en", resamples=2000)
     theirs = BLEU().corpus_score(ours, [expected], n_bootstrap=2000)
     assert found.low < found.bleu < found.high
-    assert (found.high - found.low) / 2 == pytest.approx(theirs._ci, rel=0.1)
-    assert (found.high + found.low) / 2 == pytest.approx(theirs._mean, abs=0.3)
+    assert (found.high - found.low) / 2 == as_drawn(theirs._ci, share=0.1)
+    assert (found.high + found.low) / 2 == as_drawn(theirs._mean, within=0.3)
 
 
 def test_a_seed_gives_the_same_interval_and_another_seed_another() -> None:
@@ -94,7 +95,7 @@ def test_a_clearly_better_system_is_told_and_the_other_way_round_as_well() -> No
     assert 0 < found.low < found.difference < found.high
     assert found.p == 1 / 1000
     back = compare(poor, good, expected, language="en", resamples=999)
-    assert (back.difference, back.low, back.high, back.p) == pytest.approx(
+    assert (back.difference, back.low, back.high, back.p) == in_float64(
         (-found.difference, -found.high, -found.low, found.p)
     )
 
@@ -105,7 +106,7 @@ def test_a_small_difference_has_the_chance_that_sacrebleu_gives_it() -> None:
     found = compare(first, second, expected, language="en", resamples=2000)
     metrics = {"BLEU": BLEU(references=[expected])}
     theirs = PairedTest([("first", first), ("second", second)], metrics, None, test_type="bs", n_samples=2000)()
-    assert found.p == pytest.approx(theirs[1]["BLEU"][1].p_value, abs=0.04)
+    assert found.p == as_drawn(theirs[1]["BLEU"][1].p_value, within=0.04)
 
 
 def test_paired_systems_are_told_apart_more_finely_than_their_intervals_would() -> None:

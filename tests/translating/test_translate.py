@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks.made_language import made_pairs
+from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import NETWORK, drawn, model_of, tokenizer
 from translation.data.language_id import LanguageIdentifier
 from translation.decoding.beam_search import GREEDY, Search
@@ -93,9 +94,9 @@ def test_attention_is_a_row_a_piece_and_sums_to_one(model: Model) -> None:
         (seen,) = found.attention
         assert seen.source == [*tokenizer().pieces(tokenizer().encode(text)), "</s>"]
         assert seen.weights.shape == (len(seen.target), len(seen.source))
-        torch.testing.assert_close(seen.weights.sum(-1), torch.ones(len(seen.target)))
+        assert_close_in_float32(seen.weights.sum(-1), torch.ones(len(seen.target)))
         # The pass over the finished translation finds what the search saw position by position.
-        torch.testing.assert_close(seen.heads["between"][-1].mean(dim=0), seen.weights)
+        assert_close_in_float32(seen.heads["between"][-1].mean(dim=0), seen.weights)
         for kind, queries, keys in (
             ("encoder", seen.source, seen.source),
             ("between", seen.target, seen.source),
@@ -105,6 +106,6 @@ def test_attention_is_a_row_a_piece_and_sums_to_one(model: Model) -> None:
             config = model.card.network
             assert (layers, heads) == (config["decoder_layers"], config["heads"])
             assert shape == [len(queries), len(keys)]
-            torch.testing.assert_close(seen.heads[kind].sum(-1), torch.ones(layers, heads, len(queries)))
+            assert_close_in_float32(seen.heads[kind].sum(-1), torch.ones(layers, heads, len(queries)))
         assert seen.heads["decoder"].triu(diagonal=1).abs().max() == 0  # nothing sees what follows
     assert translate(model, TEXTS, GREEDY)[0].attention == ()

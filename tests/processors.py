@@ -1,0 +1,58 @@
+"""Run the numerical tests as other processors would: `python -m tests.processors` prints a line for each kind.
+
+The libraries choose their instructions when they are loaded, so each kind is a process of its own in which they are
+told of fewer than there are. This machine must have what is left: a setting never adds an instruction.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from tests.support.numerical import ALSO, NUMERICAL
+from tests.support.places import ROOT
+
+Setting = Mapping[str, str]
+
+ATEN, ONEDNN, MKL, THREADS = "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OMP_NUM_THREADS"
+PROCESSORS: Mapping[str, Setting] = {
+    "as it is, 1 thread": {THREADS: "1"},
+    "AVX2, 2 threads": {ATEN: "avx2", ONEDNN: "AVX2", MKL: "AVX2", "OPENBLAS_CORETYPE": "Haswell", THREADS: "2"},
+    "SSE4, 4 threads": {ATEN: "default", ONEDNN: "SSE41", MKL: "SSE4_2", "OPENBLAS_CORETYPE": "Nehalem", THREADS: "4"},
+    "AVX2 of torch alone, 1 thread": {ATEN: "avx2", THREADS: "1"},
+}
+
+
+def main() -> int:
+    """Run them all; return 1 when any test failed, whose name and message is printed."""
+    failed = [name for name, setting in PROCESSORS.items() if not is_passed(name, setting)]
+    return 1 if failed else 0
+
+
+def is_passed(name: str, setting: Setting) -> bool:
+    """Run the numerical tests in a process with this setting and print how many passed."""
+    runs = [run([*NUMERICAL, "-m", "not slow and not soak"], setting), run(list(ALSO), setting)]
+    counts = {word: sum(counted(ended.stdout, word) for ended in runs) for word in ("passed", "failed", "error")}
+    print(f"{name}: {counts['passed']} passed, {counts['failed'] + counts['error']} failed", flush=True)  # noqa: T201
+    for ended in runs:
+        if ended.returncode != 0:
+            print(ended.stdout + ended.stderr, flush=True)  # noqa: T201
+    return all(ended.returncode == 0 for ended in runs)
+
+
+def run(chosen: list[str], setting: Setting) -> subprocess.CompletedProcess[str]:
+    """Run tests in a process of their own, with no setting of the caller's own processor."""
+    env = {name: value for name, value in os.environ.items() if name not in {ATEN, ONEDNN, MKL, "OPENBLAS_CORETYPE"}}
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--tb=short", *chosen]
+    return subprocess.run(command, cwd=ROOT, env=env | setting, capture_output=True, text=True, check=False)
+
+
+def counted(said: str, word: str) -> int:
+    """Return how many tests the last line of pytest counts under a word."""
+    found = re.findall(rf"(\d+) {word}", said.strip().rpartition("\n")[2])
+    return int(found[0]) if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
