@@ -229,7 +229,8 @@ def _write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> N
     names = ["target", "span", "protocol", "predictor"]
     every = pd.MultiIndex.from_product([targets, ["night", "running"], ["paper", "all"], PREDICTORS], names=names)
     rows = every.to_frame(index=False)
-    figures = {"n": 400, "nights": 1, "rises": 201, "acc": 0.51, "mcc": 0.02} | dict.fromkeys(UNSCORED, 0.5)
+    counts = {"n": 400, "nights": 1, "rises": 201, "predicted_rises": 210}
+    figures = counts | {"acc": 0.51, "mcc": 0.02} | dict.fromkeys(UNSCORED, 0.5)
     scored = moment(pd.DatetimeIndex(rows["target"]), 23)
     insert_frame(conn, tables.score, rows.assign(market=market, scored_at=scored, **figures))
 
