@@ -1,14 +1,17 @@
 """Run SQL that a user typed, and only to read the store: no file, no program, no unbounded time or rows."""
 
+import logging
 import math
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from sys import getsizeof
+from threading import Lock
 from typing import Any, cast
 
 import pandas as pd
@@ -22,9 +25,14 @@ WRITES = "attempt to write a readonly database"  # as SQLite says it
 READS = ("select", "with", "values", "table", "explain", "show")
 LONGEST = 16_000_000  # bytes of a value on SQLite
 ROWS, BYTES = 2000, 8_000_000  # of a batch, whichever comes first
-STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
+# Steps of SQLite's machine between two looks at the clock: some 20 ms. Each look takes the interpreter from all else
+# that this process does, such as the pages that others read meanwhile.
+STEPS = 1_000_000
 # What an answer may hold in memory at once.
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
+
+CANCEL_LIMIT_S = 5  # for PostgreSQL to be told that a statement is to end
+UNREAD = "the SQL was interrupted: nobody waits for its answer"
 
 # Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide what does.
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\r\n]*(?:[\r\n]|$))*([a-z]*)", re.IGNORECASE)
@@ -39,6 +47,8 @@ _OUTSIDE = """
 """
 Rows = Sequence[Sequence[Any]]
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -48,21 +58,57 @@ class Answer:
     batches: Iterator[Rows]
 
 
+class Interruption:
+    """End a statement of a user before its time, from another thread: its reader has left."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._is_requested = False
+        self._cancel: Callable[[], object] | None = None
+
+    @property
+    def is_requested(self) -> bool:
+        """Return whether the statement is to end."""
+        return self._is_requested
+
+    def request(self) -> None:
+        """End the statement that runs, and any that would begin; it waits until PostgreSQL was told."""
+        with self._lock:
+            self._is_requested = True
+            if self._cancel is not None:
+                self._cancel()
+
+    @contextmanager
+    def ends_by(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Let a request call this, until the statement is over: its connection may then be another reader's."""
+        with self._lock:
+            self._cancel = cancel
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._cancel = None
+
+
 @contextmanager
-def asked(engine: Engine, sql: str, *, own: bool = False, ends: bool = True) -> Iterator[Answer]:
+def asked(
+    engine: Engine, sql: str, *, own: bool = False, ends: bool = True, interruption: Interruption | None = None
+) -> Iterator[Answer]:
     """Run one statement of a user, or this program's `own`; what it gives is read within, in batches of ROWS or BYTES.
 
-    Where it `ends`, that is after READ_LIMIT_S at most. Raises StoreUsageError, in one line, for SQL that does not run,
-    that writes, that holds more than one statement or gives no rows, for an engine that was not opened read only, and
-    for SQL that a superuser of PostgreSQL typed.
+    Where it `ends`, that is after READ_LIMIT_S at most; an `interruption` ends it at once. Raises StoreUsageError, in
+    one line, for SQL that does not run, that writes, that holds more than one statement or gives no rows, for an engine
+    that was not opened read only, for SQL that a superuser of PostgreSQL typed and for what is interrupted.
     """
     if not opened.is_read_only(engine):
         raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
     run = _of_sqlite if engine.dialect.name == "sqlite" else _of_postgresql
+    if interruption is not None and interruption.is_requested:
+        raise StoreUsageError(UNREAD)
     try:
         with (
             opened.reading(engine) as conn,
-            guarded(conn, sql, own=own, ends=ends),
+            guarded(conn, sql, own=own, ends=ends, interruption=interruption),
             run(conn.connection.cursor(), sql) as answer,
         ):
             if not answer.names:
@@ -76,14 +122,16 @@ def asked(engine: Engine, sql: str, *, own: bool = False, ends: bool = True) -> 
         raise StoreUsageError(f"the SQL does not run: {error}") from error
 
 
-def select(engine: Engine, sql: str, most: int | None = None, *, own: bool = False) -> pd.DataFrame:
+def select(
+    engine: Engine, sql: str, most: int | None = None, *, own: bool = False, interruption: Interruption | None = None
+) -> pd.DataFrame:
     """Return the rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
 
     With `most`, the first rows, no more than that. A statement that is this program's `own` may be asked as a superuser
-    of PostgreSQL too. Raises StoreUsageError, in one line, for what `asked` refuses and for an answer of more than
-    HELD_ROWS or about HELD_BYTES.
+    of PostgreSQL too. An `interruption` ends it at once. Raises StoreUsageError, in one line, for what `asked` refuses
+    and for an answer of more than HELD_ROWS or about HELD_BYTES.
     """
-    with asked(engine, sql, own=own) as answer:
+    with asked(engine, sql, own=own, interruption=interruption) as answer:
         return held(answer, most)
 
 
@@ -135,18 +183,21 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
 
 
 @contextmanager
-def guarded(conn: Connection, sql: str, *, own: bool = False, ends: bool = True) -> Iterator[None]:
+def guarded(
+    conn: Connection, sql: str, *, own: bool = False, ends: bool = True, interruption: Interruption | None = None
+) -> Iterator[None]:
     """Hold a read-only connection while one statement of a user, or this program's `own`, runs on it.
 
     SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are opened with theirs,
-    which is taken from one that never `ends`.
+    which is taken from one that never `ends`. An `interruption` ends it at once.
     There only what gives rows may begin the statement, and no role may type one that could reach the server's files
     or programs: nothing holds a superuser's SQL that is written against what holds it. Raises StoreUsageError for
     what is refused.
     """
+    interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
         limit = opened.READ_LIMIT_S if ends else math.inf  # a look at the clock lets an interrupt in, too
-        with _time_limit(cast(sqlite3.Connection, conn.connection.driver_connection), limit):
+        with _time_limit(cast(sqlite3.Connection, conn.connection.driver_connection), limit, interruption):
             yield
         return
     found = _FIRST_WORD.match(sql)
@@ -159,15 +210,39 @@ def guarded(conn: Connection, sql: str, *, own: bool = False, ends: bool = True)
         )
     if not ends:
         conn.execute(text("set local statement_timeout = 0"))
-    yield
+    with _cancellable(conn, interruption):
+        yield
 
 
 @contextmanager
-def _time_limit(driver: sqlite3.Connection, limit: float) -> Iterator[None]:
+def _time_limit(driver: sqlite3.Connection, limit: float, interruption: Interruption) -> Iterator[None]:
     until = time.monotonic() + limit
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    driver.set_progress_handler(lambda: time.monotonic() > until, STEPS)
+    driver.set_progress_handler(lambda: interruption.is_requested or time.monotonic() > until, STEPS)
     try:
         yield
     finally:
         driver.set_progress_handler(None, STEPS)
+
+
+@contextmanager
+def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]:
+    """Let an interruption cancel what PostgreSQL runs on this connection, which is given up then.
+
+    The server may take the cancellation late: the next statement on the connection would be the one that ends.
+    """
+    try:
+        with interruption.ends_by(partial(_cancel, conn.connection.driver_connection, conn.dialect.loaded_dbapi.Error)):
+            if interruption.is_requested:
+                raise StoreUsageError(UNREAD)
+            yield
+    finally:
+        if interruption.is_requested:
+            conn.invalidate()
+
+
+def _cancel(driver: Any, failure: type[Exception]) -> None:
+    try:
+        driver.cancel_safe(timeout=CANCEL_LIMIT_S)
+    except failure as error:  # the statement's own limit of time ends it then
+        log.warning("a statement that nobody waits for was not cancelled: %s", error)

@@ -1,7 +1,9 @@
 """SQL that a user typed, or that is hidden in a name: it reads the store, and nothing else, and not for ever."""
 
 import os
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,8 +13,8 @@ import pytest
 from sqlalchemy import Engine, make_url, text
 
 from db.admin.copying import table_counts
-from db.connection.user_sql import select
-from db.engine import open_engine, reading, transaction
+from db.connection.user_sql import Interruption, select
+from db.engine import READ_LIMIT_S, open_engine, reading, transaction
 from db.errors import StoreUsageError
 from db.rows import markets, nights
 from tests.support.postgresql_databases import KEEPER
@@ -41,6 +43,36 @@ def test_sql_of_a_user_that_does_not_end_is_ended(reader: Engine, monkeypatch: p
     with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
         select(reader, sql)
     assert len(select(reader, "select * from night_log")) == 0
+
+
+def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(reader: Engine) -> None:
+    endless = [FOREVER, FOREVER.replace("max(i)", "i") + " where i < 0"]
+    if reader.dialect.name == "postgresql":
+        endless.append("select count(*) from pg_sleep(600)")
+    for sql in endless:
+        interruption = Interruption()
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(select, reader, sql, interruption=interruption)
+            time.sleep(0.2)
+            assert not asking.done()
+            interruption.request()
+            with pytest.raises(StoreUsageError, match=r"interrupted|canceling statement due to user request"):
+                asking.result(timeout=READ_LIMIT_S / 2)
+        interruption.request()  # nothing of it runs any more
+        assert len(select(reader, "select * from night_log")) == 0
+        with pytest.raises(StoreUsageError, match="nobody waits for its answer"):
+            select(reader, "select 1 as one", interruption=interruption)
+
+
+def test_an_interruption_that_comes_too_late_ends_no_statement_of_another(reader: Engine) -> None:
+    for _ in range(20):
+        interruption = Interruption()
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(select, reader, "select 1 as one", interruption=interruption)
+            interruption.request()
+            with suppress(StoreUsageError):
+                asking.result()
+        assert select(reader, "select 2 as two")["two"].tolist() == [2]
 
 
 OUTSIDE_SQLITE = [
