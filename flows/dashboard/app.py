@@ -27,14 +27,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from db.connection.user_sql import Interruption
 from db.engine import reading
 from db.errors import StoreError, StoreUsageError
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
-from flows.dashboard.explore import FORMS, Download, answer_file, sql_page, table_page, topics
+from flows.dashboard.explore import FORMS, Download, File, answer_file, sql_page, table_page, topics
 from flows.dashboard.market import NotThereError, market_page, markets_page, require_market, stock_page, study_page
+from flows.dashboard.other_sites import OtherSitesRefused
+from flows.dashboard.statements import COME_AGAIN_S, Statements
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +47,20 @@ HEADERS = {
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
 USUAL_SORT = "-probability"
 WORKERS = 4  # threads that read the store, each with one connection: fewer than the engine's pool holds
 WAITING = 24  # pages being made or waiting for a worker
 DOWNLOADS = 8  # tables being made or sent
-COME_AGAIN_S = 1
 
 
 @asynccontextmanager
-async def workers(_app: FastAPI) -> AsyncIterator[None]:
-    """Keep as many threads as there are connections while an application runs, so that none waits in vain."""
+async def workers(app: FastAPI) -> AsyncIterator[None]:
+    """Keep no more threads than there are connections while an application runs, so that none waits in vain."""
+    app.state.statements = Statements()
     current_default_thread_limiter().total_tokens = WORKERS
     Thread(target=script, daemon=True).start()  # a second's work, that no visitor needs to wait for
     yield
@@ -118,7 +123,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _show_failure)
-    return _as_sent_with_headers(TrustedHostMiddleware(app, allowed_hosts=list(hosts), www_redirect=False))
+    guarded = TrustedHostMiddleware(OtherSitesRefused(app), allowed_hosts=list(hosts), www_redirect=False)
+    return _as_sent_with_headers(guarded)
 
 
 def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
@@ -197,23 +203,37 @@ def tables_list(request: Request) -> HTMLResponse:
 
 
 @pages.get("/table/{name}")
-def table(request: Request, name: PathName, sort: str = "") -> HTMLResponse:
+async def table(request: Request, name: PathName, sort: str = "") -> HTMLResponse:
     """Show the rows of a view, sorted and filtered by any column."""
     asked = [request.query_params.getlist(part) for part in ("column", "is", "value")]
     where = [each for each in zip(*asked, strict=False) if each[0] and each[2]]
-    return _rendered(request, "table", table_page(request.app.state.engine, name, where, sort))
+
+    def work(interruption: Interruption) -> HTMLResponse:
+        return _rendered(request, "table", table_page(request.app.state.engine, name, where, sort, interruption))
+
+    return await _statements(request).run_while_read(request, work)
 
 
 @pages.get("/sql")
-def sql(request: Request, q: str = "", market: OptionalName = None) -> HTMLResponse:
+async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTMLResponse:
     """Show the box for SQL, and the answer to what was typed."""
-    return _rendered(request, "sql", sql_page(request.app.state.engine, q, market))
+
+    def work(interruption: Interruption) -> HTMLResponse:
+        return _rendered(request, "sql", sql_page(request.app.state.engine, q, market, interruption))
+
+    statements = _statements(request)
+    return await (statements.run(request, work) if q.strip() else statements.run_while_read(request, work))
 
 
 @tables.get("/sql/rows.{form}")
-def sql_file(request: Request, form: str, q: str) -> Response:
+async def sql_file(request: Request, form: str, q: str) -> Response:
     """Send the answer to SQL as a file."""
-    return Download(answer_file(request.app.state.engine, q, form), FORMS[form], form)
+
+    def work(interruption: Interruption) -> File:
+        return answer_file(request.app.state.engine, q, form, interruption)
+
+    file = await _statements(request).run(request, work)
+    return Download(file, FORMS[form], form)
 
 
 @pages.get("/run/{name}")
@@ -247,6 +267,11 @@ def templates() -> jinja2.Environment:
     """Return the dashboard's templates, over the pages that the reports share."""
     found = environment(folder=Path(__file__).parent / "templates")
     found.globals.update(link=link, rows_link=rows_link, rules=NAIVE_RULES, model=MODEL, live=True, served=True)
+    return found
+
+
+def _statements(request: Request) -> Statements:
+    found: Statements = request.app.state.statements
     return found
 
 

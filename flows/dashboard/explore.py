@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from sqlalchemy import Engine
 from starlette.types import Receive, Scope, Send
 
-from db.connection.user_sql import asked, select
+from db.connection.user_sql import Interruption, asked, select
 from db.errors import StoreUsageError
 from db.questions import literal, questions
 from db.views import View, views
@@ -93,7 +93,9 @@ def topics() -> dict[str, Any]:
     return {"topics": named | {"Prices, translations and the rest": rest}}
 
 
-def table_page(engine: Engine, name: str, where: Sequence[tuple[str, str, str]], sort: str) -> dict[str, Any]:
+def table_page(
+    engine: Engine, name: str, where: Sequence[tuple[str, str, str]], sort: str, interruption: Interruption
+) -> dict[str, Any]:
     """Return a view's rows that a visitor asked for; raise NotThereError for a view that is not documented."""
     if name not in views():
         raise NotThereError(f"no view {name!r}: /tables lists them")
@@ -104,20 +106,21 @@ def table_page(engine: Engine, name: str, where: Sequence[tuple[str, str, str]],
         return f"/table/{name}?{urlencode([*filled, ('sort', by)])}"
 
     page = {"view": wanted.view, "where": where, "sort": sort, "comparisons": COMPARISONS, "address": address}
-    return page | {"meanings": wanted.view.meanings()} | answer(engine, wanted.sql)
+    return page | {"meanings": wanted.view.meanings()} | answer(engine, wanted.sql, interruption)
 
 
-def sql_page(engine: Engine, sql: str, market: str | None) -> dict[str, Any]:
+def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interruption) -> dict[str, Any]:
     """Return the box, the twenty questions about a market to begin with, and the answer to what was typed, if any."""
     about = market or "simulated"
     starts = [(each.title, each.note, each.about(about)) for each in questions()]
-    return {"sql": sql, "starts": starts, "about": about} | (answer(engine, sql) if sql.strip() else {"rows": None})
+    found = answer(engine, sql, interruption) if sql.strip() else {"rows": None}
+    return {"sql": sql, "starts": starts, "about": about} | found
 
 
-def answer(engine: Engine, sql: str) -> dict[str, Any]:
+def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
     """Return the first rows of an answer, its columns, its chart, and what is wrong with the SQL, if anything is."""
     try:
-        found = select(engine, sql, SHOWN + 1)
+        found = select(engine, sql, SHOWN + 1, interruption=interruption)
     except StoreUsageError as error:
         return {"sql": sql, "rows": None, "wrong": str(error)}
     rows = found.head(SHOWN)
@@ -153,17 +156,17 @@ def _is_dated(values: "pd.Series[Any]") -> bool:
     return bool(len(known)) and all(DAY.match(str(each)) for each in known)
 
 
-def answer_file(engine: Engine, sql: str, form: str) -> File:
+def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption) -> File:
     """Return all rows of an answer as a file; raise UsageError for another form, and for more than LARGEST bytes."""
     if form not in FORMS:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
     file = File(IN_MEMORY)
     if form == "parquet":
-        with TemporaryDirectory() as folder, asked(engine, sql) as found:
+        with TemporaryDirectory() as folder, asked(engine, sql, interruption=interruption) as found:
             write_parquet(found, whole := Path(folder) / "rows.parquet", LARGEST)
             file.write(whole.read_bytes())
         return file
-    with asked(engine, sql) as found:
+    with asked(engine, sql, interruption=interruption) as found:
         for text in csv_lines(found) if form == "csv" else json_lines(found):
             file.write(text.encode())
             if file.tell() > LARGEST:

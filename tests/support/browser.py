@@ -44,9 +44,11 @@ class Site:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def get(self, address: str, *, method: str = "GET", host: str | None = None) -> Answer:
+    def get(
+        self, address: str, *, method: str = "GET", host: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=550)
-        connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}"})
+        connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}", **(headers or {})})
         answer = connection.getresponse()
         found = Answer(answer.status, dict(answer.headers), answer.read().decode(errors="replace"))
         connection.close()

@@ -1,0 +1,95 @@
+"""Run the SQL that visitors choose apart from all else that is served, and end it when its reader leaves."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from functools import partial
+from http import HTTPStatus
+from threading import Thread, get_native_id
+from typing import TypeVar
+
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from fastapi import Request
+from starlette.exceptions import HTTPException
+from starlette.types import Receive
+
+from db.connection.user_sql import Interruption
+from flows.dashboard.other_sites import is_of_another_site
+
+STATEMENTS = 2  # at once, each with a thread and a connection of its own
+COME_AGAIN_S = 1
+NICENESS = 10  # of their threads, so that a page that is made meanwhile goes first
+
+Made = TypeVar("Made")
+Work = Callable[[Interruption], Made]  # what is done in a thread, until it is interrupted
+
+
+class Statements:
+    """The threads for SQL that visitors type: a statement that finds none free is refused and does not wait."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(STATEMENTS)
+        self._cancellers = CapacityLimiter(STATEMENTS)
+
+    async def run(self, request: Request, work: Work[Made]) -> Made:
+        """Return what a statement gives; raise HTTPException, a 403 for a link of another site and a 429 when full."""
+        if is_of_another_site(request.headers):
+            said = "a link of another site runs no SQL here: copy its address into the browser's address bar"
+            raise HTTPException(HTTPStatus.FORBIDDEN, said)
+        if self._places.locked():
+            said = f"{STATEMENTS} statements are under way: try again"
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)})
+        interruption = Interruption()
+        async with self._places, self._ended_with_its_reader(request.receive, interruption):
+            return await _in_a_thread_of_its_own(partial(work, interruption))
+
+    async def run_while_read(self, request: Request, work: Work[Made]) -> Made:
+        """Return what is made in a thread of those that make pages, and end it when its reader leaves."""
+        interruption = Interruption()
+        async with self._ended_with_its_reader(request.receive, interruption):
+            return await run_sync(work, interruption)
+
+    @asynccontextmanager
+    async def _ended_with_its_reader(self, receive: Receive, interruption: Interruption) -> AsyncIterator[None]:
+        interrupt = partial(run_sync, interruption.request, limiter=self._cancellers)  # PostgreSQL is told in a thread
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            await interrupt()
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:  # the server ends
+            await interrupt()
+            raise
+        finally:
+            watching.cancel()
+
+
+async def _in_a_thread_of_its_own(work: Callable[[], Made]) -> Made:
+    """Return what is done in a thread that does nothing else: its priority cannot be raised again."""
+    done: Future[Made] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        _lower_priority()
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again where the work is awaited
+            done.set_exception(error)
+
+    Thread(target=run, name="statement", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _lower_priority() -> None:
+    """Let other threads go first; on Linux, where each thread has a priority."""
+    if sys.platform == "linux":
+        own = get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + NICENESS)
