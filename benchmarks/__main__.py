@@ -7,6 +7,7 @@ from benchmarks import (
     bootstrap_speed,
     chaos,
     dashboard_load,
+    dashboard_siege,
     data_axis,
     feature_windows,
     interval_coverage,
@@ -25,7 +26,7 @@ from benchmarks import (
 from benchmarks.shared_data import SHARED
 
 # The kills come last, as they end the process with their result.
-STORED = (view_latency, long_history, dashboard_load, chaos, service_schedules)
+STORED = (view_latency, long_history, dashboard_load, dashboard_siege, chaos, service_schedules)
 TRANSLATION = (translation_search_speed, translation_training_speed, translation_engines, layer_cost, translation_kills)
 
 

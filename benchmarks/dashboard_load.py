@@ -94,12 +94,12 @@ def _measure_engine(engine: str, asked: argparse.Namespace) -> bool:
 
 
 def _measure_store(url: str, asked: argparse.Namespace) -> bool:
-    _fill(url)
-    with _dashboard(url) as (address, process):
+    fill(url)
+    with dashboard_of(url) as (address, process):
         return measure(address, process.pid, asked)
 
 
-def _fill(url: str) -> None:
+def fill(url: str) -> None:
     """A small store of ten markets, and one stock with as many bars as a long life has."""
     engine = open_engine(url)
     upgrade(engine)
@@ -114,7 +114,7 @@ def _fill(url: str) -> None:
 
 
 @contextmanager
-def _dashboard(url: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def dashboard_of(url: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """A dashboard over a store: its address and its process."""
     command = [str(Path(sys.executable).with_name("dtml")), "dashboard", "--port", "0"]
     environment = os.environ | {"DTML_DATABASE_URL": url}

@@ -112,6 +112,7 @@ RESULTS = (
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
     Result("pages", "pages of 500 stocks", 5, (module("pages"),), shared=False),
     Result("dashboard-load", "200 requests a second, with hang-ups", 4, (module("dashboard_load"),), shared=False),
+    Result("dashboard-siege", "endless SQL of other sites", 4, (module("dashboard_siege"),), shared=False),
     Result("kills", "backtests that are killed", 10, (module("backtest_kills"),), shared=False),
     Result("backtest-folds", "time against folds", 5, (module("backtest_folds"),)),
     Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
