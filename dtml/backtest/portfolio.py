@@ -16,6 +16,7 @@ from numpy import ndarray
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import FREE, STANDARD, Costs, Rate, Returns, rate_on
 from dtml.prices.returns import adjusted_price, on_grid
+from dtml.ranking.panel import places
 
 Form = Literal["long", "long_short", "weighted"]
 Fill = Literal["next_open", "close"]
@@ -144,9 +145,9 @@ class Quotes:
 def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     """Return the share of equity to hold in each stock, negative where short, 0 where there is no prediction.
 
-    `probability` of a rise is in [0, 1], NaN where there is none; of equals, the first column ranks higher. With fewer
-    than `top` stocks (in long-short: twice `top`) all are held (an odd one in the middle is not). A day without any
-    prediction is NaN throughout, and `follow` then keeps its holdings.
+    `probability` of a rise is in [0, 1], NaN where there is none; `dtml.ranking.panel.places` says which ranks higher.
+    With fewer than `top` stocks (in long-short: twice `top`) all are held (an odd one in the middle is not). A day
+    without any prediction is NaN throughout, and `follow` then keeps its holdings.
     """
     predicted = np.isfinite(probability)
     count = predicted.sum(axis=1, keepdims=True)
@@ -155,15 +156,13 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
         size = np.abs(tilt).sum(axis=1, keepdims=True)
         wanted = tilt / np.where(size > 0, size, 1.0)
     else:
-        order = np.argsort(np.where(predicted, -probability, np.inf), axis=1, kind="stable")
-        rank = np.argsort(order, axis=1)
+        place = places(probability)
         if strategy.form == "long":
             held = np.minimum(strategy.top, count)
-            wanted = (rank < held) / np.maximum(held, 1)
+            wanted = (place <= held) / np.maximum(held, 1)
         else:
             held = np.minimum(strategy.top, count // 2)
-            lowest = (rank >= count - held) & (rank < count)
-            wanted = ((rank < held) * 1.0 - lowest) / np.maximum(2 * held, 1)
+            wanted = ((place <= held) * 1.0 - (place > count - held)) / np.maximum(2 * held, 1)
     return np.where(count > 0, np.clip(wanted, -strategy.max_weight, strategy.max_weight), np.nan)
 
 

@@ -18,7 +18,7 @@ from numpy import ndarray
 from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow_on
 from dtml.markets.definition import BASIS_POINT, Trading
-from dtml.ranking.panel import ranked
+from dtml.ranking.panel import places, ranked, with_ties
 
 Days = Float[ndarray, "days stocks"]
 Kept = Bool[ndarray, "days stocks"]
@@ -39,14 +39,14 @@ FIGURES = (
 def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     """Return what the order of each day makes a portfolio hold: `trading.top` stocks, or a third of those ordered.
 
-    `scores` order the stocks of a day, NaN where one is not ordered; the first `trading.smooth` - 1 days average fewer.
-    A day without an order is NaN throughout. Returns shares of equity, and which stocks, if they are held already, are
-    not traded.
+    `scores` order the stocks of a day (`dtml.ranking.panel.places`), NaN where one is not ordered; the first
+    `trading.smooth` - 1 days average fewer. A day without an order is NaN throughout. Returns shares of equity, and
+    which stocks, if they are held already, are not traded.
     """
-    place = _places(_mean_of_last(ranked(scores), trading.smooth))
+    place = places(_mean_of_last(ranked(scores), trading.smooth))
     aimed, found = np.zeros(place.shape[1], dtype=bool), []
-    for places in place:
-        found.append(_aim(places, trading, aimed))
+    for each in place:
+        found.append(_aim(each, trading, aimed))
         aimed = np.where(np.isnan(found[-1][0]), aimed, found[-1][0] > 0)
     weights, kept = (np.array(each) for each in zip(*found, strict=True))
     return weights, kept
@@ -57,35 +57,32 @@ def target_of_night(scores: Days, trading: Trading, aimed: Stocks) -> tuple[Weig
 
     The last `trading.smooth` nights decide: earlier ones change nothing.
     """
-    return _aim(_places(_mean_of_last(ranked(scores), trading.smooth))[-1], trading, aimed)
+    return _aim(places(_mean_of_last(ranked(scores), trading.smooth))[-1], trading, aimed)
 
 
-def _aim(places: Weights, trading: Trading, before: Stocks) -> tuple[Weights, Stocks]:
-    ordered = np.isfinite(places)
+def _aim(place: Weights, trading: Trading, before: Stocks) -> tuple[Weights, Stocks]:
+    ordered = np.isfinite(place)
     if not ordered.any():
-        return np.full(places.shape, np.nan), np.zeros(places.shape, dtype=bool)
+        return np.full(place.shape, np.nan), np.zeros(place.shape, dtype=bool)
     most = min(trading.top, max(1, int(ordered.sum()) // LEAST_SHARE))
-    kept = before & (places <= trading.band * most) & (trading.band > 1)
-    others = np.where(kept, np.nan, places)
+    kept = before & (place <= trading.band * most) & (trading.band > 1)
+    others = np.where(kept, np.nan, place)
     free = np.sort(others[np.isfinite(others)])[: max(0, most - int(kept.sum()))]
     aimed = kept | (others <= free.max(initial=0))
     return aimed / aimed.sum(), kept
 
 
 def _mean_of_last(ranks: Days, nights: int) -> Days:
-    """Return the mean rank of each stock over the last nights that have one; NaN where the last has none."""
+    """Return the mean rank of each stock over the last nights that have one; NaN where the last has none.
+
+    Means that only rounding keeps apart are equal.
+    """
     total, known = np.zeros_like(ranks), np.zeros_like(ranks)
     for lag in range(min(nights, len(ranks))):
         earlier = ranks[: len(ranks) - lag]
         total[lag:] += np.where(np.isfinite(earlier), earlier, 0.0)
         known[lag:] += np.isfinite(earlier)
-    return np.where(np.isfinite(ranks), total / np.maximum(known, 1), np.nan)
-
-
-def _places(ranks: Days) -> Days:
-    """Return the place of each stock in its day, 1 is the best; of equals the first column is. NaN where unranked."""
-    order = np.argsort(np.where(np.isfinite(ranks), -ranks, np.inf), axis=1, kind="stable")
-    return np.where(np.isfinite(ranks), np.argsort(order, axis=1) + 1.0, np.nan)
+    return with_ties(np.where(np.isfinite(ranks), total / np.maximum(known, 1), np.nan))
 
 
 def strategy_of(trading: Trading) -> Strategy:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.errors import DtmlError
-from dtml.ranking.panel import ranked
+from dtml.ranking.panel import ranked, with_ties
 
 Rows = Float[ndarray, "rows features"]
 Scores = Float[ndarray, " rows"]
@@ -145,5 +145,8 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
 
 
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
-    """Return the mean of the ranks that several models give the stocks of each day; NaN where one has none."""
-    return np.asarray(np.mean([ranked(each) for each in scores.values()], axis=0))
+    """Return the mean of the ranks that several models give the stocks of each day; NaN where one has none.
+
+    Means that only rounding keeps apart are equal.
+    """
+    return with_ties(np.mean([ranked(each) for each in scores.values()], axis=0))

@@ -14,6 +14,8 @@ Grid = Float[ndarray, "sessions stocks"]
 There = Bool[ndarray, "sessions stocks"]
 Features = Float[ndarray, "sessions stocks features"]
 
+ROUNDING = 1e-12  # more than sums of equal ranks differ by, and less than means of other ranks do
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -64,6 +66,35 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
     places = pd.DataFrame(values).rank(axis=1).to_numpy()
     others = np.isfinite(places).sum(axis=1, keepdims=True) - 1
     return np.where(others > 0, (places - 1) / np.maximum(others, 1) - 0.5, np.where(np.isfinite(places), 0.0, np.nan))
+
+
+def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
+    """Return the place of each stock in its day, 1 for the highest score; NaN for one without a finite score.
+
+    Rankings, portfolios, orders and the paper account all order stocks by this. Of equal scores the
+    first column comes first. Columns stand in the order of symbols, which every market's context
+    sorts: a tie is decided by what a reader of the stored scores knows too.
+    """
+    known = np.isfinite(scores)
+    falling = np.where(known, -scores.astype(float), np.inf)
+    order = np.argsort(falling, axis=1, kind="stable")
+    return np.where(known, np.argsort(order, axis=1) + 1.0, np.nan)
+
+
+def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
+    """Return means of ranks, those of a day that only rounding keeps apart made equal; NaN stays.
+
+    A sum of ranks that are no binary fractions depends on the order of its terms in the last bits:
+    equal means would be ordered by chance. A mean ties with the next lower one of its day where
+    they are at most `ROUNDING` apart.
+    """
+    order = np.argsort(means, axis=1, kind="stable")
+    rising = np.take_along_axis(means, order, axis=1)
+    begins = np.diff(rising, axis=1, prepend=-np.inf) > ROUNDING
+    first = np.maximum.accumulate(np.where(begins, np.arange(means.shape[1]), 0), axis=1)
+    tied = np.empty_like(rising)
+    np.put_along_axis(tied, order, np.take_along_axis(rising, first, axis=1), axis=1)
+    return np.where(np.isfinite(means), tied, np.nan)
 
 
 def mean_of_known(values: Float[ndarray, "..."], axis: int) -> Float[ndarray, "..."]:

@@ -19,7 +19,7 @@ from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
-from dtml.ranking.panel import Features, There, ranked
+from dtml.ranking.panel import Features, There, places, ranked
 from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, fit_relative
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
 
@@ -180,13 +180,15 @@ def order_of(
     Place 1 is the best; of equal scores the symbol that comes first in the alphabet. `probability` is of a return above
     the day's median, NaN for a predictor without a slope.
     """
-    parts = []
+    parts: list[pd.DataFrame] = []
     for name, score in scores.items():
-        part = pd.DataFrame({"predictor": name, "symbol": symbols, "score": score}).dropna(subset="score")
-        part = part.sort_values(["score", "symbol"], ascending=[False, True], ignore_index=True)
-        rank = ranked(part["score"].to_numpy()[None])[0]
+        part = pd.DataFrame({"predictor": name, "symbol": symbols, "score": score})
+        part = part[np.isfinite(part["score"])].sort_values("symbol", ignore_index=True)
+        known = part["score"].to_numpy(dtype=float)[None]
+        rank = ranked(known)[0]
         said = 1 / (1 + np.exp(-slopes[name] * rank)) if name in slopes else np.nan
-        parts.append(part.assign(place=np.arange(1, len(part) + 1), probability=said))
+        part = part.assign(place=places(known)[0].astype(int), probability=said)
+        parts.append(part.sort_values("place", ignore_index=True))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -1,16 +1,18 @@
 """Costs by date, price limits, holdings that are kept, and ways to trade an order that validation days choose."""
 
 from datetime import date
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on
+from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on, positions
 from dtml.backtest.turnover import DAILY, EQUAL, VERSIONS, after_costs, strategy_of, target_of_night, targets, track_of
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.markets.definition import FREE, Costs, Rate, Trading, rate_on
+from dtml.ranking.panel import places
 from tests.support.bounds import in_float64
 
 SESSIONS = pd.bdate_range("2023-12-25", periods=400)
@@ -124,6 +126,64 @@ def test_the_order_followed_is_the_mean_rank_of_the_last_nights() -> None:
     assert np.argmax(made[0], axis=1).tolist() == [0, 1, 2]
     made = targets(scores, Trading(top=1, smooth=3))
     assert np.argmax(made[0], axis=1).tolist() == [0, 1, 1]
+
+
+def exact_ranks(scores: np.ndarray) -> list[Fraction | None]:
+    """The scaled ranks of a day without rounding; None for a stock without a score."""
+    known = scores[np.isfinite(scores)].tolist()
+    below = [sum(other < score for other in known) for score in scores]
+    equal = [known.count(score) - 1 for score in scores]
+    others = max(len(known) - 1, 1)
+    return [
+        Fraction(2 * less + same, 2 * others) - Fraction(1, 2) if np.isfinite(score) else None
+        for score, less, same in zip(scores, below, equal, strict=True)
+    ]
+
+
+def exact_holdings(scores: np.ndarray, trading: Trading) -> list[list[int]]:
+    """The stocks to hold after each day, by their mean ranks in fractions; of equals the first."""
+    ranks, held, days = [exact_ranks(day) for day in scores], [], []
+    for day, today in enumerate(ranks):
+        means = {}
+        for stock in [stock for stock, rank in enumerate(today) if rank is not None]:
+            nights = [night[stock] for night in ranks[max(0, day + 1 - trading.smooth) : day + 1]]
+            known = [rank for rank in nights if rank is not None]
+            means[stock] = sum(known, Fraction(0)) / len(known)
+        order = sorted(means, key=lambda stock: (-means[stock], stock))
+        most = min(trading.top, max(1, len(order) // 3))
+        kept = [stock for stock in order[: int(trading.band * most)] if stock in held]
+        kept = kept if trading.band > 1 else []
+        new = [stock for stock in order if stock not in kept]
+        held = sorted(kept + new[: max(0, most - len(kept))])
+        days.append(held)
+    return days
+
+
+@pytest.mark.parametrize("band", [1.0, 2.0])
+@pytest.mark.parametrize("smooth", [1, 3, 5, 7])
+@pytest.mark.parametrize("values", [1, 4, 1000])
+def test_of_stocks_with_equal_mean_ranks_the_first_is_held(smooth: int, band: float, values: int) -> None:
+    drawn = np.random.default_rng([smooth, values])
+    scores = drawn.integers(values, size=(61, 37)).astype(float)
+    scores[drawn.random(scores.shape) < 0.02] = NAN
+    trading = Trading(top=5, smooth=smooth, band=band)
+    held = [np.flatnonzero(day).tolist() for day in targets(scores, trading)[0]]
+    assert held == exact_holdings(scores, trading)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_scores_of_every_type_order_stocks_alike(kind: str) -> None:
+    scores = np.array([[3, 5, 1, 5, 3], [0, 0, 0, 0, 0]], dtype=kind)
+    assert places(scores).tolist() == [[3, 1, 5, 2, 4], [1, 2, 3, 4, 5]]
+    made = targets(scores.astype(float), Trading(top=1))[0]
+    chosen = positions(scores / 5, Strategy("long", top=1, max_weight=1.0))
+    assert [np.flatnonzero(day).tolist() for day in made] == [[1], [0]]
+    assert [np.flatnonzero(day).tolist() for day in chosen] == [[1], [0]]
+
+
+def test_a_stock_without_a_finite_score_has_no_place() -> None:
+    found = places(np.array([[NAN, -0.0, 0.0, np.inf, -np.inf, 1e-300], [NAN] * 6]))
+    np.testing.assert_array_equal(found, [[NAN, 2, 3, NAN, NAN, 1], [NAN] * 6])
 
 
 @pytest.mark.soak

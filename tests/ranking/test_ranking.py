@@ -14,7 +14,7 @@ from dtml.ranking.features import FEATURES, HISTORY, Bars, peer_returns, ranked_
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import LEGS, RULES, outcomes, rule_scores, sessions_to
 from dtml.ranking.panel import panel_of, ranked
-from dtml.ranking.rankers import RankersConfig, slope_of, walk
+from dtml.ranking.rankers import RankersConfig, order_of, slope_of, walk
 from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds
 from tests.support.bounds import as_solved, assert_arrays_close_in_float64, in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel
@@ -279,6 +279,21 @@ def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> No
     known = np.isfinite(relative)
     theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(rank[known][:, None], relative[known] > 0)
     assert slope_of(rank, relative) == as_solved(theirs.coef_[0, 0], 1e-5)
+
+
+@pytest.mark.parametrize("models", [2, 3])
+def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int) -> None:
+    drawn, stocks = np.random.default_rng(models), 97
+    days = [[drawn.permutation(stocks) for _ in range(40)] for _ in range(models)]
+    blends = blend({str(name): np.array(each, dtype=float) for name, each in enumerate(days)})
+    totals = np.sum(days, axis=0)
+    symbols = tuple(f"S{number:02}" for number in drawn.permutation(stocks))
+    for found, total in zip(blends, totals, strict=True):
+        assert len(np.unique(found)) == len(np.unique(total))
+        order = order_of({"blend": found}, {}, symbols)
+        by_hand = sorted(range(stocks), key=lambda stock: (-total[stock], symbols[stock]))
+        assert order["symbol"].tolist() == [symbols[stock] for stock in by_hand]
+        assert order["place"].tolist() == list(range(1, stocks + 1))
 
 
 def test_a_model_without_a_known_outcome_is_an_error() -> None:

@@ -23,11 +23,11 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.walk import folds
 from flows.benchmark.ranking import Plan, Ranking, RankingSet, Walk, run_ranking
-from flows.nightly.context import RunRequest, open_stored_context
+from flows.nightly.context import RunRequest, open_context, open_stored_context
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
 from tests.support.commands import Command
-from tests.support.nights import BARS
+from tests.support.nights import BARS, small_market
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
 MODELS = {"ridge", "boosting", "blend"}
@@ -43,6 +43,18 @@ def cell(found: Ranking, predictor: str, leg: str = "next_close", part: str = "a
     mine = (scores["predictor"] == predictor) & (scores["leg"] == leg) & (scores["slice"] == part)
     (row,) = scores[mine].to_dict("records")
     return row  # type: ignore[return-value]
+
+
+def test_stocks_stand_in_the_order_of_symbols_however_a_file_lists_them(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which `dtml.ranking.panel.places` decides ties."""
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    file = tmp_path / "shuffled.toml"
+    listed = '[constituents]\nas_of = 2024-01-02\nsymbols = ["L02", "F01A", "L01"]\n'
+    file.write_text(small_market(more=listed))
+    context = open_context(RunRequest("shuffled", market_file=file, universe="list", device="cpu"))
+    assert context.market.symbols == ("F01A", "L01", "L02")
 
 
 def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(walk: Walk, engine: Engine) -> None:
