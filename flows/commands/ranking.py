@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import date, datetime
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -114,11 +115,11 @@ def orders(
 def _holdings(file: Path) -> "pd.Series[float]":
     """Read a CSV of symbols and shares; raise UsageError for another file."""
     try:
-        frame = pd.read_csv(file, dtype={"symbol": str})
-        shares = frame.set_index("symbol")["shares"].astype(float)
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)  # NA is a symbol
+        shares = frame.set_index(frame["symbol"].str.strip())["shares"].astype(float)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{file}: expected a CSV with the columns symbol and shares: {error}") from error
-    if shares.index.has_duplicates or not (shares >= 0).all():
+    if shares.index.has_duplicates or "" in shares.index or not shares.between(0, inf, inclusive="left").all():
         raise UsageError(f"{file}: name each symbol once, with 0 shares or more")
     return shares
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from db.engine import open_store, reading
 from db.rows import markets
@@ -129,10 +129,14 @@ def stored_bars(
 
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
     """Return what stocks, or the index, could be traded at on the sessions of the bars, as the market's file says."""
-    market = context.market
-    sessions = sessions_between(market.calendar, bars["session"].min().date(), bars["session"].max().date())
     with reading(context.engine) as conn:
-        rejected = stored_prices.rejected_bars(conn, context.name, sessions[0].date(), sessions[-1].date())
+        return quotes_on(conn, context.market, bars, symbols)
+
+
+def quotes_on(conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
+    """Return the quotes of `quotes_of` by an open connection."""
+    sessions = sessions_between(market.calendar, bars["session"].min().date(), bars["session"].max().date())
+    rejected = stored_prices.rejected_bars(conn, market.name, sessions[0].date(), sessions[-1].date())
     refused = rejected[rejected["reason"] == "unexplained_return"]
     bound, limit = market.checks.max_return, market.trading.price_limit
     return Quotes.of(bars, sessions, symbols, market.returns, max_return=bound, refused=refused, price_limit=limit)

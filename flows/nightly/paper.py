@@ -14,19 +14,20 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import prices
 from db.rows import rankings as stored
+from dtml.backtest.lots import trades, whole_lots
 from dtml.backtest.portfolio import FILLED_AGAIN, equal_weight_track, follow_on, index_track
 from dtml.backtest.turnover import strategy_of, target_of_night
 from dtml.errors import DtmlError
 from dtml.markets import Market
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import next_session, previous_session, sessions_between, sessions_up_to
-from flows.nightly.context import MarketContext, quotes_of, read_bars
+from flows.nightly.context import MarketContext, quotes_of, quotes_on, read_bars
 
 log = logging.getLogger(__name__)
 
 ORDER_COLUMNS = ("side", "shares", "price", "value", "cost", "weight")
 BOOKED = ("session", "gross", "turnover", "cost", "net")
-NEAR = (0.5, 2.0)  # of the wanted share: within it a stock that is kept is left as it is held
+NEAR = (0.5, 2.0)  # of the wanted share: within it a stock of the user's own that is kept is not traded
 ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal parts", "index"
 
 
@@ -134,36 +135,68 @@ def next_orders(
 ) -> Orders | None:
     """Return the orders that turn what was held yesterday into what the newest night wants; None without a night.
 
-    `holdings` are shares by symbol, by default those of the paper account, of so much `capital` at the last close.
-    Columns: symbol, side, shares (in whole lots), price (the last close), value, cost (as expected), weight.
+    `holdings` are shares by symbol, by default those of the paper account, of so much `capital` at
+    the last close. Columns: symbol, side, shares (in whole lots), price (the last close), value,
+    cost (as expected), weight. Raises DtmlError for a stock without a close, and where the paper
+    account stopped before the last open.
     """
     target = stored.last_target(conn, market.name)
     if target is None:
         return None
     last, trading = previous_session(market.calendar, target), market.trading
     aims = stored.targets(conn, market.name, target, target).set_index("symbol")
-    known = prices.prices(conn, market.name, sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date(), last)
-    bars = known.groupby("symbol").last()
-    if holdings is None:
-        weight = stored.paper_positions(conn, market.name, last, last).set_index("symbol")["weight"].astype(float)
-        value = weight * bars["close"].reindex(weight.index) / bars["open"].reindex(weight.index)
-        equity = value.sum() + 1 - weight.sum()
-        shares = value / equity * capital / bars["close"].reindex(weight.index)
-        holdings = (shares / trading.lot).round() * trading.lot
-    symbols = sorted({*aims.index, *holdings.index})
-    if missing := sorted(set(symbols) - set(bars.index)):
+    first = sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date()
+    bars = prices.prices(conn, market.name, first, last)
+    close = bars.groupby("symbol")["close"].last()
+    held = _account_shares(conn, market, last, capital, bars) if holdings is None else holdings
+    symbols = sorted({*aims.index, *held.index})
+    if missing := sorted(set(symbols) - set(close.index)):
         raise DtmlError(f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out")
-    price, held = bars["close"].reindex(symbols), holdings.reindex(symbols).fillna(0.0)
-    wanted = (aims["weight"].reindex(symbols).fillna(0.0) * capital / price // trading.lot) * trading.lot
-    near = (held * price / capital).div(aims["weight"].reindex(symbols)).between(*NEAR)
-    keeps = aims["kept"].reindex(symbols).fillna(value=False).astype(bool) & near
-    change = np.trunc((wanted - held).where(~keeps, 0.0) / trading.lot) * trading.lot
-    change = change.where(wanted > 0, -held)  # what is sold is sold whole, odd lots too
+    price, held = close.reindex(symbols), held.reindex(symbols).fillna(0.0)
+    weight = aims["weight"].reindex(symbols).fillna(0.0)
+    kept = aims["kept"].reindex(symbols).fillna(value=False).astype(bool)
+    if holdings is not None:
+        kept &= (held * price / capital).div(weight).between(*NEAR)
     bought, sold = (float(rate[0]) for rate in trading.costs.of_trades(pd.DatetimeIndex([target])))
-    found = pd.DataFrame({"side": np.where(change > 0, "buy", "sell"), "shares": change.abs(), "price": price})
-    found["value"] = found["shares"] * price
-    found["cost"] = found["value"] * np.where(change > 0, bought, sold)
-    found["weight"] = aims["weight"].reindex(symbols).fillna(0.0)
-    found = found[found["shares"] > 0].rename_axis("symbol").reset_index().sort_values(["side", "symbol"])
-    left = capital - float(((held + change) * price).sum()) - float(found["cost"].sum())
-    return Orders(target, found[["symbol", *ORDER_COLUMNS]].reset_index(drop=True), left)
+    change = trades(
+        held.to_numpy(dtype=float),
+        weight.to_numpy(dtype=float),
+        price.to_numpy(dtype=float),
+        capital=capital,
+        lot=trading.lot,
+        kept=kept.to_numpy(),
+        rates=(bought, sold),
+    )
+    value = np.abs(change) * price
+    cost = value * np.where(change > 0, bought, sold)
+    side = np.where(change > 0, "buy", "sell")
+    columns = (side, np.abs(change), price, value, cost, weight)
+    rows = pd.DataFrame(dict(zip(ORDER_COLUMNS, columns, strict=True))).rename_axis("symbol").reset_index()
+    rows = rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
+    left = capital - float(((held + change) * price).sum()) - float(cost.sum())
+    return Orders(target, rows, left)
+
+
+def _account_shares(
+    conn: Connection, market: Market, last: date, capital: float, bars: pd.DataFrame
+) -> "pd.Series[float]":
+    """Return the whole lots that the paper account holds at the close of `last`, by symbol, if it is worth `capital`.
+
+    Rounded down, as what is wanted is: together they are worth no more than the capital.
+    """
+    weight = stored.paper_positions(conn, market.name, last, last).set_index("symbol")["weight"].astype(float)
+    if weight.empty and len(stored.targets(conn, market.name, None, last)):
+        raise DtmlError(
+            f"the paper account of {market.name} was not filled at the open of {last}: "
+            f"run `dtml nightly {market.name}` again, or name what you hold with --positions"
+        )
+    if weight.empty:
+        return weight
+    symbols = tuple(weight.index)
+    quotes = quotes_on(conn, market, bars, symbols)
+    grown = quotes.marks("close")[-1] / quotes.marks("next_open")[-1]
+    value = weight * grown
+    equity = value.sum() + 1 - weight.sum()
+    close = bars.groupby("symbol")["close"].last().reindex(symbols)
+    shares = value / equity * capital / close
+    return pd.Series(whole_lots(shares.to_numpy(), market.trading.lot), index=weight.index)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from dtml.backtest.turnover import track_of
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.features import FEATURES
-from dtml.markets.definition import Costs, Trading
+from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.market import after_costs
 from flows.nightly import paper
@@ -27,6 +28,7 @@ from flows.nightly.paper import follow_orders, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
+from tests.support.commands import Command
 from tests.support.nights import AS_OF
 
 YEAR, FEW = 252, 30
@@ -174,6 +176,100 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: Ma
         assert (sold["side"], sold["shares"], sold["cost"]) == ("sell", 25, in_float64(sold["value"] * 27e-4))
     assert 0 <= mine.cash < 0.1 * 100_000
     assert found.rows["value"].sum() < mine.rows["value"].sum(), "the account holds some of it already"
+
+
+def followed(context: MarketContext, nights: int) -> None:
+    """Order and follow so many nights, and one more that nobody filled yet."""
+    for night in range(nights):
+        say(context, night)
+        follow_orders(context, NIGHTS[night].date())
+
+
+def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(traded: MarketContext) -> None:
+    followed(traded, FEW)
+    with reading(traded.engine) as conn:
+        found = [next_orders(conn, traded.market, capital) for capital in (50.0, 130.0, 410.0, 990.0)]
+    for capital, orders in zip((50.0, 130.0, 410.0, 990.0), found, strict=True):
+        assert orders is not None
+        sold = orders.rows.loc[orders.rows["side"] == "sell", "value"].sum()
+        assert sold <= capital
+        assert orders.cash >= 0
+
+
+def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_below_a_lot(
+    traded: MarketContext,
+) -> None:
+    followed(traded, FEW)
+    with reading(traded.engine) as conn:
+        target = rankings.last_target(conn, traded.name)
+        wanted = rankings.targets(conn, traded.name, target, target).set_index("symbol")
+    kept = wanted.index[wanted["kept"].astype(bool)]
+    bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
+    one = pd.Series(1.0, index=kept[:1])
+    capital = float(bars.loc[kept[0], "close"] / wanted.loc[kept[0], "weight"] * 0.9)
+    with reading(traded.engine) as conn:
+        found = next_orders(conn, traded.market, capital, one)
+    assert found is not None
+    assert kept[0] not in set(found.rows["symbol"])
+
+
+def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_prices(traded: MarketContext) -> None:
+    """With an open at the last close, free trades and lots of nearly nothing: also what has doubled is kept."""
+    market = replace(traded.market, trading=replace(TRADING, costs=FREE, band=5.0))
+    traded = replace(traded, market=market)
+    followed(traded, FEW)
+    capital, last = 1e12, NIGHTS[FEW - 1].date()
+    with reading(traded.engine) as conn:
+        found = next_orders(conn, market, capital)
+        target = rankings.last_target(conn, traded.name)
+        aims = rankings.targets(conn, traded.name, target, target).set_index("symbol")
+        before = rankings.paper_positions(conn, traded.name, last, last).set_index("symbol")["weight"]
+    assert found is not None
+    bars = read_bars(traded, NIGHTS[0].date(), last)
+    quotes = quotes_of(traded, bars, market.symbols)
+    grown = quotes.marks("close")[-1] / quotes.marks("next_open")[-1]
+    value = before.reindex(market.symbols).fillna(0.0) * grown
+    drifted = value / (value.sum() + 1 - before.sum())
+    weights, kept = aims["weight"].reindex(market.symbols).fillna(0.0), aims["kept"].reindex(market.symbols)
+    stuck = drifted.where(kept.fillna(value=False).astype(bool), 0.0)
+    asked = weights.where(stuck == 0, 0.0)
+    after = stuck + asked * min(1.0, (1 - stuck.sum()) / asked.sum() if asked.sum() else 1.0)
+    rows = found.rows.set_index("symbol")
+    signed = (rows["value"] * np.where(rows["side"] == "buy", 1, -1)).reindex(market.symbols).fillna(0.0)
+    np.testing.assert_allclose(drifted + signed / capital, after, atol=1e-8)
+
+
+def test_a_file_of_positions_is_read_to_the_letter(
+    tmp_path: Path, command: Command, traded: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", traded.engine.url.render_as_string(hide_password=False))
+    followed(traded, 1)
+    file = tmp_path / "positions.csv"
+    asked = ("orders", traded.name, "--capital", "1000", "--positions", str(file))
+    for written, why in (
+        ("NA,3", "no close of NA up to"),
+        ("null,3", "no close of null up to"),
+        ("00123 ,3", "no close of 00123 up to"),
+        ("L01,inf", "0 shares or more"),
+        ("L01,", "could not convert string to float"),
+        ("L01,nan", "0 shares or more"),
+        (",3", "0 shares or more"),
+        ("L01,3\nL01,4", "name each symbol once"),
+    ):
+        file.write_text(f"symbol,shares\n{written}\n")
+        code, _, said = command(*asked)
+        assert code != 0, written
+        assert why in " ".join(said.split()), written
+    file.write_text("symbol,shares\nL01,3\n")
+    assert command(*asked)[0] == 0
+
+
+def test_orders_of_an_account_that_was_not_filled_say_so(traded: MarketContext) -> None:
+    followed(traded, 4)
+    with transaction(traded.engine) as conn:
+        conn.execute(sa.delete(tables.paper_position).where(tables.paper_position.c.session == NIGHTS[3]))
+    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="was not filled at the open of"):
+        next_orders(conn, traded.market, 1000.0)
 
 
 def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> None:
