@@ -113,6 +113,13 @@ def first_unscored(conn: Connection, market: str, leg: str, *, first: date, last
     return conn.execute(mine.where(said.c.target >= first, said.c.target <= last)).scalar()
 
 
+def last_ordered(conn: Connection, market: str) -> date | None:
+    """Return the newest session whose stocks were ordered; None before the first."""
+    said, of = tables.stock_rank, tables.ranker
+    mine = sa.select(sa.func.max(said.c.target)).join_from(said, of).where(of.c.market == market)
+    return conn.execute(mine).scalar()
+
+
 def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
     """Return the order of the sessions first..last: the columns of stock_rank, with symbol for its instrument."""
     said, of, stock = tables.stock_rank, tables.ranker, tables.instrument

@@ -296,14 +296,15 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
 def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[str, Any] | None:
     """Replace the champion from the next night on, if the scores of the nights since it began show a better candidate.
 
-    Returns the new row of `champion`, or None.
+    Only scores of the sessions up to `as_of` count: a night may be run after later ones. The next
+    night is the first that nobody has ordered yet. Returns the new row of `champion`, or None.
     """
     market = context.market
     champion = stored.champion(conn, context.name) if market.ranker == EARNED else None
     if champion is None:
         return None
     nights = stored.rank_scores(conn, context.name, span="night", leg=market.leg)
-    nights = nights[nights["target"] >= pd.Timestamp(champion["since"])]
+    nights = nights[nights["target"].between(pd.Timestamp(champion["since"]), pd.Timestamp(as_of))]
     daily = nights.pivot(index="target", columns="predictor", values="rank_ic").astype(float)
     others = [name for name in market.candidates if name != champion["predictor"] and name in daily]
     if champion["predictor"] not in daily or not others:
@@ -312,7 +313,10 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     found = promoted([evidence(name, gain, challengers=len(others)) for name, gain in gains.items()])
     if found is None:
         return None
-    since = next_session(market.calendar, next_session(market.calendar, as_of))  # the night in between has been ordered
+    ordered = [next_session(market.calendar, as_of)]  # by the champion, whether that night is stored yet or not
+    if (last := stored.last_ordered(conn, context.name)) is not None:
+        ordered.append(last)
+    since = next_session(market.calendar, max(ordered))
     return _save_champion(conn, context, since, found.challenger, champion["predictor"], found.nights, found)
 
 

@@ -11,17 +11,19 @@ from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.rows import rankings
+from db.rows.markets import save_instruments
 from dtml.errors import UsageError
 from dtml.evaluation.drift import TENURE
 from dtml.experiments import vary
 from dtml.markets import read_market
 from dtml.markets.definition import EARNED
-from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.prices.sessions import next_session, sessions_between
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.order import promote
 from flows.service.alerts import after_night
 from flows.service.status import market_status
+from tests.support.benchmark_rows import ranker
 from tests.support.nights import AS_OF
 
 TARGET = next_session("XNYS", AS_OF)
@@ -40,6 +42,12 @@ def stored(context: MarketContext, target: date | None = None) -> dict[str, obje
         row = rankings.champion(conn, context.name, target)
     assert row is not None
     return row
+
+
+def sessions_after(day: date, number: int) -> date:
+    for _ in range(number):
+        day = next_session("XNYS", day)
+    return day
 
 
 def score(context: MarketContext, gain: float) -> date:
@@ -85,20 +93,44 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
         first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
         rankings.save_champion(conn, first)
     last = score(earning, gain)
-    before = sessions_up_to("XNYS", last, 2)[0].date()
     with transaction(earning.engine) as conn:
-        made = promote(conn, earning, before)
+        made = promote(conn, earning, last)
     if not gain:
         assert made is None
         assert stored(earning)["predictor"] == "ridge"
         return
     row = stored(earning)
-    assert (row["predictor"], row["replaced"], row["since"]) == ("boosting", "ridge", next_session("XNYS", last))
+    assert (row["predictor"], row["replaced"], row["since"]) == ("boosting", "ridge", sessions_after(last, 2))
     assert row["stake"] >= row["needed"]
     assert row["nights"] >= TENURE
-    assert stored(earning, last)["predictor"] == "ridge"  # of the night that was ordered before
+    assert stored(earning, sessions_after(last, 1))["predictor"] == "ridge"  # of the night that was ordered before
     with transaction(earning.engine) as conn:
-        assert promote(conn, earning, before) is None
+        assert promote(conn, earning, last) is None
+
+
+def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(earning: MarketContext) -> None:
+    with transaction(earning.engine) as conn:
+        first = {"market": earning.name, "since": TARGET, "predictor": "ridge", "replaced": None, "nights": 0}
+        first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
+        rankings.save_champion(conn, first)
+        rankings.save_ranker(conn, ranker(market=earning.name, checkpoint_path="none", checkpoint_hash="0" * 64))
+    score(earning, 0.2)
+    days = [day.date() for day in sessions_between("XNYS", TARGET, date(2026, 6, 30))]
+    early, late, ordered = days[TENURE // 2], days[NIGHTS - 9], days[NIGHTS + 3]
+    rows = pd.DataFrame({"symbol": earning.market.symbols, "score": 0.0, "place": 1, "probability": np.nan})
+    rows = rows.assign(speaks=True, predictor="ridge", ranker_id=ranker()["id"], target=pd.Timestamp(ordered))
+    with transaction(earning.engine) as conn:
+        assert promote(conn, earning, early) is None
+        now = datetime.now(UTC)
+        stocks = rows[["symbol"]].assign(kind="stock", source_symbol=rows["symbol"], name=None, sector=None)
+        save_instruments(conn, earning.name, stocks)
+        rankings.save_order(
+            conn, earning.name, rows.assign(as_of=pd.Timestamp(days[NIGHTS + 2])), known_at=now, made_at=now
+        )
+        made = promote(conn, earning, late)
+    assert made is not None
+    assert made["since"] == sessions_after(ordered, 1)
+    assert made["nights"] == NIGHTS - 8
 
 
 @pytest.mark.soak
