@@ -16,16 +16,19 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.markets.definition import Checks, Returns
+from dtml.prices.jumps import FACTOR, brief_jumps
 
 BAR_COLUMNS = ("symbol", "session", "open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 PRICES = ("open", "high", "low", "close")
 MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
 REASONS = (  # a bar with several faults is rejected for the first of these
     *MISPLACED,
-    *("null_price", "non_positive_price", "high_below_low", "outside_range", "impossible_amount"),
-    *("stale_day", "unexplained_return"),
+    *("null_price", "non_positive_price", "high_below_low", "outside_range", "unexplained_range", "impossible_amount"),
+    *("stale_day", "brief_jump", "unexplained_return"),
 )
+HINDSIGHT = ("brief_jump",)  # what only a later bar can show: the bar may have been accepted before
 ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
+WIDEST = 10  # times; nine public sets reach 9.2 (KBWD on 2015-08-24), a misplaced decimal point makes 10 or more
 
 Flags = Bool[ndarray, "bars"]
 Values = Float[ndarray, "bars"]
@@ -92,7 +95,13 @@ def check(
     faults["duplicate_session"] = _duplicates(rows)
     faults |= _price_faults(rows, judged)
     misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
-    before = _row_before(judged, ~misplaced & (judged.price > 0) & (judged.close > 0))
+    usable = ~misplaced & (judged.price > 0) & (judged.close > 0)
+    before = _row_before(judged, usable)
+    faults["brief_jump"] = _brief_jumps(judged, usable, before, rows["split"].notna().to_numpy(), checks.max_return)
+    if faults["brief_jump"].any():
+        before = _row_before(judged, usable & ~faults["brief_jump"])
+    extent = intraday_extent(rows, before)
+    faults["unexplained_range"] = extent >= WIDEST * (1 - ROUNDING)
     is_stock = (judged.symbols != index_symbol)[judged.code]
     without_volume = rows["volume"].to_numpy() == 0  # an unknown volume does not count as none
     repeated = is_stock & (before >= 0) & (judged.close == judged.close[before]) & without_volume
@@ -107,7 +116,7 @@ def check(
     bad = np.flatnonzero(table.any(axis=0))
     shown = rows.iloc[bad].assign(
         judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"), last=judged.price[before[bad]],
-        change=change[bad], share=share[bad],
+        change=change[bad], share=share[bad], extent=extent[bad],
     )  # fmt: skip
     reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
     words = {"reason": pd.Series(reasons, dtype=str), "value": pd.Series(list(_values(shown, reasons)), dtype=str)}
@@ -187,6 +196,32 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
     return before
 
 
+def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
+    """Return how far the open, high and low of each bar lie from its close and the close before: a factor of 1 or more.
+
+    `before` is the position of the bar before each, -1 where there is none. A price that the stock had at either close
+    is no way off, so that a crash or a first day is not wide; NaN where a price is missing or not above 0.
+    """
+    opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
+    last = np.where(before >= 0, close[before], np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above = np.maximum(opening, high) / np.fmax(close, last)
+        below = np.fmin(close, last) / np.minimum(opening, low)
+    return np.asarray(np.maximum(above, below))
+
+
+def _brief_jumps(judged: _Judged, usable: Flags, before: Positions, split: Flags, max_return: float) -> Flags:
+    """Return which bars are at a level that their stock left again: only stocks that leap are looked at."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        leap = np.abs(np.log(judged.price / judged.price[before])) >= np.log(FACTOR)
+    found = np.zeros(len(before), dtype=bool)
+    for code in np.unique(judged.code[leap & usable & (before >= 0)]):
+        mine = np.flatnonzero((judged.code == code) & usable)
+        mine = mine[np.argsort(judged.session[mine], kind="stable")]
+        found[mine] = brief_jumps(judged.price[mine], split[mine], max_return)
+    return found
+
+
 def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
     """Yield what was wrong with each rejected bar; `shown` holds them with what they were judged by."""
     for reason, row in zip(reasons, shown.to_dict("records"), strict=True):
@@ -195,12 +230,14 @@ def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
                 yield _show(row, [name for name in (*PRICES, row["judged_by"]) if not 0 < row[name] < np.inf])
             case "high_below_low":
                 yield _show(row, ["high", "low"])
-            case "outside_range" | "duplicate_session":
+            case "outside_range" | "unexplained_range" | "duplicate_session":
                 yield _show(row, PRICES)
             case "impossible_amount":
                 yield _show(row, ["volume", "dividend", "split"])
             case "stale_day":
                 yield f"{_show(row, ['close', 'volume'])}, as in {row['share']:.1%} of the market"
+            case "brief_jump":
+                yield f"{_show(row, [row['judged_by']])} after {row['last']:.7g}, which later bars came back to"
             case "unexplained_return":
                 yield f"{_show(row, [row['judged_by']])} after {row['last']:.7g} ({row['change']:+.1%})"
             case _:

@@ -50,6 +50,12 @@ def spoilt(symbol: str, session: int, **values: float) -> pd.DataFrame:
     return bars
 
 
+def scaled(bars: pd.DataFrame, symbol: str, first: int, end: int, factor: float) -> None:
+    """Multiply the prices of sessions first..end, the last excluded."""
+    there = (bars["symbol"] == symbol) & bars["session"].isin(SESSIONS[first:end])
+    bars.loc[there, ["open", "high", "low", "close", "adj_close"]] *= factor
+
+
 def reasons(checked: Checked) -> list[tuple[str, pd.Timestamp, str]]:
     columns = (checked.rejected[name] for name in ("symbol", "session", "reason"))
     return list(zip(*columns, strict=True))
@@ -82,6 +88,9 @@ def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
         ({"adj_close": 0.0}, "non_positive_price", "adj_close=0"),
         ({"high": 25.0, "low": 27.0}, "high_below_low", "high=25 low=27"),
         ({"close": 35.0}, "outside_range", "open=30.375 high=31.625 low=29.625 close=35"),
+        ({"high": 3162.5}, "unexplained_range", "open=30.375 high=3162.5 low=29.625 close=30.625"),
+        ({"open": 3037.5, "high": 3162.5}, "unexplained_range", "open=3037.5 high=3162.5 low=29.625 close=30.625"),
+        ({"low": 0.29625}, "unexplained_range", "open=30.375 high=31.625 low=0.29625 close=30.625"),
         ({"open": 29.5}, "outside_range", "open=29.5 high=31.625 low=29.625 close=30.625"),
         ({"adj_close": 30.625}, "unexplained_return", "adj_close=30.625 after 15.25 (+100.8%)"),
     ],
@@ -198,6 +207,49 @@ def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with
         ("BBB", SESSIONS[5], "non_positive_price"),
         ("BBB", SESSIONS[6], "unexplained_return"),
     ]
+
+
+@pytest.mark.parametrize("factor", [100, 10, 0.01, 3.5])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_few_bars_at_another_level_are_rejected_and_the_good_one_after_them_is_not(count: int, factor: float) -> None:
+    bars = market()
+    scaled(bars, "BBB", 4, 4 + count, factor)
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[4 + place], "brief_jump") for place in range(count)]
+
+
+def test_the_newest_bars_at_another_level_wait_for_the_bar_that_comes_back() -> None:
+    bars = market()
+    scaled(bars, "BBB", 11, 13, 100)
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[11], "unexplained_return")]
+
+
+def test_a_level_that_lasts_is_no_brief_jump() -> None:
+    bars = market()
+    scaled(bars, "BBB", 3, 9, 10)
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[day], "unexplained_return") for day in (3, 9)]
+
+
+def test_a_crash_of_a_few_sessions_that_a_real_stock_could_have_loses_only_the_bars_that_leap() -> None:
+    bars = market()
+    scaled(bars, "BBB", 4, 7, 0.4)
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[day], "unexplained_return") for day in (4, 7)]
+
+
+def test_recorded_splits_explain_a_level_of_a_few_bars() -> None:
+    bars = market()
+    scaled(bars, "BBB", 4, 6, 0.1)
+    bars.loc[row_of(bars, "BBB", 4), "split"] = 10.0
+    bars.loc[row_of(bars, "BBB", 6), "split"] = 0.1
+    assert judge(bars).rejected.empty
+
+
+def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
+    """A stock opens where it closed and loses 95 % by the close, with the split that the source records."""
+    bars = market()
+    scaled(bars, "BBB", 5, 13, 0.05)
+    bars.loc[row_of(bars, "BBB", 5), ["open", "high"]] = 30.5
+    bars.loc[row_of(bars, "BBB", 5), "split"] = 20.0
+    assert judge(bars).rejected.empty
 
 
 def test_columns_that_are_not_those_of_bars_are_a_mistake() -> None:

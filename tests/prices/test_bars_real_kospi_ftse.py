@@ -52,9 +52,9 @@ def test_kospi_stale_days_are_rejected_for_the_stocks_that_were_stale() -> None:
 def test_kospi_halts_of_single_stocks_are_accepted() -> None:
     halts = accepted("kospi200_2015", "042660").query("volume == 0")
     assert len(halts) > 300
-    after_a_halt = {("009410", "2020-09-01"), ("003410", "2020-12-01")}  # without volume, and beyond the limit
-    assert after_a_halt < rejected("kospi200_2015", "unexplained_return")
-    assert (checked("kospi200_2015").accepted["volume"] == 0).sum() == 1609 - 633 - len(after_a_halt)
+    assert ("009410", "2020-09-01") in rejected("kospi200_2015", "unexplained_return")  # without volume too
+    ten_times_too_high = len(rejected("kospi200_2015", "brief_jump"))
+    assert (checked("kospi200_2015").accepted["volume"] == 0).sum() == 1609 - 633 - 1 - ten_times_too_high
 
 
 def test_kospi_days_missing_for_all_are_days_without_a_bar() -> None:
@@ -93,11 +93,20 @@ def test_kospi_broken_adjusted_close_is_not_read_and_would_be_rejected_if_it_wer
 
 def test_kospi_returns_beyond_the_daily_limit_are_rejected() -> None:
     assert rejected("kospi200_2015", "unexplained_return") == {
-        ("000100", "2020-04-02"), ("000150", "2019-10-18"), ("003410", "2016-12-28"), ("003410", "2020-12-01"),
-        ("003410", "2020-12-04"), ("009410", "2020-09-01"), ("009410", "2020-09-22"), ("009420", "2017-12-21"),
-        ("009540", "2017-05-10"), ("016380", "2016-04-21"), ("016380", "2018-01-03"), ("016380", "2019-09-19"),
-        ("017800", "2020-06-19"), ("027410", "2017-12-08"), ("042660", "2017-10-30"),
+        ("000100", "2020-04-02"), ("000150", "2019-10-18"), ("003410", "2016-12-28"),
+        ("009410", "2020-09-01"), ("009410", "2020-09-22"), ("009420", "2017-12-21"),
+        ("009540", "2017-05-10"), ("016380", "2016-04-21"), ("016380", "2018-01-03"),
+        ("016380", "2019-09-19"), ("017800", "2020-06-19"), ("027410", "2017-12-08"),
+        ("042660", "2017-10-30"),
     }  # fmt: skip
+
+
+def test_kospi_halted_stock_at_ten_times_its_price_for_three_sessions_loses_them_and_keeps_the_next() -> None:
+    """003410 stood at 5,550 won, halted, and traded at 6,700 on 2020-12-04; between them 55,500 without volume."""
+    days = {("003410", day) for day in ("2020-12-01", "2020-12-02", "2020-12-03")}
+    assert rejected("kospi200_2015", "brief_jump") == days
+    closes = accepted("kospi200_2015", "003410").loc["2020-11-30":"2020-12-04", "close"]
+    assert closes.tolist() == [5550, 6700]
 
 
 def test_kospi_late_listings_are_shorter_and_their_first_bar_is_good() -> None:

@@ -37,7 +37,7 @@ REJECTED = {  # how many bars of each set are rejected, by reason, its index inc
     "ndx100": {"outside_range": 13, "unexplained_return": 7, "non_positive_price": 1, "high_below_low": 1},
     "sp500": {"unexplained_return": 36},
     "ftse30": {"unexplained_return": 2, "outside_range": 1},
-    "kospi200_2015": {"stale_day": 633, "unexplained_return": 15},
+    "kospi200_2015": {"stale_day": 633, "brief_jump": 3, "unexplained_return": 13},
     "kospi200_2020": {"non_positive_price": 495, "unexplained_return": 1},
 }
 
