@@ -16,7 +16,7 @@ from tests.support.nights import AS_OF, BARS, FrameSource
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
 FOUND = {"kdd17": ["NVS"], "acl18": ["BCH"]}
-FOUND["kospi200_2015"] = ["003850", "004990", "005300", "015760", "018880", "078930", "204320"]
+FOUND["kospi200_2015"] = ["003410", "003850", "004990", "005300", "015760", "018880", "078930", "204320"]
 
 
 def paying(taken_out: float) -> pd.DataFrame:
