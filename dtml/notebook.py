@@ -94,7 +94,7 @@ class Study:
         """
         names, values = list(FEATURES), self._history.features
         if code is not None:
-            told, (values,) = Asked(OwnCode.read(Path(code))).values(self._panel)
+            told, values = Asked(OwnCode.read(Path(code))).values(self._panel)
             names = told["features"]
         row = -1 if day is None else self._panel.sessions.get_loc(pd.Timestamp(day))
         return pd.DataFrame(values[row], index=pd.Index(self._panel.symbols, name="symbol"), columns=names)

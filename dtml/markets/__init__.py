@@ -166,12 +166,13 @@ def _index(table: _Table) -> Index:
 
 
 def _checks(table: _Table) -> Checks:
-    table.allow("max_return", "max_missing", "stale_share")
+    table.allow("max_return", "max_missing", "stale_share", "max_rank_ic")
     checks = Checks(**{key: table.typed(key, float) for key in table.values})
     bounds = {
         "max_return": (0 < checks.max_return < math.inf, "a ratio above 0"),
         "max_missing": (0 <= checks.max_missing < 1, "a share from 0 to below 1"),
         "stale_share": (0 < checks.stale_share <= 1, "a share above 0, at most 1"),
+        "max_rank_ic": (checks.max_rank_ic is None or 0 < checks.max_rank_ic <= 1, "a rank IC above 0, at most 1"),
     }
     for key, (is_kept, bound) in bounds.items():
         if not is_kept:

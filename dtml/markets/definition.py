@@ -101,16 +101,19 @@ class Index:
 
 @dataclass(frozen=True)
 class Checks:
-    """Bounds beyond which bars are rejected.
+    """Bounds beyond which bars, or a user's own code, are rejected.
 
     max_return: largest believable absolute return of one session with no split recorded, a ratio (0.35 is 35 %);
     max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
-    stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day.
+    stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day;
+    max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None for
+    .3, or three times that of the market's best one-line rule.
     """
 
     max_return: float = 0.35
     max_missing: float = 0.2
     stale_share: float = 0.3
+    max_rank_ic: float | None = None
 
 
 def _values(rate: Rate) -> list[float]:

@@ -1,9 +1,11 @@
-"""The audit of a user's own code, by which it is admitted: does any feature, or the model, know what came later?
+"""The audit of a user's own code, by which it is admitted: does it know what came later?
 
-A feature of a day must say the same whatever follows that day, whatever later dividends and splits do to the prices
-before it, and from no more sessions than its HISTORY. A model must score a day the same whatever follows it; and where
-the direction of every session is drawn by coin, it must order the stocks no better than chance. What reads the outcomes
-from elsewhere, such as a file of later prices, escapes all of these.
+A feature of a day must say the same whatever follows that day, whatever later dividends and splits
+do to the prices before it, and from no more sessions than its HISTORY: on every session of a year,
+and with as many stocks and sessions as a training hands over. A model must score a day the same
+whenever it is asked, and where the direction of every session is drawn by coin, it must order the
+stocks no better than chance. What is far better than any rule of any market is not believed. What
+reads the outcomes from elsewhere, such as a file of later prices, is met by the last of these alone.
 """
 
 from collections.abc import Iterator
@@ -12,117 +14,255 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtml.evaluation.ranking import score_ranking
+from dtml.evaluation.ranking import both_known, rank_ics, score_ranking
 from dtml.lookahead.pipeline import History
 from dtml.markets.definition import Leg, Market
-from dtml.own.code import OwnCodeError, cut
-from dtml.own.process import Asked
+from dtml.own.agreement import (
+    Answers,
+    Disagreement,
+    answers_of,
+    difference,
+    disagreements,
+    other_sizes,
+    turns,
+    windows_of,
+)
+from dtml.own.code import HISTORY, OwnCodeError, cut, ranks_of
+from dtml.own.process import Asked, Told
 from dtml.prices.sessions import next_session, sessions_between
-from dtml.ranking.outcomes import outcomes, sessions_to
-from dtml.ranking.panel import Grid, Panel, ranked
+from dtml.ranking.features import ranked_features
+from dtml.ranking.outcomes import HISTORY as RULES_READ
+from dtml.ranking.outcomes import RULES, outcomes, rule_scores, sessions_to
+from dtml.ranking.panel import Features, Grid, Panel, mean_of_known, ranked
 from dtml.ranking.walk import market_panel
 
-STOCKS, SESSIONS = 50, 600  # at most: a part shows what the whole market does
-DATES, EARLY = 3, (5, 30)  # sessions looked at: so many drawn, and these of the beginning, where filling shows
-SAME = 1e-6  # of the day's standard deviation: below it a difference is of rounding
-SCORED, BACK = 126, 10  # sessions ordered with directions drawn by coin; around a date whose scores are compared
+STOCKS, SESSIONS = 50, 600  # of the part that is changed, at most; more sessions for a long HISTORY
+FEW = 12  # stocks that are asked about on every session of a year
+YEAR = 253  # sessions, one of which is the last of a year
+LEAST = 63  # sessions on which a feature must be asked with the whole of its HISTORY
+DATES = 3  # sessions drawn, after which the future is changed
+EARLY = (5, 30)  # such sessions of the beginning, where filling shows
+NEIGHBOURS = 3  # days that are looked at where there is a session or a stock more or less
+SCORED = 126  # sessions that a model orders, and on which rank ICs are measured
+BELIEVED = 0.3  # a rank IC: no order of any market that we know reached a third of it
+TIMES_THE_RULES = 3  # the best one-line rule of the market, where that is more
 MEANING = {
-    "permuted_labels": "knows what a coin decided",
+    "asked_twice": "differs when it is asked again: it keeps state, or is not seeded",
     "rescaled_past": "knows later dividends and splits",
-    "read_too_far": "reads more sessions than HISTORY, which a night has not",
+    "read_too_far": (
+        "reads more sessions than HISTORY, which a night has not (an `ewm` or `expanding` reads all: "
+        "return its last row, `.iloc[-1]`, which is asked of the last HISTORY sessions of each day; "
+        "or give HISTORY a larger number)"
+    ),
+    "permuted_labels": "knows what a coin decided",
     "fitted_twice": "differs when it is fitted twice: seed it",
+    "backwards": "keeps state between days: asked for the last day first, it differs",
+    "too_good": "is too good to be true",
+    "model_alone": "fails where no feature ran before it: it may read nothing but its features",
 }
 Finding = dict[str, Any]
 
 
 def past_of(market: Market, bars: pd.DataFrame) -> History:
     """Return a market's bars as the audit changes them."""
-    first, last = bars["session"].min().date(), next_session(market.calendar, bars["session"].max().date())
+    first = bars["session"].min().date()
+    last = next_session(market.calendar, bars["session"].max().date())
     return History(bars, sessions_between(market.calendar, first, last), market)
 
 
 def require_admitted(asked: Asked, history: History, leg: Leg) -> None:
     """Audit a user's code; raise OwnCodeError that names what looked ahead, and by how much."""
-    failed = {each["what"]: each["detail"] for each in reversed(admit(asked, history, leg)) if not each["passed"]}
+    found = reversed(admit(asked, history, leg))
+    failed = {each["what"]: each["detail"] for each in found if not each["passed"]}
     if failed:
-        raise OwnCodeError(f"{asked.code.name} is refused by the audit: {'; '.join(failed.values())}")
+        why = "; ".join(failed.values())
+        raise OwnCodeError(f"{asked.code.name} is refused by the audit: {why}")
 
 
 def admit(asked: Asked, history: History, leg: Leg) -> list[Finding]:
-    """Return a row `check, what, passed, detail` for each check of each feature and, where these pass, of the model."""
-    part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=0)
-    found = list(_features(asked, part))
-    return found + (list(_model(asked, part, leg)) if all(each["passed"] for each in found) else [])
+    """Return a row `check, what, passed, detail` for each check of a feature or of the model.
+
+    The features are asked in other sizes and ranges where they pass the first checks, and the model
+    where they pass all.
+    """
+    whole = _panel(history)
+    told, _ = asked.values(cut(whole, slice(-EARLY[1], None)))
+    if too_long := _history_is_too_long(told, whole):
+        return [too_long]
+    needed = int(told["history"]) + YEAR + LEAST
+    part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
+    base, found = _changed(asked, told, part)
+    bound = _believable(history.market, whole, leg)
+    if _passed(found):
+        found += _as_nights(asked, told, part, whole, leg, bound)
+    if _passed(found):
+        found += _model(asked, told, base, leg, part, bound)
+    return found
 
 
-def _features(asked: Asked, part: History) -> Iterator[Finding]:
+def _passed(found: list[Finding]) -> bool:
+    return all(each["passed"] for each in found)
+
+
+def _history_is_too_long(told: Told, whole: Panel) -> Finding | None:
+    """Refuse a HISTORY that the audit cannot ask for in full; the usual one is as long as it can be."""
+    most = max(len(whole.sessions) - LEAST, HISTORY)
+    if told["history"] <= most:
+        return None
+    asks = f"HISTORY is {told['history']} sessions, and the market has {len(whole.sessions)}"
+    detail = f"{asks}: the audit can ask for at most {most} in full"
+    return {"check": "whole_history", "what": "HISTORY", "passed": False, "detail": detail}
+
+
+def _changed(asked: Asked, told: Told, part: History) -> tuple[Answers, list[Finding]]:
+    """Ask about a part of the market, about that part with another future, rescaled, and again.
+
+    Return the answers, and a finding for each feature and check.
+    """
     panel = _panel(part)
     sessions, last = panel.sessions, len(panel.sessions) - 1
-    drawn = np.random.default_rng(0).integers(last // 2, last, DATES)
+    earliest = min(max(last // 2, int(told["history"])), last - 1)
+    drawn = np.random.default_rng(0).integers(earliest, last, DATES)
     ats = [int(each) for each in (*EARLY, *drawn) if each < last]
     for at in ats:
         part = part.with_holes(sessions[at], seed=at)
-    told, _ = asked.values(cut(_panel(part), slice(-EARLY[1], None)))
-    others = [("scrambled_future", at + 1, _panel(part.scrambled_after(sessions[at], seed=at))) for at in ats]
-    others += [("appended_rows", at + 1, cut(_panel(part), slice(at + 1))) for at in ats if at >= EARLY[-1]]
-    others += [("rescaled_past", last + 1, _panel(part.rescaled()))]
-    others += [("read_too_far", last + 1, cut(_panel(part), slice(-told["history"], None)))]
-    _, (base, *again) = asked.values(_panel(part), *(each for _, _, each in others))
-    said = {(check, name): "" for check, _, _ in others for name in told["features"]}
-    for (check, stop, _), values in zip(others, again, strict=True):
-        first = last if check == "read_too_far" else 0
-        there = values[-1:] if first else values[:stop]
-        for column, name in enumerate(told["features"]):
-            found = _difference(base[first:stop, :, column], there[..., column], panel, first)
-            said[check, name] = said[check, name] or found
-    yield from (_finding(check, name, why) for (check, name), why in said.items())
-
-
-def _model(asked: Asked, part: History, leg: Leg) -> Iterator[Finding]:
     panel = _panel(part)
-    sessions = len(panel.sessions)
-    at = int(np.random.default_rng(1).integers(sessions * 2 // 3, sessions - BACK - 1))
-    others = {"fitted_twice": part, "scrambled_future": part.scrambled_after(panel.sessions[at], seed=at)}
-    base, *again = (_scores(asked, each, leg, at - BACK, at + BACK)[0] for each in (part, *others.values()))
-    days = slice(at - BACK, at + 1)
-    for check, scores in zip(others, again, strict=True):
-        yield _finding(check, "MODEL", _difference(base[days], scores[days], panel, at - BACK))
+    base = answers_of(asked, panel)
+    others = [("scrambled_future", at, part.scrambled_after(sessions[at], seed=at)) for at in ats]
+    others += [("rescaled_past", last, part.rescaled())]
+    changed = [(check, at, _panel(each)) for check, at, each in others]
+    changed += [("asked_twice", last, panel)]  # after all that was asked between
+    # What is not the same twice differs from all else too: that is said first.
+    said = {("asked_twice", name): "" for name in told["features"]}
+    for check, at, other in changed:
+        days = range(at + 1)
+        _, values = asked.values(other, days)
+        for column, name in enumerate(told["features"]):
+            differs = base.on(days).difference(column, values)
+            said[check, name] = said.get((check, name)) or differs
+    return base, [_finding(check, name, differs) for (check, name), differs in said.items()]
+
+
+def _as_nights(asked: Asked, told: Told, part: History, whole: Panel, leg: Leg, bound: float) -> list[Finding]:
+    """Compare with nights: a few stocks on every session of a year, the whole market on some days.
+
+    The market is asked about at its own size, and with a session and a stock more and less.
+    """
+    few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
+    every = answers_of(asked, few, _last_days(few, YEAR))
+    days, turned = _last_days(whole, SCORED), turns(whole.sessions)
+    answers = answers_of(asked, whole, sorted({*days, *turned}))
+    some_days = answers.on(sorted({*turned, days[0], days[-1]}))
+    others = [answers_of(asked, panel, _last_days(panel, NEIGHBOURS)) for panel in other_sizes(whole)]
+    compared = [("every_session", every)]
+    compared += [("market_size", each) for each in (some_days, *others)]
+    windows = windows_of(asked, told, every)
+    found = []
+    for check, each in compared:
+        differing = disagreements(asked, told, each, windows)
+        found += [_disagreed(check, name, differing.get(name)) for name in told["features"]]
+    outcome = outcomes(whole, leg)[days]
+    for column, name in enumerate(told["features"]):
+        scored = both_known(answers.on(days).values[..., column], outcome)
+        found.append(_believed(name, scored, bound))
+    return found
+
+
+def _disagreed(check: str, name: str, differs: Disagreement | None) -> Finding:
+    if differs is None:
+        return _finding(check, name, "")
+    return _finding("read_too_far" if differs.reads_too_far else check, name, differs.detail)
+
+
+def _last_days(panel: Panel, count: int) -> list[int]:
+    """Return the positions of the last sessions that another one follows."""
+    last = len(panel.sessions) - 1
+    return [*range(max(0, last - count), last)]
+
+
+def _believable(market: Market, whole: Panel, leg: Leg) -> float:
+    """Return the rank IC above which nothing is believed: the market's file may say another."""
+    if market.checks.max_rank_ic is not None:
+        return market.checks.max_rank_ic
+    days = slice(-SCORED, None)
+    recent = cut(whole, slice(-SCORED - RULES_READ, None))
+    features = ranked_features(recent, names={feature for feature, _ in RULES.values()})
+    outcome = outcomes(recent, leg)[days]
+    scores = (both_known(rule_scores(features[days], rule), outcome) for rule in RULES)
+    best = max(abs(float(mean_of_known(rank_ics(*each), 0))) for each in scores)
+    return max(BELIEVED, TIMES_THE_RULES * best)
+
+
+def _believed(name: str, scored: tuple[Grid, Grid], bound: float) -> Finding:
+    """Refuse what orders far better than any rule, until a person says that it may.
+
+    `scored` are the scores and the outcomes, [days stocks].
+    """
+    daily = rank_ics(*scored)
+    rank_ic = float(mean_of_known(daily, 0))
+    if abs(rank_ic) <= bound:
+        return _finding("too_good", name, "")
+    more = "if you know why, set max_rank_ic in [checks] of the market's file"
+    why = f"its rank IC is {rank_ic:+.3f}, and no more than {bound:.3g} is believed; {more}"
+    return _finding("too_good", name, why)
+
+
+def _model(asked: Asked, told: Told, base: Answers, leg: Leg, part: History, bound: float) -> Iterator[Finding]:
+    """Fit the model before the last days of a part, and ask it about them in several ways."""
+    panel, there = base.panel, base.panel.observed
+    first = len(panel.sessions) - min(SCORED, len(panel.sessions) // 3)
+    days = slice(first, len(panel.sessions))
+    ranks = ranks_of(base.values, there)
+    try:
+        scores, outcome = _scores(asked, panel, ranks, leg, days)
+    except OwnCodeError as error:
+        yield _finding("model_alone", "MODEL", str(error))
+        return
+
+    def differs(backwards: bool) -> str:
+        again, _ = _scores(asked, panel, ranks, leg, days, backwards=backwards)
+        return difference(scores[days], again[days], panel.sessions[days], panel.symbols)
+
+    if told["model"]:  # the product's own draws nothing, and looks at one stock alone
+        reordered = differs(backwards=True)
+        unseeded = differs(backwards=False) if reordered else ""
+        yield _finding("fitted_twice", "MODEL", unseeded)
+        yield _finding("backwards", "MODEL", "" if unseeded else reordered)
+    yield _believed("MODEL", both_known(scores[days], outcome[days]), bound)
+    yield _by_coin(asked, part, leg, days)
+
+
+def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
+    """Draw the direction of every session: of honest models 2 x .025 x .025 fail."""
     sides, told = [], ""
-    for seed in range(2):  # of honest models 2 x .025 x .025 fail
-        scores, outcome = _scores(asked, part.tossed(seed), leg, sessions - min(SCORED, sessions // 3), sessions)
-        ic = score_ranking(scores, outcome, overlap=sessions_to(leg)).rank_ic
+    for seed in range(2):
+        panel = _panel(part.tossed(seed))
+        ranks = asked.ranks(panel, panel.observed)
+        ic = score_ranking(*_scores(asked, panel, ranks, leg, days), overlap=sessions_to(leg)).rank_ic
         told = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
         sides.append((ic.low > 0) - (ic.high < 0))
-    yield _finding("permuted_labels", "MODEL", told if abs(sum(sides)) == 2 else "")
+    return _finding("permuted_labels", "MODEL", told if abs(sum(sides)) == 2 else "")
 
 
-def _scores(asked: Asked, part: History, leg: Leg, begin: int, end: int) -> tuple[Grid, Grid]:
-    """Return the scores of some days by a model fitted on all whose outcomes ended before them, and the outcomes."""
-    panel = _panel(part)
+def _scores(
+    asked: Asked, panel: Panel, ranks: Features, leg: Leg, days: slice, *, backwards: bool = False
+) -> tuple[Grid, Grid]:
+    """Return the scores of some days, and the outcomes.
+
+    The model is fitted on all days whose outcomes ended before them.
+    """
     found = np.where(panel.observed, outcomes(panel, leg), np.nan)
-    fold = slice(0, begin - sessions_to(leg)), slice(begin, min(end, len(panel.sessions)))
-    return asked.walk(panel, panel.observed, ranked(found), [fold])[0], found
+    fold = slice(0, days.start - sessions_to(leg)), days
+    scores, _ = asked.fits(ranks, panel.observed, ranked(found), [fold], backwards=backwards)
+    return scores, found
 
 
 def _panel(part: History) -> Panel:
-    return market_panel(part.market, part.bars.sort_values(["symbol", "session"], ignore_index=True))
+    bars = part.bars.sort_values(["symbol", "session"], ignore_index=True)
+    return market_panel(part.market, bars)
 
 
 def _finding(check: str, what: str, said: str) -> Finding:
-    detail = f"{what} {MEANING.get(check, 'looked ahead')}: {said}" if said else f"{what} passed"
+    meaning = MEANING.get(check, "looked ahead")
+    detail = f"{what} {meaning}: {said}" if said else f"{what} passed"
     return {"check": check, "what": what, "passed": not said, "detail": detail}
-
-
-def _difference(values: Grid, others: Grid, panel: Panel, first: int) -> str:
-    """Say where two grids of a feature differ most, and by how much; nothing where they are the same."""
-    deviation = pd.DataFrame(values).std(axis=1).to_numpy()[:, None]
-    scale = np.nan_to_num(deviation) + 1e-12 + 1e-9 * np.abs(np.nan_to_num(values))
-    far = np.abs(np.nan_to_num(values) - np.nan_to_num(others)) / scale
-    gone = np.isfinite(values) != np.isfinite(others)
-    far = np.where(gone, 0 if (far[~gone] > SAME).any() else np.inf, far)  # where both are known, it says how much
-    if not (far > SAME).any():
-        return ""
-    day, stock = divmod(int(far.argmax()), far.shape[1])
-    one, two = (f"{each:.6g}" if np.isfinite(each) else "missing" for each in (values[day, stock], others[day, stock]))
-    where = f"{panel.symbols[stock]} on {panel.sessions[first + day].date()} is {one}, and {two} when that changes"
-    return f"{where} ({int(((far > SAME) | gone).sum())} of {far.size} values differ)"

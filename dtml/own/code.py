@@ -6,7 +6,7 @@ import inspect
 import random
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -95,26 +95,66 @@ def cut(panel: Panel, days: slice) -> Panel:
     return replace(panel, sessions=panel.sessions[days], **{name: getattr(panel, name)[days] for name in PRICES})
 
 
-def values_of(loaded: Loaded, panel: Panel) -> Features:
-    """Return every feature of every session and stock; NaN where it is missing or infinite."""
-    found = np.stack([_values(name, each, loaded.history, panel) for name, each in loaded.features.items()], axis=-1)
+def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -> Features:
+    """Return every feature of these days of a panel (None: of all), and of every stock.
+
+    Missing and infinite values are NaN. Features see the whole panel, whatever days are asked for.
+    """
+    rows = range(len(panel.sessions)) if days is None else days
+    grids = [_values(name, each, loaded, panel, rows) for name, each in loaded.features.items()]
+    found = np.stack(grids, axis=-1)
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def _values(name: str, feature: Feature, history: int, panel: Panel) -> Grid:
-    """Ask a feature for all sessions at once, or, where it answers with the last alone, session by session."""
+def nights_of(loaded: Loaded, panel: Panel, days: Sequence[int], windows: Mapping[str, int]) -> Features:
+    """Return what nights would have said on these days: from the sessions up to each day alone.
+
+    `windows` names the features that are asked, and the sessions that each may read. One that fails
+    on fewer than its own history is missing there.
+    """
+    found = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
+    for column, (name, feature) in enumerate(loaded.features.items()):
+        for row, day in enumerate(days if name in windows else ()):
+            seen = cut(panel, slice(max(0, day + 1 - windows[name]), day + 1))
+            try:
+                found[row, :, column] = _last_row(name, feature(_bars(seen)), seen)
+            except Exception:
+                if windows[name] >= loaded.history:
+                    raise
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
+    """Ask a feature for all sessions at once; one that answers with the last alone, by session."""
     found = feature(_bars(panel))
     if isinstance(found, pd.Series):
-        days = (cut(panel, slice(max(0, stop - history), stop)) for stop in range(1, len(panel.sessions) + 1))
-        found = pd.DataFrame([feature(_bars(each)) for each in days], index=panel.sessions)
+        seen = (cut(panel, slice(max(0, day + 1 - loaded.history), day + 1)) for day in days)
+        return np.stack([_last_row(name, feature(_bars(each)), each) for each in seen])
+    return _grid(name, found, panel.sessions[list(days)], panel)
+
+
+def _last_row(name: str, found: Any, panel: Panel) -> Float[ndarray, " stocks"]:
+    """Return what a feature's answer, a frame or its last row, says of a panel's last session."""
+    if isinstance(found, pd.Series):
+        found = pd.DataFrame([found], index=panel.sessions[-1:])
+    row: Float[ndarray, " stocks"] = _grid(name, found, panel.sessions[-1:], panel)[0]
+    return row
+
+
+def _grid(name: str, found: Any, sessions: pd.DatetimeIndex, panel: Panel) -> Grid:
     if not isinstance(found, pd.DataFrame):
-        raise OwnCodeError(f"{name} returned {type(found).__name__}: return a frame like bars.close, or its last row")
-    return found.reindex(index=panel.sessions, columns=list(panel.symbols)).to_numpy(dtype=float, na_value=np.nan)
+        answer = type(found).__name__
+        wanted = "return a frame like bars.close, or its last row"
+        raise OwnCodeError(f"{name} returned {answer}: {wanted}")
+    rows = found.reindex(index=sessions, columns=list(panel.symbols))
+    return rows.to_numpy(dtype=float, na_value=np.nan)
 
 
 def _bars(panel: Panel) -> Bars:
-    grids = (getattr(panel, name).copy() for name in PRICES)  # what a feature writes into its bars reaches no other
-    return Bars(*(pd.DataFrame(each, index=panel.sessions, columns=list(panel.symbols)) for each in grids))
+    columns = pd.Index(panel.symbols)
+    # Copies, so that what a feature writes into its bars reaches no other.
+    grids = (getattr(panel, name).copy() for name in PRICES)
+    return Bars(*(pd.DataFrame(each, index=panel.sessions, columns=columns) for each in grids))
 
 
 def ranks_of(values: Features, there: There) -> Features:
@@ -153,14 +193,19 @@ def _fresh(model: Any) -> Any:
     return model() if isinstance(model, type) else copy.deepcopy(model)
 
 
-def scored(model: Any, ranks: Features, there: There) -> Grid:
-    """Return the scores of a model, asked day by day as nights ask it; NaN for the stocks that are not there."""
+def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False) -> Grid:
+    """Return the scores of a model, asked day by day as nights ask it.
+
+    They are NaN for the stocks that are not there. `backwards`: the last day is asked first.
+    """
     found = np.full(there.shape, np.nan)
-    if isinstance(model, Boosting):  # ours looks at no other row, so that all days may be asked at once
+    if isinstance(model, Boosting):  # ours looks at no other row: it may be asked all days at once
         found[there] = model.score(ranks[there])
         return found
-    for day in np.flatnonzero(there.any(axis=1)):
-        found[day, there[day]] = np.asarray(_score(model, ranks[day][there[day]]), dtype=float).reshape(-1)
+    days = np.flatnonzero(there.any(axis=1))
+    for day in days[::-1] if backwards else days:
+        said = _score(model, ranks[day][there[day]])
+        found[day, there[day]] = np.asarray(said, dtype=float).reshape(-1)
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError
+from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, cut, ranks_of
 from dtml.ranking.panel import Features, Grid, Panel, There
 
 Told = Mapping[str, Any]
@@ -42,42 +42,92 @@ class Asked:
 
     code: OwnCode
 
-    def values(self, *panels: Panel) -> tuple[Told, list[Features]]:
-        """Return what is told of the code, and the features of each panel: [sessions stocks features]."""
-        told, arrays = self._ask("values", panels)
-        return told, [arrays[str(at)] for at in range(len(panels))]
+    def values(self, panel: Panel, days: Sequence[int] | None = None) -> tuple[Told, Features]:
+        """Return what is told of the code, and its features: [days stocks features].
+
+        `days` are positions in the panel, of which features see all; None stands for all days.
+        """
+        rows = None if days is None else list(days)
+        told, arrays = self._ask("values", panel, days=rows)
+        return told, arrays["values"]
+
+    def nights(self, panel: Panel, days: Sequence[int], windows: Mapping[str, int]) -> Features:
+        """Return the features that nights would have seen: [days stocks features].
+
+        A day is asked from the sessions up to it alone, so many as `windows` gives a feature, in
+        the order of `days`; a feature that it does not name is NaN.
+        """
+        _, arrays = self._ask("nights", panel, days=list(days), windows=windows)
+        return arrays["values"]
 
     def walk(
         self, panel: Panel, there: There, relative: Grid, folds: Sequence[tuple[slice, slice]]
     ) -> tuple[Grid, Fitted]:
-        """Fit on the first days of each fold and score its others; return all scores, and the last model."""
-        spans = [[each.start, each.stop, scored.start, scored.stop] for each, scored in folds]
-        told, arrays = self._ask("walk", [panel], {"there": there, "relative": relative}, folds=spans)
-        return arrays.pop("scores"), Fitted(self.code, told, arrays)
+        """Fit on the first days of each fold and score its others.
+
+        Return all scores, and the last model.
+        """
+        return self.fits(self.ranks(panel, there), there, relative, folds)
+
+    def ranks(self, panel: Panel, there: There) -> Features:
+        """Return the rank of each feature within its day: [sessions stocks features]."""
+        return self._ask("ranks", panel, {"there": there})[1]["ranks"]
+
+    def fits(
+        self,
+        ranks: Features,
+        there: There,
+        relative: Grid,
+        folds: Sequence[tuple[slice, slice]],
+        *,
+        backwards: bool = False,
+    ) -> tuple[Grid, Fitted]:
+        """Do the same as `walk` from ranks; `backwards` asks for the last day of each fold first.
+
+        The process sees ranks alone: no model can look up a price.
+        """
+        spans = [[each.start, each.stop, days.start, days.stop] for each, days in folds]
+        arrays = {"ranks": ranks, "there": there, "relative": relative}
+        told, answers = self._ask("fits", None, arrays, folds=spans, backwards=backwards)
+        return answers.pop("scores"), Fitted(self.code, told, answers)
 
     def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
         """Return the scores of the last day, [1 stocks]."""
-        return self._ask("night", [panel], {"there": there} | fitted.arrays)[1]["scores"]
+        seen = cut(panel, slice(-int(fitted.told["history"]), None))
+        _, values = self.values(seen, [len(seen.sessions) - 1])
+        there = there[-1:]
+        arrays = {"ranks": ranks_of(values, there), "there": there} | fitted.arrays
+        return self._ask("night", None, arrays)[1]["scores"]
 
-    def _ask(self, task: str, panels: Sequence[Panel], more: Arrays | None = None, **told: Any) -> tuple[Told, Arrays]:
+    def _ask(self, task: str, panel: Panel | None, more: Arrays | None = None, **told: Any) -> tuple[Told, Arrays]:
+        """Ask a fresh process; raise OwnCodeError where it fails."""
         seconds, gigabytes = (float(os.environ.get(name, usual)) for name, usual in LIMITS.items())
-        told |= {"task": task, "name": self.code.name, "text": self.code.text, "memory": int(gigabytes * 2**30)}
-        told |= {"symbols": panels[0].symbols, "sessions": [each.sessions.astype(str).tolist() for each in panels]}
-        grids = {f"{at}.{name}": getattr(panel, name) for at, panel in enumerate(panels) for name in PRICES}
+        told |= {"task": task, "name": self.code.name, "text": self.code.text}
+        told |= {"memory": int(gigabytes * 2**30)}
+        arrays = dict(more or {})
+        if panel is not None:
+            told |= {"symbols": panel.symbols, "sessions": panel.sessions.astype(str).tolist()}
+            arrays |= {name: getattr(panel, name) for name in PRICES}
         with TemporaryDirectory(prefix="dtml-own-") as name:
             folder = Path(name)
             (folder / "task.json").write_text(json.dumps(told, default=int))
-            np.savez(folder / "task.npz", **cast(Any, grids | (more or {})))
-            code = _run(folder, seconds)
-            if code is None:
-                raise OwnCodeError(f"{self.code.name} took more than {seconds:g} s: DTML_CODE_SECONDS allows more")
-            if code or not (folder / "answer.json").exists():
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-                raise OwnCodeError(f"the process of {self.code.name} {how} before it answered")
-            answer = json.loads((folder / "answer.json").read_text())
-            if "error" in answer:
-                raise OwnCodeError(answer["error"])
-            return answer, dict(np.load(folder / "answer.npz"))
+            np.savez(folder / "task.npz", **cast(Any, arrays))
+            ended = _run(folder, seconds)
+            if ended is None:
+                more_time = "DTML_CODE_SECONDS allows more"
+                raise OwnCodeError(f"{self.code.name} took more than {seconds:g} s: {more_time}")
+            return self._answer(folder, ended)
+
+    def _answer(self, folder: Path, ended: int) -> tuple[Told, Arrays]:
+        file = folder / "answer.json"
+        words = file.read_text() if file.exists() else ""
+        if ended or not words:
+            how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with {ended}"
+            raise OwnCodeError(f"the process of {self.code.name} {how} before it answered")
+        answer = json.loads(words)
+        if "error" in answer:
+            raise OwnCodeError(answer["error"])
+        return answer, dict(np.load(folder / "answer.npz"))
 
 
 class _Server:

@@ -1,8 +1,12 @@
 """What the process of a user's own code does: it reads a task in a folder and leaves an answer.
 
-Tasks: `values` (the features of several panels), `walk` (fits and scores by folds), `night` (scores of the last day).
+Tasks: `values` (the features of a panel), `nights` (what nights would have said of some days),
+`ranks` (the features' ranks), `fits` (fits and scores by folds, from ranks), `night` (scores of the
+last day, from ranks). A model is asked in another process than the features, and never sees a price.
 """
 
+import errno
+import gc
 import importlib
 import json
 import os
@@ -17,51 +21,95 @@ import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
+from dtml.own.confinement import may_write, write_only_in
 from dtml.ranking.panel import Panel
 
 USUAL = "sklearn.ensemble"  # of the model without another
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
+LONGEST = 500  # letters of an error
+Task = Mapping[str, Any]
 LIBRARIES = (USUAL, "sklearn.linear_model", "torch", "scipy.stats")
 
 
 def main(folder: Path) -> None:
-    """Do the task of a folder; what goes wrong becomes the answer's `error`, with the line of the user's file."""
-    os.chdir(folder)
+    """Do the task of a folder; what goes wrong becomes the answer's `error`, with the user's line.
+
+    The text is run where it finds an empty folder, and can write in no other.
+    """
     task = json.loads((folder / "task.json").read_text())
-    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
-        resource.setrlimit(limit, (task["memory"], task["memory"]))
+    arrays = dict(np.load(folder / "task.npz"))
     code = own.OwnCode(task["name"], task["text"])
-    try:
-        told, arrays = _done(code, task, dict(np.load(folder / "task.npz")))
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is told to the night
-        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == code.name]
-        place = f"{code.name}, line {lines[-1]}: " if lines else f"{code.name}: "
-        place += "" if isinstance(error, own.OwnCodeError) else f"{type(error).__name__}: "
-        told, arrays = {"error": f"{place}{' '.join(str(error).split())}"[:500]}, {}
-    np.savez(folder / "answer.npz", **cast(Any, arrays))
-    (folder / "answer.json").write_text(json.dumps(told))
+    (folder / "task.npz").unlink()
+    (folder / "empty").mkdir()
+    with (folder / "answer.npz").open("wb") as numbers, (folder / "answer.json").open("w") as words:
+        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+            resource.setrlimit(limit, (task["memory"], task["memory"]))
+        write_only_in(folder / "empty")
+        try:
+            told, answers = _done(code, task, arrays)
+        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is told to the night
+            told, answers = {"error": _told_of(error, code)}, {}
+        may_write()
+        np.savez(numbers, **cast(Any, answers))
+        words.write(json.dumps(told))
 
 
-def _done(code: own.OwnCode, task: Mapping[str, Any], arrays: own.Arrays) -> tuple[Mapping[str, Any], own.Arrays]:
-    panels = [
-        Panel(pd.DatetimeIndex(sessions), tuple(task["symbols"]), *(arrays[f"{at}.{name}"] for name in own.PRICES))
-        for at, sessions in enumerate(task["sessions"])
-    ]
+def _told_of(error: Exception, code: own.OwnCode) -> str:
+    """Say what went wrong, and in which line of the user's file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [each.lineno for each in frames if each.filename == code.name]
+    place = f"{code.name}, line {lines[-1]}: " if lines else f"{code.name}: "
+    kind = "" if isinstance(error, own.OwnCodeError) else f"{type(error).__name__}: "
+    forbidden = isinstance(error, OSError) and error.errno in FORBIDDEN
+    hint = " (own code may write in its working folder only, which is emptied)" if forbidden else ""
+    return f"{place}{kind}{' '.join(str(error).split())}"[:LONGEST] + hint
+
+
+def _done(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
     loaded = own.load(code)
-    told = {"features": list(loaded.features), "history": loaded.history}
-    if task["task"] == "values":  # each from a file that has seen no other
-        return told, {str(at): own.values_of(own.load(code), each) for at, each in enumerate(panels)}
-    there, last = arrays["there"], slice(-loaded.history if task["task"] == "night" else None, None)
-    ranks = own.ranks_of(own.values_of(loaded, own.cut(panels[0], last)), there[last])
-    if task["task"] == "night":
-        model = own.restored(loaded, {name[4:]: each for name, each in arrays.items() if name.startswith("own.")})
-        return told, {"scores": own.scored(model, ranks[-1:], there[-1:])}
+    told = {"features": list(loaded.features), "history": loaded.history, "model": loaded.model is not None}
+    return told, TASKS[task["task"]](code, loaded, task, arrays)
+
+
+def _panel(task: Task, arrays: own.Arrays) -> Panel:
+    prices = (arrays[name] for name in own.PRICES)
+    return Panel(pd.DatetimeIndex(task["sessions"]), tuple(task["symbols"]), *prices)
+
+
+def _values(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
+    return {"values": own.values_of(loaded, _panel(task, arrays), task["days"])}
+
+
+def _nights(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
+    panel = _panel(task, arrays)
+    return {"values": own.nights_of(loaded, panel, task["days"], task["windows"])}
+
+
+def _ranks(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
+    values = own.values_of(loaded, _panel(task, arrays))
+    return {"ranks": own.ranks_of(values, arrays["there"])}
+
+
+def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
+    ranks, there, relative = (arrays[name] for name in ("ranks", "there", "relative"))
     scores, kept = np.full(there.shape, np.nan), own.Arrays()
     for first, stop, begin, end in task["folds"]:
         own.seed(code)  # so that a fold's model is the same whatever was fitted before it
-        model = own.fit(loaded.model, ranks, arrays["relative"], slice(first, stop))
-        scores[begin:end] = own.scored(model, ranks[begin:end], there[begin:end])
-        kept = own.kept(model, ranks, arrays["relative"], slice(first, stop))
-    return told, {"scores": scores} | {f"own.{name}": each for name, each in kept.items()}
+        model = own.fit(loaded.model, ranks, relative, slice(first, stop))
+        days = slice(begin, end)
+        scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
+        kept = own.kept(model, ranks, relative, slice(first, stop))
+    return {"scores": scores} | {f"own.{name}": each for name, each in kept.items()}
+
+
+def _night(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -> own.Arrays:
+    own.seed(code)  # as each fold of a walk begins
+    held = {name[4:]: each for name, each in arrays.items() if name.startswith("own.")}
+    model = own.restored(loaded, held)
+    return {"scores": own.scored(model, arrays["ranks"], arrays["there"])}
+
+
+TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "night": _night}
 
 
 def serve() -> None:
@@ -75,6 +123,7 @@ def serve() -> None:
         for name in LIBRARIES:
             if name in text or name == USUAL:
                 importlib.import_module(name)
+        gc.freeze()  # else a collection in the child copies every page that holds an object
         if (child := os.fork()) == 0:
             os.setsid()
             nowhere = os.open(os.devnull, os.O_RDWR)

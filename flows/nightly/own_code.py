@@ -23,7 +23,12 @@ log = logging.getLogger(__name__)
 def named(context: MarketContext) -> dict[str, Any]:
     """Return what is recorded of a market's file, by which a change is seen; nothing without one."""
     file = context.market.code
-    return {OWN: {"file": file.name, "sha256": OwnCode.read(file).sha256}} if file else {}
+    if file is None:
+        return {}
+    told: dict[str, Any] = {"file": file.name, "sha256": OwnCode.read(file).sha256}
+    if context.market.checks.max_rank_ic is not None:
+        told["max_rank_ic"] = context.market.checks.max_rank_ic
+    return {OWN: told}
 
 
 def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str]:
@@ -32,8 +37,16 @@ def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str
         now, then = (each.get(OWN, {}) for each in (named(context), config))
     except UsageError as error:
         return False, str(error)
-    new, old = (f"{each['file']} ({str(each['sha256'])[:12]})" if each else "none" for each in (now, then))
+    new, old = _words(now), _words(then)
     return (False, "") if new == old else (True, f"own code changed: {new}, was {old}")
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    """Say which file a training saw, and what rank IC its market believes."""
+    if not told:
+        return "none"
+    believed = f" with max_rank_ic {told['max_rank_ic']}" if "max_rank_ic" in told else ""
+    return f"{told['file']} ({str(told['sha256'])[:12]}){believed}"
 
 
 def train_own(
@@ -48,7 +61,7 @@ def train_own(
     told = {"file": context.market.code.name, "sha256": None}
     try:
         told, then = named(context)[OWN], before.get(OWN, {})
-        known = then.get("sha256") == told["sha256"] and "refused" not in then
+        known = "refused" not in then and _words(then) == _words(told)
         tried, whole = spans_of(history)
         scores, model = walk_own(context, history, bars, [tried, (whole, slice(0, 0))], audited=known)
         slope = slope_of(ranked(scores[tried[1]]), history.relative[tried[1]])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.nn import Linear, ReLU, Sequential
 
+from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
-from dtml.own import admission
+from dtml.own import admission, process
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, kept, load, ranks_of, restored, scored, values_of
 from dtml.own.process import Asked
@@ -21,6 +23,9 @@ from dtml.ranking.outcomes import outcomes
 from dtml.ranking.panel import ranked
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from tests.support.own_code import HONEST, LEAKS
+from tests.support.own_code_ideas import IDEAS
+from tests.support.own_code_leaks import LEAKS as LEAKS_BY_KIND
+from tests.support.own_code_market import large_market, refusal
 from tests.support.panels import made_bars, made_panel
 
 pytestmark = pytest.mark.slow
@@ -70,6 +75,79 @@ def test_a_model_that_is_not_seeded_is_refused() -> None:
         "    def predict(self, features):\n        return [secrets.randbelow(100) for _ in features]\n\n\nMODEL = Model"
     )
     assert "differs when it is fitted twice" in refused(text)["MODEL"]
+
+
+SHOWN = {
+    "state": ("a file at home", "a model that counts its days"),
+    "size": ("more than 50 stocks", "an odd number of sessions"),
+    "rarity": ("the first session of a month", "one weekday in 63"),
+    "range": ("a window of 650 that is told", "more history than there is"),
+}
+ADMITTED = ("kurtosis", "year to date", "pipeline")
+
+
+@pytest.fixture(scope="module")
+def large() -> History:
+    return large_market()
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder, for leaks that would keep files there."""
+    monkeypatch.setattr(process, "_idle", [])  # a new process, which finds it
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, each) for kind in SHOWN for each in SHOWN[kind]])
+def test_a_leak_that_an_audit_of_a_part_admits_is_refused(kind: str, name: str, large: History, at_home: Path) -> None:
+    assert refusal(LEAKS_BY_KIND[kind][name], large), name
+    assert list(at_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ADMITTED)
+def test_an_honest_idea_is_admitted(name: str, large: History) -> None:
+    assert refusal(IDEAS[name], large) == ""
+
+
+@pytest.mark.soak
+def test_forty_leaks_are_refused_and_thirty_honest_ideas_are_admitted(large: History, at_home: Path) -> None:
+    leaks = {name: each for kind in LEAKS_BY_KIND.values() for name, each in kind.items()}
+    assert (len(leaks), len(IDEAS)) == (40, 30)
+    assert [name for name, each in leaks.items() if not refusal(each, large)] == []
+    assert {name: why for name, each in IDEAS.items() if (why := refusal(each, large))} == {}
+
+
+def test_what_orders_far_better_than_any_rule_is_refused_until_the_markets_file_says_otherwise() -> None:
+    text = "def f(bars):\n    return bars.close / bars.open\n"
+    strict = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=1e-4)))
+    why = refusal(text, strict)
+    assert why.startswith("f is too good to be true: its rank IC is ")
+    assert "and no more than 0.0001 is believed" in why
+    assert "set max_rank_ic in [checks] of the market's file" in why
+    lifted = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=0.9)))
+    assert refusal(text, lifted) == ""
+
+
+def test_what_a_file_of_later_prices_says_is_too_good_to_be_true(tmp_path: Path) -> None:
+    closes = PAST.bars.pivot(index="session", columns="symbol", values="adj_close")
+    file = tmp_path / "later.pickle"
+    (closes.shift(-1) / closes).to_pickle(file)
+    text = f"import pandas as pd\n\n\ndef f(bars):\n    return pd.read_pickle({str(file)!r})\n"
+    unsaid = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=None)))
+    assert "f is too good to be true: its rank IC is +1.000, and no more than 0.3 " in refusal(text, unsaid)
+
+
+def test_a_mean_that_never_forgets_is_refused_and_the_message_says_how_to_write_it() -> None:
+    body = "bars.close.ewm(span=200).mean() / bars.close"
+    why = refusal(f"def f(bars):\n    return {body}\n", PAST)
+    assert "return its last row, `.iloc[-1]`" in why
+    assert refusal(f"def f(bars):\n    return ({body}).iloc[-1]\n", PAST) == ""
+
+
+def test_a_history_that_the_market_does_not_have_is_refused() -> None:
+    text = "HISTORY = 480\n\n\ndef f(bars):\n    return bars.close / bars.open\n"
+    assert "HISTORY is 480 sessions, and the market has " in refusal(text, PAST)
 
 
 MODELS = (

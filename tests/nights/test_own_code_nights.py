@@ -15,8 +15,11 @@ from db.rows import nights, rankings
 from dtml.errors import UsageError
 from dtml.experiments import vary
 from dtml.lookahead.audit import Finding
+from dtml.lookahead.pipeline import History
 from dtml.markets import load_market_file
+from dtml.markets.definition import Leg
 from dtml.own.code import OwnCodeError
+from dtml.own.process import Asked
 from dtml.prices.sessions import next_session
 from dtml.ranking.walk import folds
 from flows import audit
@@ -132,6 +135,26 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(trus
     run_night(never, TARGET)
     assert len(said(never, next_session("XNYS", TARGET))) == 9
     assert "cannot read the market's own code" in str(reason(never, TARGET))
+
+
+def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
+    owned: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def believe(_: Asked, history: History, __: Leg) -> None:
+        if not history.market.checks.max_rank_ic:
+            raise OwnCodeError("reversal is too good to be true")
+
+    def with_bound(max_rank_ic: float | None) -> MarketContext:
+        checks = replace(owned.market.checks, max_rank_ic=max_rank_ic)
+        return replace(owned, market=replace(owned.market, checks=checks))
+
+    monkeypatch.setattr(own_code, "require_admitted", believe)
+    run_night(with_bound(None), AS_OF)
+    assert "reversal is too good to be true" in str(reason(owned))
+    run_night(with_bound(0.6), TARGET)
+    assert "with max_rank_ic 0.6, was mine.py" in str(reason(owned, TARGET))
+    assert "refused" not in recorded(owned)
+    assert len(said(owned, next_session("XNYS", TARGET))) == 9
 
 
 BAD = {

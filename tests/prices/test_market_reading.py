@@ -146,6 +146,7 @@ def test_a_wrong_value_is_named_with_its_key(tmp_path: Path, line: str, wrong: s
         ('[checks]\nmax_return = "0.3"', "checks.max_return: expected a number, got '0.3'"),
         ("[checks]\nmax_missing = 1", "checks.max_missing: expected a share from 0 to below 1"),
         ("[checks]\nstale_share = 0", "checks.stale_share: expected a share above 0"),
+        ("[checks]\nmax_rank_ic = 1.5", "checks.max_rank_ic: expected a rank IC above 0"),
         ("[checks]\nstale = 1", "checks.stale: unknown key, perhaps stale_share"),
         ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
         ("[model]\nwindow = 5.0", "model.window: expected a whole number, got 5.0"),

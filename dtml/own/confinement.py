@@ -1,0 +1,79 @@
+"""What the process of a user's own code may write: its own empty folder, which no other question sees.
+
+A feature that keeps an answer in a file could give it back to a later question, whatever is asked
+then. Landlock (Linux 5.13) forbids a process and all that it starts to write elsewhere, without any
+privilege. Where there is none, no file may grow at all.
+"""
+
+import ctypes
+import os
+import resource
+import tempfile
+from pathlib import Path
+
+# Landlock's system calls have these numbers on every architecture of Linux but Alpha.
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+GET_VERSION = 1  # a flag of CREATE_RULESET
+BENEATH_PATH = 1  # a type of rule
+SET_NO_NEW_PRIVILEGES = 38  # of prctl, which Landlock asks for
+
+# Rights of linux/landlock.h: the bits of all that changes a file or a folder.
+WRITE_FILE = 1 << 1
+CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make whatever a folder holds
+TRUNCATE, TRUNCATE_SINCE = 1 << 14, 3  # and the first version that knows it
+
+# Libraries discard output in one, and share memory between their processes in the other.
+NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+
+
+class _Rule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def write_only_in(folder: Path) -> None:
+    """Let this process, for good, write in one folder alone, where its temporary files go too.
+
+    Where the system has no Landlock, no file of the process grows until `may_write` is called.
+    """
+    tempfile.tempdir = str(folder)
+    os.environ["TMPDIR"] = str(folder)
+    os.chdir(folder)
+    if not _landlocked(folder):
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+
+
+def may_write() -> None:
+    """Let files grow again, up to the limit of the process."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def _landlocked(folder: Path) -> bool:
+    """Forbid all writing outside a folder; return whether the system can."""
+    system = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(system, "prctl"):  # not Linux
+        return False
+    version = system.syscall(CREATE_RULESET, None, 0, GET_VERSION)
+    if version < 1:
+        return False
+    rights = WRITE_FILE | CHANGE_FOLDERS | (TRUNCATE if version >= TRUNCATE_SINCE else 0)
+    of_files = rights & ~CHANGE_FOLDERS
+    handled = _Ruleset(rights)
+    ruleset = system.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
+    if ruleset < 0:
+        return False
+    for path in (folder, *filter(Path.exists, NEEDED)):
+        opened = os.open(path, os.O_RDONLY)
+        rule = _Rule(rights if path.is_dir() else of_files, opened)
+        system.syscall(ADD_RULE, ruleset, BENEATH_PATH, ctypes.byref(rule), 0)
+        os.close(opened)
+    system.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    done = system.syscall(RESTRICT_SELF, ruleset, 0) == 0
+    os.close(ruleset)
+    return bool(done)

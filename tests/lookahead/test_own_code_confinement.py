@@ -1,0 +1,119 @@
+"""What the process of a user's own code may write, with Landlock and without."""
+
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dtml.own import confinement
+from dtml.own.code import OwnCode, OwnCodeError
+from dtml.own.confinement import may_write, write_only_in
+from dtml.own.process import Asked
+from tests.support.panels import made_bars, made_panel
+
+pytestmark = pytest.mark.slow
+
+PANEL = made_panel(made_bars(9))
+
+
+def outcome_in_a_child(act: Callable[[], None]) -> int:
+    """Run something in a process of its own: 0, or the number of the error that the system gave."""
+    child = os.fork()
+    if child == 0:
+        code = 255
+        try:
+            act()
+            code = 0
+        except OSError as error:
+            code = error.errno or 255
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """The one that a process may write in, and another with a file."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    (other / "there").write_text("as it was")
+    return own, other
+
+
+def locked() -> bool:
+    return confinement._landlocked(Path("/"))
+
+
+@pytest.fixture
+def landlock() -> None:
+    if outcome_in_a_child(lambda: None if locked() else os._exit(1)):
+        pytest.skip("this system has no Landlock")
+
+
+OUTSIDE: dict[str, Callable[[Path], object]] = {
+    "a new file": lambda folder: (folder / "new").write_text("kept"),
+    "a file that is there": lambda folder: (folder / "there").write_text("kept"),
+    "a folder": lambda folder: (folder / "new").mkdir(),
+    "a link": lambda folder: (folder / "new").symlink_to("kept"),
+    "a file that goes": lambda folder: (folder / "there").unlink(),
+    "another program's file": lambda folder: subprocess.run(
+        ["touch", folder / "new"], check=True, stderr=subprocess.DEVNULL
+    ),
+}
+
+
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_a_confined_process_changes_nothing_outside_its_folder(
+    way: str, folders: tuple[Path, Path], landlock: None
+) -> None:
+    own, other = folders
+
+    def act() -> None:
+        write_only_in(own)
+        OUTSIDE[way](other)
+
+    assert outcome_in_a_child(act) != 0
+    assert [each.name for each in other.iterdir()] == ["there"]
+    assert (other / "there").read_text() == "as it was"
+
+
+def test_a_confined_process_may_use_its_folder_and_temporary_files(folders: tuple[Path, Path], landlock: None) -> None:
+    own, other = folders
+
+    def act() -> None:
+        write_only_in(own)
+        Path("kept").write_text((other / "there").read_text())
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"anything")
+
+    assert outcome_in_a_child(act) == 0
+    assert (own / "kept").read_text() == "as it was"
+
+
+def test_without_landlock_no_file_grows_until_it_may(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = folders
+    monkeypatch.setattr(confinement, "_landlocked", lambda _: False)
+
+    def act(unlocks: bool) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        write_only_in(own)
+        if unlocks:
+            may_write()
+        (other / "new").write_text("kept")
+
+    assert outcome_in_a_child(lambda: act(unlocks=False)) != 0
+    assert (other / "new").read_text() == ""
+    assert outcome_in_a_child(lambda: act(unlocks=True)) == 0
+
+
+def test_own_code_that_keeps_a_file_is_told_where_it_may_not(tmp_path: Path, landlock: None) -> None:
+    text = f"def f(bars):\n    bars.close.to_pickle({str(tmp_path / 'kept')!r})\n    return bars.close\n"
+    with pytest.raises(OwnCodeError, match=r"mine\.py, line 2: .*may write in its working folder only"):
+        Asked(OwnCode("mine.py", text)).values(PANEL)
