@@ -72,9 +72,7 @@ def assert_close_in_float32(found: Tensor, expected: Tensor) -> None:
 
 
 def assert_gradients_close_in_float32(found: Tensor, expected: Tensor) -> None:
-    """Assert that the gradients of one step are equal to 1e-4 of their length.
-
-    The sum over n tokens loses n times 6e-8 of it.
+    """Assert that the gradients of one step are equal to 1e-4 of their length: n terms lose n 6e-8 of it.
 
     A single element may cancel to nothing and be of any relative size; what a step does is in its length.
     """

@@ -80,7 +80,8 @@ def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> 
     for dropout, accumulate, tokens in RECIPES:
         made, alone = tmp_path / f"{accumulate}-{tokens}", list[Check]()
         one, other = (read_tensors(made / f"rank{rank}.safetensors")[0] for rank in (0, 1))
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        # What was kept, and comes back to the first process, is float32.
+        assert all(torch.equal(one[name].float(), other[name].float()) for name in one)
         config = replace(LAST_WEIGHTS, accumulate=accumulate, batch_tokens=tokens)
         trained(made / "alone", config, on_check=alone.append, dropout=dropout)
         told = [float(each) for each in (made / "losses.txt").read_text().split()]
