@@ -41,6 +41,7 @@ PAGES = ("/", f"/market/{MARKETS[0]}", "/tables")
 PAGE_EVERY_S, HEALTH_EVERY_S, MEMORY_EVERY_S = 0.5, 0.25, 0.5
 PAGE_LIMIT_S = 2.0  # for a reader's page
 ATTACKER_WAITS_S = 30
+PEACE_S = 6
 SETTLED_S = 3  # after the last attacker left
 GROWTH_MB = 20
 VISITOR = "visitor_of_siege"
@@ -112,6 +113,7 @@ async def _besiege(address: str, pid: int, headers: Mapping[str, str], asked: ar
     siege = Siege((urlsplit(address).hostname or "", urlsplit(address).port or 80))
     for page in PAGES:
         await _status(siege.place, page)
+    await _read_in_peace(siege.place)
     ended = asyncio.Event()
     watchers = [
         asyncio.create_task(_read_pages(siege, ended)),
@@ -125,6 +127,16 @@ async def _besiege(address: str, pid: int, headers: Mapping[str, str], asked: ar
     before = _processor_seconds(pid)
     await asyncio.sleep(1)
     return _conclude(siege, _processor_seconds(pid) - before)
+
+
+async def _read_in_peace(place: tuple[str, int]) -> None:
+    """Print what the reader's pages take without an attack: what they are to be compared with on this machine."""
+    alone, ended = Siege(place), asyncio.Event()
+    reading = asyncio.create_task(_read_pages(alone, ended))
+    await asyncio.sleep(PEACE_S)
+    ended.set()
+    await reading
+    print(f"pages before: {_counted(alone.pages)}; {_times(alone.page_times)}")
 
 
 async def _attack(siege: Siege, headers: Mapping[str, str], asked: argparse.Namespace) -> None:
