@@ -3,13 +3,14 @@
 import errno
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -24,6 +25,10 @@ from translation.atomic_files import write_folder_whole, write_whole
 
 STORE, MANIFEST = "dtml.sqlite", "manifest.json"
 FORMAT = 1
+MODELS = "models"
+CHECKPOINT = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # a backup holds no other file
+NOT_A_MODEL = f"it lies outside of the folder {MODELS} of the data folder"
+MOST_NAMED = 5  # files that a message names
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 def read_backup(folder: Path) -> Manifest:
     """Read a backup's manifest and check every file; raise UsageError for no known backup, DtmlError for damage."""
     manifest = _read_manifest(folder)
+    _require_nothing_else(folder, manifest)
     for name, sha in manifest.files.items():
         if wrong := _what_is_wrong(folder / name, sha):
             raise DtmlError(f"the backup {folder} is damaged: {name}: {wrong}; nothing was restored")
@@ -87,19 +93,46 @@ def read_backup(folder: Path) -> Manifest:
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
     """Fill an empty store and the data folder from what `read_backup` read, comparing every row.
 
-    Raises UsageError for a store that has rows, and where files with other weights are in the way.
+    Raises UsageError for a store that has rows, for weights of no model in the backup, and where files with other
+    weights are in the way.
     """
     prepare(target)
     with reading(target) as conn:
         require_empty(conn)
-    for name, sha in manifest.files.items():  # first, because a run's row must never lack its weights
-        if name != STORE:
-            _put_back(folder / name, data_folder() / name, sha)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
         counts = table_counts(conn)
         if differing := [name for name, count in manifest.rows.items() if counts.get(name) != count]:
             raise DtmlError(f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was restored")
+        for name, sha in _weights_of_models(folder, manifest, source):  # first: no row may lack its weights
+            _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
+
+
+def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list[tuple[str, str]]:
+    """Return path and SHA-256 of the weights that a backup's store names; UsageError for any it does not."""
+    named = {(path, sha) for _, path, sha, _ in checkpoints(source)}
+    kept = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
+    if others := [name for name, sha in kept if (name, sha) not in named]:
+        raise UsageError(f"{folder} holds weights of no model in its store: {_some(others)}; nothing was restored")
+    return kept
+
+
+def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
+    """Raise UsageError for a backup with a file that its manifest does not name, or with a link in place of one."""
+    expected = {MANIFEST, MODELS, *manifest.files}
+    lying = (*folder.iterdir(), *(folder / MODELS).glob("*"))
+    names = {file.relative_to(folder).as_posix(): file for file in lying}
+    if others := [name for name, file in names.items() if name not in expected or file.is_symlink()]:
+        raise UsageError(
+            f"{folder} holds what no backup of dtml does: {_some(others)}; nothing was restored. "
+            "Remove it, and trust such a backup no further than the person who made it"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return a few of the names, quoted, and how many more there are."""
+    named = ", ".join(ascii(name) for name in sorted(names)[:MOST_NAMED])
+    return named if len(names) <= MOST_NAMED else f"{named} and {len(names) - MOST_NAMED} more"
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -108,11 +141,12 @@ def _read_manifest(folder: Path) -> Manifest:
         if said.pop("format") != FORMAT:
             raise UsageError(f"{folder} was made by a newer dtml: update this one")
         manifest = Manifest(**said)
-        outside = [name for name in manifest.files if not _is_below(name)]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        others = [name for name in manifest.files if name != STORE and not CHECKPOINT.fullmatch(name)]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} cannot be read ({error})") from error
-    if outside or STORE not in manifest.files:
-        raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} names {outside or 'no store'}")
+    if others or STORE not in manifest.files:
+        named = _some(others) if others else "no store"
+        raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} names {named}; nothing was restored")
     return manifest
 
 
@@ -121,23 +155,18 @@ def _keep_checkpoints(folder: Path, progress: Progress) -> tuple[dict[str, str],
     files, absent = {}, []
     snapped = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
     for run_id, path, sha, wrong in checkpoints(snapped):
-        if wrong is None and _is_below(path):
+        if wrong is None and CHECKPOINT.fullmatch(path):
             progress("copying", path, 0)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(data_folder() / path, folder / path)
             files[path] = sha
         else:
-            absent.append({"run_id": run_id, "path": path, "why": wrong or "it lies outside of the data folder"})
+            absent.append({"run_id": run_id, "path": path, "why": wrong or NOT_A_MODEL})
     snapped.dispose()
     for path, sha in files.items():
         if _sha256(folder / path) != sha:
             raise DtmlError(f"{path} changed while it was copied: try again")
     return files, absent
-
-
-def _is_below(path: str) -> bool:
-    """Return whether a path stays below the folder that it is relative to."""
-    return not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
 
 
 def _what_is_wrong(file: Path, sha: str) -> str | None:

@@ -122,6 +122,68 @@ def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
     assert not (tmp_path / "again.sqlite").exists() or rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
 
 
+FOREIGN = [
+    "prefect/logging.yml", "prefect/.env", "prefect/prefect.db", "models/sitecustomize.py", "models/evil.pkl",
+    "models/.hidden.safetensors", "models/deep/first.safetensors", "models", "pandas.py", ".env", "dtml.sqlite-wal",
+    "states/night/seed-0.safetensors", "MODELS/first.safetensors", "models/first.safetensors\n", "dtml.sqlite/x",
+]  # fmt: skip
+
+
+def _lay(folder: Path, name: str) -> str:
+    """Put a file with this name into a backup, where that can be, and return its hash."""
+    file = folder / name
+    if not file.exists() and file.parent != folder / "dtml.sqlite":
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(WEIGHTS)
+    return hashlib.sha256(WEIGHTS).hexdigest()
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_backup_that_names_any_other_file_is_refused_by_its_name(
+    kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    files = json.loads((kept / "manifest.json").read_text())["files"]
+    change_manifest(kept, files=files | {name: _lay(kept, name)})
+    refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
+
+
+@pytest.mark.parametrize("name", [name for name in FOREIGN if name not in ("models", "dtml.sqlite/x")])
+def test_a_backup_in_which_any_other_file_lies_is_refused_by_its_name(
+    kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _lay(kept, name)
+    below = Path(name).parts[: 2 if name.startswith("models/") else 1]
+    refused_whole(kept, dtml, tmp_path, monkeypatch, ascii("/".join(below)))
+
+
+def test_weights_of_no_model_in_the_backup_are_refused_by_name(
+    kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = json.loads((kept / "manifest.json").read_text())["files"]
+    change_manifest(kept, files=files | {"models/other.safetensors": _lay(kept, "models/other.safetensors")})
+    refused_whole(kept, dtml, tmp_path, monkeypatch, "'models/other.safetensors'")
+
+
+@pytest.mark.parametrize("name", ["dtml.sqlite", FIRST])
+def test_a_backup_with_a_link_in_place_of_a_file_is_refused(
+    kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (kept / name).rename(tmp_path / "elsewhere")
+    (kept / name).symlink_to(tmp_path / "elsewhere")
+    refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
+
+
+def refused_whole(folder: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    """A restore ends with one line that names the file; no row and no file is there."""
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "empty"))
+    url = f"sqlite:///{tmp_path}/again.sqlite"
+    code, said, complaint = dtml(url, "restore", str(folder))
+    assert (code, said, complaint.count("\n")) == (2, "", 1), complaint
+    assert named in complaint
+    assert not (tmp_path / "again.sqlite").exists() or rows(url) == 0
+    assert [file for file in (tmp_path / "empty").rglob("*") if file.is_file()] == []
+
+
 def test_weights_of_other_content_in_their_place_are_kept_and_named(kept: Path, dtml: Command, tmp_path: Path) -> None:
     (tmp_path / "data" / FIRST).write_bytes(b"other")
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
@@ -141,7 +203,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(filled: Engine, dtml: Com
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)
     assert "without the weights of first: models/first.safetensors: it is not there" in complaint
-    assert f"without the weights of elsewhere: {outside}: it lies outside of the data folder" in complaint
+    assert f"without the weights of elsewhere: {outside}: it lies outside of the folder models" in complaint
     assert [each["run_id"] for each in json.loads((folder / "manifest.json").read_text())["absent"]] == [
         "elsewhere", "first", ranker()["id"],
     ]  # fmt: skip
