@@ -1,5 +1,9 @@
 """The conductor: the `dtml` command, its Prefect flows, and what they share."""
 
+from flows.working_folder import ignore_working_folder
+
+ignore_working_folder()  # here, because every process of ours imports this before it imports Prefect
+
 
 def __getattr__(name: str) -> object:  # what a notebook asks for, imported then: `import flows` waits for nothing
     if name == "Night":

@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +102,32 @@ def prepare_torch() -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
+def _files_of_prefect() -> dict[str, str]:
+    """Return the variables that name Prefect's own logging configuration and profiles.
+
+    By default it would load those in its home, where others may have left them: a logging
+    configuration runs what it names.
+    """
+    spec = find_spec("prefect")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    return {
+        "PREFECT_LOGGING_CONFIG_PATH": str(package / "logging" / "logging.yml"),
+        "PREFECT_PROFILES_PATH": str(package / "settings" / "profiles.toml"),
+    }
+
+
 def prepare_prefect(*, quiet: bool) -> None:
     """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
     defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
     defaults["PREFECT_HOME"] = str(data_folder() / "prefect")
+    defaults |= _files_of_prefect()
     if quiet:
         # Prefect stores every line; the console shows only the command's own output.
         defaults |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}
+    if "PREFECT_LOGGING_SETTINGS_PATH" in os.environ:  # the older name of the same
+        del defaults["PREFECT_LOGGING_CONFIG_PATH"]
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 

@@ -4,9 +4,14 @@
 `python -m translation translate MODEL_FOLDER` prints a translation of each line of standard input.
 """
 
+import sys
+
+if not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/translation/"):
+    # `python -m` looks for modules in the working folder first, where a stranger may have left a torch.py.
+    del sys.path[0]
+
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import torch

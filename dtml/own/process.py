@@ -135,7 +135,7 @@ class _Server:
 
     def __init__(self) -> None:
         passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
-        command, env = [sys.executable, "-m", "dtml.own.work"], passed | FIXED
+        command, env = [sys.executable, "-P", "-m", "dtml.own.work"], passed | FIXED
         self.process = Popen(  # noqa: S603 - of ourselves
             command, env=env, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, text=True, bufsize=1
         )

@@ -29,23 +29,26 @@ log = logging.getLogger(__name__)
 
 
 def fork_runs() -> None:
-    """Have Prefect's runner fork its runs from now on; where that cannot be, it goes on starting them.
+    """Have Prefect's runner fork its runs from now on, or start `flows.service.engine` where that cannot be.
 
     Call it once the environment is the runs' own: what is imported reads it.
     """
     forks = get_context("forkserver")
     forks.set_forkserver_preload([*PRELOADED, "pyarrow.dataset", "vl_convert"])
+    starter: Any = import_module("prefect.runner._starter_engine")
+    ordinary = starter.run_process
+    can_fork = True
     try:
-        starter: Any = import_module("prefect.runner._starter_engine")
-        ordinary = starter.run_process
         ensure_running()
-    except (ImportError, AttributeError, OSError) as error:  # another Prefect, or a path too long for a socket
+    except OSError as error:  # such as a path too long for a socket
         log.info("each run is a process of its own, not a fork: %s", error)
-        return
+        can_fork = False
 
     async def run_process(command: list[str], **how: Any) -> Any:
         if command[1:] != ["-m", ENGINE]:
             return await ordinary(command, **how)
+        if not can_fork:
+            return await ordinary([command[0], "-P", "-m", "flows.service.engine"], **how)
         process = forks.Process(target=_run_engine, args=(how["env"],))
         await to_thread.run_sync(process.start)  # which waits for the imports
         try:
