@@ -35,6 +35,7 @@ def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     told = {  # as the variables tell a command; here they were read when Prefect was imported
         settings.PREFECT_API_URL: prefect_api,
+        settings.PREFECT_SERVER_EPHEMERAL_ENABLED: False,  # or a pool's workers may start one each, and leave it
         settings.PREFECT_API_REQUEST_TIMEOUT: float(PREFECT_DEFAULTS["PREFECT_API_REQUEST_TIMEOUT"]),
         settings.PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: PREFECT_DEFAULTS["PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"],
     }
