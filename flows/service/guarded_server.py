@@ -13,6 +13,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from flows.service.bounded_connections import BoundedConnection
+
 HOST = "127.0.0.1"  # localhost may also be ::1, where another program may have the port
 END_LIMIT_S = 10  # to record the last runs of tasks
 
@@ -61,7 +63,9 @@ def main() -> None:
     app, api = guarded(create_app(ephemeral=is_temporary, final=True), origin), settings.api
     limits = {"timeout_keep_alive": api.keepalive_timeout, "timeout_graceful_shutdown": END_LIMIT_S // 2}
     pings = {"ws_ping_interval": api.websocket_ping_interval, "ws_ping_timeout": api.websocket_ping_timeout}
-    config = uvicorn.Config(app, lifespan="on", log_level=settings.logging_level.lower(), **limits, **pings)
+    config = uvicorn.Config(
+        app, http=BoundedConnection, lifespan="on", log_level=settings.logging_level.lower(), **limits, **pings
+    )
     uvicorn.Server(config).run(sockets=[listening])
 
 
