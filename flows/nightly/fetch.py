@@ -165,7 +165,8 @@ def _stored(
 ) -> FetchResult:
     """Store all parts, known from one moment, or nothing."""
     result, source = FetchResult.of([part.fetched for part in parts]), context.source.name
-    answered = set(result.outcomes.loc[result.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
+    # A symbol without an answer, or of which a source knows nothing, is asked for as a whole again.
+    answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
     made = _made_index(context, wanted, parts)
     answered |= set(made["symbol"])
     with transaction(context.engine) as conn:
@@ -237,12 +238,12 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         return _Wanted(first, last, since, made)
     for symbol in symbols:
         newest = stored.get(symbol)
-        if symbol not in since or start < since[symbol]:
+        if newest is None or symbol not in since or start < since[symbol]:
             first[symbol] = start
             last = max(last, since.get(symbol, as_of))  # no hole before what is stored
-        elif newest is None or newest.date() < as_of:
-            known = as_of if newest is None else newest.date()
-            first[symbol] = sessions_up_to(context.market.calendar, known, OVERLAP)[0].date()  # no hole after it either
+        elif newest.date() < as_of:
+            # No hole after it either.
+            first[symbol] = sessions_up_to(context.market.calendar, newest.date(), OVERLAP)[0].date()
     return _Wanted(first, last, since, made)
 
 
