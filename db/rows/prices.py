@@ -4,6 +4,7 @@ from collections.abc import Collection
 from datetime import date, datetime
 from typing import cast
 
+import numpy as np
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -18,6 +19,8 @@ from db.tables import BAR_VALUES
 
 # A source's rounding is not a restatement.
 PRICE_TOLERANCE = 1e-9
+# A factor between the stored bar and one that failed a check: closer than this they are of the same level.
+SAME_LEVEL = 1.5
 
 
 def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: str, known_at: datetime) -> int:
@@ -42,6 +45,24 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
         raise StoreError(f"{named(clash, key)}: two versions fetched at {known_at.isoformat()}: fetch again")
     versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
     return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))
+
+
+def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at: datetime) -> int:
+    """Store that bars in force at `known_at` are no prices since then, and return how many.
+
+    `rejected` has symbol, session, close, adj_close as a source has them now and `reason`, the check they fail. A
+    stored bar of another level than that is another bar, and stays. Reads as known earlier find what they found.
+    """
+    if rejected.empty:
+        return 0
+    key = ["symbol", "session"]
+    before = _versions_in_force(conn, market, rejected, known_at).rename(columns={"known_at": "known_before"})
+    both = rejected[[*key, "close", "adj_close", "reason"]].merge(before, on=key, suffixes=("_now", ""))
+    apart = [np.abs(np.log(both[f"{name}_now"] / both[name])) for name in ("close", "adj_close")]
+    same = both[~np.logical_or.reduce([each > np.log(SAME_LEVEL) for each in apart])]
+    rows = identified(conn, market, same)[["instrument_id", "session", *BAR_VALUES, "reason"]]
+    rows = rows.rename(columns={"reason": "withdrawn"})
+    return insert_frame(conn, tables.price, rows.assign(known_at=known_at, source="checks"))
 
 
 def record_rejected(conn: Connection, market: str, rejected: pd.DataFrame, *, source: str, known_at: datetime) -> int:
@@ -77,17 +98,47 @@ def prices(
 ) -> pd.DataFrame:
     """Return the bars of first..last, both included, in the newest version known at `known_at` (default: newest).
 
-    Columns: symbol, session, open, high, low, close, adj_close, volume, dividend, split, known_at; missing is
-    NaN. Sorted by symbol and session. `symbols` leaves out the others.
+    A bar that was withdrawn by then is left out, and the bar before it counts as known since that moment: a
+    read as known at the newest `known_at` finds the same bars. Columns: symbol, session, open, high, low,
+    close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by symbol and session.
+    `symbols` leaves out the others.
     """
     ids = instrument_ids(conn, market)
     if symbols is not None:
         ids = ids[ids.index.isin(list(symbols))]
     price = tables.price
     columns = [price.c.instrument_id, price.c.session, price.c.known_at, *(price.c[n] for n in BAR_VALUES)]
-    mine = (price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last), ~_restated(known_at))
-    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(*mine)
-    return bars(conn.execute(statement.where(*within(price.c.known_at, None, known_at))), ids)
+    mine = (price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last))
+    current = (~_restated(known_at), price.c.withdrawn.is_(None))
+    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(*mine, *current)
+    found = bars(conn.execute(statement.where(*within(price.c.known_at, None, known_at))), ids)
+    return _known_since_withdrawal(found, _withdrawn(conn, ids, first, last, known_at))
+
+
+def _withdrawn(
+    conn: Connection, ids: "pd.Series[int]", first: date, last: date, known_at: datetime | None
+) -> pd.DataFrame:
+    """Return the few bars of first..last that were withdrawn: symbol, session, withdrawn_at, by session."""
+    price, named = tables.price, tables.instrument
+    columns = (named.c.symbol, price.c.session, price.c.known_at.label("withdrawn_at"))
+    mine = (price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last))
+    gone = sa.select(*columns).join_from(price, named).where(price.c.withdrawn.is_not(None), *mine)
+    return frame(conn, gone.where(*within(price.c.known_at, None, known_at)).order_by(price.c.session))
+
+
+def _known_since_withdrawal(found: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
+    """Date the bar before each withdrawn one, or else the one after it, to the withdrawal."""
+    if withdrawn.empty:
+        return found
+    rows = found.loc[found["symbol"].isin(withdrawn["symbol"]), ["symbol", "session"]].sort_values("session")
+    rows = rows.reset_index(names="row")
+    before, after = (
+        pd.merge_asof(withdrawn, rows, on="session", by="symbol", direction=direction)["row"]
+        for direction in ("backward", "forward")
+    )
+    since = withdrawn.groupby(before.fillna(after))["withdrawn_at"].max()
+    since = since.reindex(found.index).astype(found["known_at"].dtype)
+    return found.assign(known_at=found["known_at"].where(~(since > found["known_at"]), since))
 
 
 def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":

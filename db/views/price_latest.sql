@@ -1,4 +1,4 @@
--- The newest version of every bar: one row per stock and session.
+-- The newest version of every bar that is not withdrawn: one row per stock and session.
 --
 -- market     text       Name of the market.
 -- symbol     text       The market's own symbol.
@@ -18,7 +18,7 @@ select
     p.source, p.known_at
 from price p
 join instrument i on i.id = p.instrument_id
-where not exists (
+where p.withdrawn is null and not exists (
     select 1
     from price later
     where later.instrument_id = p.instrument_id and later.session = p.session and later.known_at > p.known_at

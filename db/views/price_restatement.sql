@@ -1,11 +1,12 @@
--- Bars that a source reported anew with another value, beside the version before: one row per restatement.
+-- Bars reported anew with another value, or withdrawn, beside the version before: one row per restatement.
 --
 -- market            text       Name of the market.
 -- symbol            text       The market's own symbol.
 -- session           date       The session the bar belongs to.
--- close             number     Restated last price, in currency units.
--- adj_close         number     Restated adjusted close; missing when not reported.
--- volume            number     Restated volume; missing when not reported.
+-- reason            text       reported_anew, or the check that a later bar showed it fails, as brief_jump: withdrawn.
+-- close             number     Restated last price, in currency units; missing when withdrawn.
+-- adj_close         number     Restated adjusted close; missing when withdrawn or not reported.
+-- volume            number     Restated volume; missing when withdrawn or not reported.
 -- source            text       Who restated it.
 -- known_at          timestamp  When the restated version was fetched, UTC.
 -- close_before      number     Close of the version before.
@@ -15,7 +16,11 @@
 --
 -- A join that could go either way, PostgreSQL begins with the versions before, and pairs each with every later one.
 select
-    i.market, i.symbol, p.session, p.close, p.adj_close, p.volume, p.source, p.known_at,
+    i.market, i.symbol, p.session, coalesce(p.withdrawn, 'reported_anew') as reason,
+    case when p.withdrawn is null then p.close end as close,
+    case when p.withdrawn is null then p.adj_close end as adj_close,
+    case when p.withdrawn is null then p.volume end as volume,
+    p.source, p.known_at,
     b.close as close_before, b.adj_close as adj_close_before, b.volume as volume_before,
     b.known_at as known_at_before
 from price p

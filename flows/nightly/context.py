@@ -19,7 +19,7 @@ from dtml.markets import Market
 from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
 from dtml.own.process import warm
-from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT
 from dtml.prices.sessions import is_session, last_closed_session, require_session, sessions_between, sessions_up_to
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
@@ -127,6 +127,14 @@ def stored_bars(
     return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
 
 
+def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
+    """Return the bars rejected for a return that stayed: where the price came back, nothing had moved."""
+    key = ["symbol", "session"]
+    came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
+    leapt = rejected[rejected["reason"] == "unexplained_return"]
+    return leapt[~pd.MultiIndex.from_frame(leapt[key]).isin(came_back)]
+
+
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
     """Return what stocks, or the index, could be traded at on the sessions of the bars, as the market's file says."""
     with reading(context.engine) as conn:
@@ -137,7 +145,7 @@ def quotes_on(conn: Connection, market: Market, bars: pd.DataFrame, symbols: tup
     """Return the quotes of `quotes_of` by an open connection."""
     sessions = sessions_between(market.calendar, bars["session"].min().date(), bars["session"].max().date())
     rejected = stored_prices.rejected_bars(conn, market.name, sessions[0].date(), sessions[-1].date())
-    refused = rejected[rejected["reason"] == "unexplained_return"]
+    refused = _moved(rejected)
     bound, limit = market.checks.max_return, market.trading.price_limit
     return Quotes.of(bars, sessions, symbols, market.returns, max_return=bound, refused=refused, price_limit=limit)
 

@@ -15,7 +15,7 @@ from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
 from dtml.errors import DtmlError
 from dtml.prices.alignment import ENOUGH, index_fault, judged, over_corrected, restated_symbols, shifted_stocks
-from dtml.prices.bars import BAR_COLUMNS, Checked, check, no_bars
+from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check, no_bars
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
@@ -115,6 +115,7 @@ class _Part:
     held: pd.DataFrame | Path
     fetched: FetchResult  # nothing of it stored yet
     judged: Sequence[str]
+    shown_bad: pd.DataFrame  # bars that only later ones showed to be bad, with the reason: stored, they are withdrawn
 
     @property
     def accepted(self) -> pd.DataFrame:
@@ -149,7 +150,7 @@ def _asked(context: MarketContext, some: dict[str, date], last: date, stopped: s
 def _checked(context: MarketContext, wanted: _Wanted, brought: Fetched, index: pd.DataFrame) -> _Part:
     """Check what a source brought; `index` holds the bars of the index that came in an earlier part."""
     brought, restated = _with_restated_histories(context, wanted, brought)
-    checked = _rejected_as_before(context, _check(context, brought.bars, wanted.last))
+    checked = _checked_bars(context, brought.bars, wanted.last)
     _require_sessions(context, brought.bars, checked.rejected)
     together = pd.concat([checked.accepted, index]) if len(index) else checked.accepted
     _require_index_in_step(context, together)
@@ -157,7 +158,13 @@ def _checked(context: MarketContext, wanted: _Wanted, brought: Fetched, index: p
         len(brought.outcomes), len(brought.bars), 0, checked.rejected, brought.outcomes, restated,
         _unadjusted(context, checked.accepted), _doubtful(context, together),
     )  # fmt: skip
-    return _Part(checked.accepted, fetched, judged(checked.accepted))
+    return _Part(checked.accepted, fetched, judged(checked.accepted), _shown_bad(brought.bars, checked.rejected))
+
+
+def _shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
+    """Return the bars that only later ones showed to be bad, as the source has them, with the reason."""
+    found = rejected.loc[rejected["reason"].isin(HINDSIGHT), ["symbol", "session", "reason"]]
+    return bars.merge(found, on=["symbol", "session"])
 
 
 def _stored(
@@ -174,6 +181,7 @@ def _stored(
         stored = prices.append_prices(conn, context.name, made, source="constituents", known_at=known_at)
         for part in parts:
             stored += prices.append_prices(conn, context.name, part.accepted, source=source, known_at=known_at)
+            prices.withdraw(conn, context.name, part.shown_bad, known_at=known_at)
             prices.record_warnings(conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at)
         prices.record_rejected(conn, context.name, result.rejected, source=source, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
@@ -298,19 +306,30 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
     )  # fmt: skip
 
 
-def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:
-    """Reject the first bar of each symbol again if an earlier fetch compared it with the one before and rejected it."""
-    # Here nothing lies before it: it would pass.
-    if checked.accepted.empty:
-        return checked
-    opening = checked.accepted.loc[checked.accepted.groupby("symbol")["session"].idxmin()]
+def _checked_bars(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
+    """Check bars, and reject the first of each symbol again that an earlier fetch compared with the one before it."""
+    # Here nothing lies before it: it would pass, and the next bar would be compared with it.
+    checked = _check(context, bars, last)
+    set_aside = [checked.rejected[:0]]
+    while not (again := _rejected_before(context, checked.accepted)).empty:
+        set_aside.append(again)
+        known = pd.MultiIndex.from_frame(pd.concat(set_aside)[["symbol", "session"]])
+        bars = bars[~pd.MultiIndex.from_frame(bars[["symbol", "session"]]).isin(known)]
+        checked = _check(context, bars, last)
+    return Checked(checked.accepted, pd.concat([checked.rejected, *set_aside], ignore_index=True))
+
+
+def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataFrame:
+    """Return the first accepted bars of symbols that an earlier fetch rejected: symbol, session, reason, value."""
+    opening = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
+    if opening.empty:
+        return pd.DataFrame(columns=REJECTED)
     with reading(context.engine) as conn:
         span = opening["session"].min().date(), opening["session"].max().date()
         known = prices.rejected_bars(conn, context.name, *span)
-    known = known[known["reason"].isin(["unexplained_return", "stale_day"])].drop_duplicates(["symbol", "session"])
-    again = opening.reset_index().merge(known[["symbol", "session", "reason", "value"]], on=["symbol", "session"])
-    rejected = pd.concat([checked.rejected, again[checked.rejected.columns]], ignore_index=True)
-    return Checked(checked.accepted.drop(index=again["index"].tolist()), rejected)
+    known = known[known["reason"].isin(["unexplained_return", "stale_day", *HINDSIGHT])]
+    known = known.drop_duplicates(["symbol", "session"])
+    return opening.merge(known[["symbol", "session", "reason", "value"]], on=["symbol", "session"])
 
 
 def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.DataFrame) -> None:

@@ -106,6 +106,65 @@ def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
     assert (read(store)["known_at"].max(), read(store, MONDAY)["known_at"].max()) == (TUESDAY, MONDAY)
 
 
+def withdraw(store: Engine, rejected: pd.DataFrame, known_at: datetime) -> int:
+    with transaction(store) as conn:
+        return prices.withdraw(conn, "toy", rejected.assign(reason="brief_jump"), known_at=known_at)
+
+
+def test_a_bar_that_is_withdrawn_is_read_as_known_before_and_not_since(store: Engine) -> None:
+    append(store, bars())
+    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
+    assert withdraw(store, bars()[gone], TUESDAY) == 1
+    expected = bars().sort_values(["symbol", "session"], ignore_index=True)
+    pd.testing.assert_frame_equal(read(store, MONDAY)[BAR], expected)
+    left = bars()[~gone].sort_values(["symbol", "session"], ignore_index=True)
+    pd.testing.assert_frame_equal(read(store)[BAR], left)
+    assert withdraw(store, bars()[gone], TUESDAY + timedelta(days=1)) == 0
+
+
+def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(store: Engine) -> None:
+    """A run keeps that moment, and a replay reads as known at it."""
+    append(store, bars())
+    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
+    withdraw(store, bars()[gone], TUESDAY)
+    now = read(store)
+    assert now.loc[now["known_at"] == TUESDAY, ["symbol", "session"]].to_numpy().tolist() == [["B", SESSIONS[1]]]
+    pd.testing.assert_frame_equal(read(store, now["known_at"].max()), now)
+
+
+def test_a_read_that_begins_with_a_withdrawn_bar_is_as_new_as_the_withdrawal(store: Engine) -> None:
+    append(store, bars())
+    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
+    withdraw(store, bars()[gone], TUESDAY)
+    with reading(store) as conn:
+        later = prices.prices(conn, "toy", SESSIONS[2].date(), LAST)
+    assert later["known_at"].max() == TUESDAY
+
+
+def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(store: Engine) -> None:
+    append(store, bars())
+    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
+    withdraw(store, bars()[gone], TUESDAY)
+    assert append(store, bars(), TUESDAY + timedelta(days=1)) == 1
+    asked = "select session, reason, close, close_before, source from price_restatement order by known_at"
+    with reading(store) as conn:
+        first, second = conn.execute(sa.text(asked)).mappings().all()
+        latest = conn.execute(sa.text("select count(*) from price_latest")).scalar_one()
+    close = bars().loc[gone, "close"].item()
+    assert (first["reason"], first["close"], first["source"]) == ("brief_jump", None, "checks")
+    assert first["close_before"] == pytest.approx(close)
+    assert (second["reason"], second["close"]) == ("reported_anew", pytest.approx(close))
+    assert latest == len(bars())
+
+
+def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store: Engine) -> None:
+    append(store, bars())
+    failing = bars()[bars()["symbol"] == "B"]
+    failing[["close", "adj_close"]] *= 100
+    assert withdraw(store, failing, TUESDAY) == 0
+    assert len(read(store)) == len(bars())
+
+
 def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(store: Engine) -> None:
     append(store, bars(), TUESDAY)
     older = bars()
