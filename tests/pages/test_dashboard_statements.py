@@ -113,6 +113,7 @@ def is_running(site: Site) -> bool:
         return bool(conn.execute(text(f"{others} and query like '%with recursive n(i)%'")).scalar())
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("address", ["/sql?q=", "/sql/rows.csv?q="])
 def test_statements_have_places_of_their_own_and_end_with_their_reader(site: Site, address: str) -> None:
@@ -130,6 +131,7 @@ def test_statements_have_places_of_their_own_and_end_with_their_reader(site: Sit
     assert time.monotonic() - began < READ_LIMIT_S / 2
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_who_hangs_up_again_and_again_keeps_no_place(site: Site) -> None:
     for _ in range(2 * STATEMENTS):

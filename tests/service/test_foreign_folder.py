@@ -77,7 +77,7 @@ def test_the_process_of_own_code_opens_no_file_of_a_stranger(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dtml.own.process._idle", [])
     with opened_files(tmp_path) as opened:
-        _, (values,) = Asked(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(made_panel())
+        _, values = Asked(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(made_panel())
     assert np.isfinite(values).any()
     assert {str(file) for file in opened & theirs} == set()
 
