@@ -109,8 +109,8 @@ def _files_of_prefect() -> dict[str, str]:
     configuration runs what it names.
     """
     spec = find_spec("prefect")
-    assert spec is not None
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:  # nothing can import it then
+        return {}
     package = Path(spec.origin).parent
     return {
         "PREFECT_LOGGING_CONFIG_PATH": str(package / "logging" / "logging.yml"),

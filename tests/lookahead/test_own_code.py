@@ -100,12 +100,14 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("kind", "name"), [(kind, each) for kind in SHOWN for each in SHOWN[kind]])
 def test_a_leak_that_an_audit_of_a_part_admits_is_refused(kind: str, name: str, large: History, at_home: Path) -> None:
     assert refusal(LEAKS_BY_KIND[kind][name], large), name
     assert list(at_home.iterdir()) == []
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", ADMITTED)
 def test_an_honest_idea_is_admitted(name: str, large: History) -> None:
     assert refusal(IDEAS[name], large) == ""
@@ -139,6 +141,7 @@ def test_what_a_file_of_later_prices_says_is_too_good_to_be_true(tmp_path: Path)
     assert "f is too good to be true: its rank IC is +1.000, and no more than 0.3" in refusal(text, unsaid)
 
 
+@pytest.mark.soak
 def test_a_mean_that_never_forgets_is_refused_and_the_message_says_how_to_write_it() -> None:
     body = "bars.close.ewm(span=200).mean() / bars.close"
     why = refusal(f"def f(bars):\n    return {body}\n", PAST)

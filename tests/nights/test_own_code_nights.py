@@ -137,6 +137,7 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(trus
     assert "cannot read the market's own code" in str(reason(never, TARGET))
 
 
+@pytest.mark.soak
 def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
     owned: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def ends(connection: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("sent", HALF)
 def test_a_request_that_is_not_whole_in_time_is_hung_up_on(port: int, sent: str) -> None:
     with socket.create_connection(("127.0.0.1", port)) as connection:

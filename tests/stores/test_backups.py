@@ -138,6 +138,7 @@ def _lay(folder: Path, name: str) -> str:
     return hashlib.sha256(WEIGHTS).hexdigest()
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_backup_that_names_any_other_file_is_refused_by_its_name(
     kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -147,6 +148,7 @@ def test_a_backup_that_names_any_other_file_is_refused_by_its_name(
     refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("name", [name for name in FOREIGN if name not in ("models", "dtml.sqlite/x")])
 def test_a_backup_in_which_any_other_file_lies_is_refused_by_its_name(
     kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

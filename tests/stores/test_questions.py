@@ -79,8 +79,7 @@ def test_there_are_twenty_questions_and_no_two_are_one() -> None:
         assert len({getattr(question, told) for question in questions()}) == 20
 
 
-@pytest.mark.one_case
-@pytest.mark.slow
+@pytest.mark.soak
 @every_question
 def test_a_question_has_an_answer_with_something_in_every_column(question: Question, on_sqlite: Engine) -> None:
     answer = ask(on_sqlite, question, MARKET)
