@@ -7,7 +7,7 @@ BIN := .venv/bin
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
 
-# Every law once: minutes.
+# What a change must pass: minutes.
 test: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not soak"
 
