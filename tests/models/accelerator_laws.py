@@ -29,7 +29,7 @@ from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
 from tests.support.accelerator.mistakes import MISTAKES, Mistake
 from tests.support.accelerator.stand_in import NAME, StandIn, on_stand_in
-from tests.support.bounds import assert_close_in_float64
+from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import CONFIG, WIDTH, drawn, examples
 from translation.atomic_files import write_whole
 from translation.decoding.beam_search import Search, search
@@ -240,8 +240,8 @@ def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(monkey
     made, device = ensemble(), torch.device(NAME)
     whole, looked = member_probabilities(made, _windows(), device), attention(made, _windows(), device)
     small_memory(monkeypatch, 7)
-    assert_close_in_float64(member_probabilities(made, _windows(), device), whole)
-    assert_close_in_float64(attention(made, _windows(), device), looked)
+    assert_close_in_float32(member_probabilities(made, _windows(), device), whole)
+    assert_close_in_float32(attention(made, _windows(), device), looked)
     small_memory(monkeypatch, 0)
     with pytest.raises(DtmlError, match="a single day does not fit into the memory of the device: use --device cpu"):
         member_probabilities(made, _windows(), device)

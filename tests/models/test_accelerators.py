@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-LAWS = Path(__file__).with_name("stand_in_laws.py")
+LAWS = Path(__file__).with_name("accelerator_laws.py")
 
 
 @pytest.mark.soak
