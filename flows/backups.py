@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,13 +19,11 @@ from db.migrations import REVISION
 from db.rows import rankings
 from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
-from flows.settings import data_folder
+from flows.settings import MODELS, WEIGHTS, data_folder
 from translation.atomic_files import write_folder_whole, write_whole
 
 STORE, MANIFEST = "dtml.sqlite", "manifest.json"
 FORMAT = 1
-MODELS = "models"
-CHECKPOINT = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # a backup holds no other file
 NOT_A_MODEL = f"it lies outside of the folder {MODELS} of the data folder"
 MOST_NAMED = 5  # files that a message names
 
@@ -141,7 +138,7 @@ def _read_manifest(folder: Path) -> Manifest:
         if said.pop("format") != FORMAT:
             raise UsageError(f"{folder} was made by a newer dtml: update this one")
         manifest = Manifest(**said)
-        others = [name for name in manifest.files if name != STORE and not CHECKPOINT.fullmatch(name)]
+        others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} cannot be read ({error})") from error
     if others or STORE not in manifest.files:
@@ -155,7 +152,7 @@ def _keep_checkpoints(folder: Path, progress: Progress) -> tuple[dict[str, str],
     files, absent = {}, []
     snapped = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
     for run_id, path, sha, wrong in checkpoints(snapped):
-        if wrong is None and CHECKPOINT.fullmatch(path):
+        if wrong is None and WEIGHTS.fullmatch(path):
             progress("copying", path, 0)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(data_folder() / path, folder / path)

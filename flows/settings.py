@@ -39,6 +39,9 @@ NEEDED = re.compile(
 )
 NOT_NEEDED = ("DTML_READER_PASSWORD",)  # used once, to make a role
 
+MODELS = "models"
+WEIGHTS = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # below the data folder
+
 
 def keep_needed_variables() -> None:
     """Remove from the environment what the runs of a service do not need, and every secret in it."""
@@ -50,6 +53,16 @@ def keep_needed_variables() -> None:
 def data_folder() -> Path:
     """Return where models and, by default, the database lie: `DTML_DATA`, or `data` below the current folder."""
     return Path(os.environ.get("DTML_DATA", "data")).absolute()
+
+
+def weights_file(path: str) -> Path:
+    """Return the file of a model's weights from the path that its row in the store names.
+
+    Raises DtmlError for a path outside the folder of models: the store may be a stranger's.
+    """
+    if not WEIGHTS.fullmatch(path):
+        raise DtmlError(f"the store names {path!r} as the weights of a model: it lies outside {data_folder() / MODELS}")
+    return data_folder() / path
 
 
 def reports_folder() -> Path:

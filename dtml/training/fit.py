@@ -185,13 +185,18 @@ def _epoch(fit: Fit, train: Span) -> float:
 
 
 def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
-    """Take one step of the optimiser and return the objective: each part of the days weighs what it counts."""
+    """Take one step of the optimiser and return the objective: each part of the days weighs what it counts.
+
+    Where the stocks drawn count on none of the days there is nothing to learn: no step is taken.
+    """
     stocks, counts = None, train.counted[days.to(train.counted.device)]
     if fit.member.training.stocks_a_step is not None:
         drawn = torch.randperm(counts.shape[1], generator=fit.order)[: fit.member.training.stocks_a_step]
         stocks = drawn.sort().values.to(counts.device)
         counts = counts[:, stocks]
         days = days[counts.any(dim=1).cpu()]  # of the others nothing is drawn that counts
+        if len(days) == 0:
+            return torch.zeros_like(fit.penalty)
     counted, drawn = counts.sum(), fit.random.get_state()
 
     def add_up(at_once: int) -> Tensor:

@@ -36,7 +36,7 @@ from dtml.ranking.walk import History, folds, market_panel
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
-from flows.settings import data_folder
+from flows.settings import data_folder, weights_file
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def _config(context: MarketContext) -> dict[str, Any]:
 
 def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
     """Load the rankers of a row of `ranker`, their checkpoint checked against it."""
-    file = data_folder() / row["checkpoint_path"]
+    file = weights_file(row["checkpoint_path"])
     return Trained(row, load_rankers(file, market=context.name, sha=row["checkpoint_hash"]))
 
 

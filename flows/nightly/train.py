@@ -31,7 +31,7 @@ from dtml.windows import WindowConfig, Windows, build_windows
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
-from flows.settings import data_folder
+from flows.settings import data_folder, weights_file
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
 
 def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
     """Load the model of a row of `run`, its weights checked against the row."""
-    file = data_folder() / run["checkpoint_path"]
+    file = weights_file(run["checkpoint_path"])
     ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
     with reading(context.engine) as conn:
         bands = stored_calibration.bands(conn, run["id"])

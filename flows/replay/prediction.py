@@ -30,7 +30,7 @@ from flows.nightly.context import MarketContext, StoredSource, experiment_of, st
 from flows.nightly.fetch import history_start
 from flows.nightly.train import Model, fit_bars
 from flows.replay.archive import FIGURES, Archive, changed_since, made_by, market_then, same, stocks_of
-from flows.settings import data_folder
+from flows.settings import weights_file
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
@@ -202,11 +202,13 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
     """Train the model of a run again, in a temporary folder, on the bars and the universe that it knew, and compare.
 
     A checkpoint that is missing or damaged is restored if training gives the same weights; if not, the archive predicts
-    with the new ones. Raises UsageError for a run that began with another's weights.
+    with the new ones. Raises UsageError for a run that began with another's weights, and DtmlError
+    for one whose weights would lie outside the folder of models.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:
         raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
+    file = weights_file(run["checkpoint_path"])
     kept = _kept(archive, run)
     market = market_then(archive.market, run)
     source = StoredSource(archive.engine, market)
@@ -217,7 +219,7 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
     if kept is None and sha == run["checkpoint_hash"]:
-        save_ensemble(fitted.ensemble, data_folder() / run["checkpoint_path"], write_whole)
+        save_ensemble(fitted.ensemble, file, write_whole)
     elif kept is None:
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
     then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights

@@ -153,3 +153,14 @@ def test_steps_of_few_stocks_are_reproducible_and_days_without_any_of_them_are_l
     assert all(torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all() for epoch in one.epochs)
     with pytest.raises(UsageError, match=r'set normalisation = "shared"'):
         Member(0, MODEL, replace(RECIPE, stocks_a_step=3))
+
+
+def test_a_step_whose_stocks_count_on_none_of_its_days_learns_nothing() -> None:
+    """Two days a step and one stock of five, of which few are there: many steps draw none that counts."""
+    random = torch.Generator().manual_seed(3)
+    there = torch.rand(TRAIN.observed.shape, generator=random) < 0.05
+    rare = replace(TRAIN, observed=TRAIN.observed & there)
+    recipe = replace(RECIPE, batch_days=2, stocks_a_step=1)
+    found = fit_members(rare, VALIDATION, [Member(0, replace(MODEL, normalisation="shared"), recipe)], device=CPU)[0]
+    assert 0 < found.steps < RECIPE.epochs * len(rare.as_of) / 2
+    assert all(torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all() for epoch in found.epochs)

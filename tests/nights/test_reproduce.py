@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.rows import predictions
-from dtml.errors import UsageError
+from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
 from dtml.prices.sessions import next_session
 from flows.backtest.results import run_backtest
@@ -192,3 +192,25 @@ def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the
     for device, apart, equal in (("cuda", TOLERANCE, True), ("cuda", 2 * TOLERANCE, False), ("cpu", 1e-7, False)):
         trained = Retraining(run, device, "b", 2, {"linear.weight": apart}, first)
         assert (trained.reasons == []) is trained.is_close is equal
+
+
+ELSEWHERE = [
+    "../new.safetensors",
+    "{outside}/new.safetensors",
+    "models/../new.safetensors",
+    "models/deep/new.safetensors",
+]
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_a_store_that_names_another_place_for_weights_has_nothing_written_there(
+    context: MarketContext, archive: Archive, path: str, tmp_path: Path
+) -> None:
+    after_nights(context, AS_OF)
+    path = path.format(outside=tmp_path)
+    with transaction(context.engine) as conn:
+        conn.execute(text("update run set checkpoint_path = :path"), {"path": path})
+    run = run_of(archive.engine, receipt_of(context, "F01A"))
+    with pytest.raises(DtmlError, match=r"it lies outside .*models"):
+        retrain(archive, run)
+    assert not (data_folder() / path).exists()

@@ -134,6 +134,7 @@ def test_statements_have_places_of_their_own_and_end_with_their_reader(site: Sit
 @pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_who_hangs_up_again_and_again_keeps_no_place(site: Site) -> None:
+    began = time.monotonic()
     for _ in range(2 * STATEMENTS):
         asking(site, f"/sql?q={quote(FOREVER)}").close()
     until(lambda: site.get(ASKED).status == 200)
@@ -142,3 +143,4 @@ def test_who_hangs_up_again_and_again_keeps_no_place(site: Site) -> None:
         readers[0].close()
         until(lambda: site.get(ASKED).status == 200)
     until(lambda: not is_running(site))
+    assert time.monotonic() - began < READ_LIMIT_S  # which would have ended the first of them

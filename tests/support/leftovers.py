@@ -31,7 +31,7 @@ def begin_run() -> None:
 def left_behind() -> list[str]:
     """Return what is still there when all tests of the run have ended."""
     deadline = time.monotonic() + CALM_S
-    while (processes := list(_processes())) and time.monotonic() < deadline:
+    while (processes := list(processes_of(os.getpid()))) and time.monotonic() < deadline:
         time.sleep(0.2)
     files = [
         f"temporary file {entry.name}"
@@ -42,11 +42,11 @@ def left_behind() -> list[str]:
     return processes + files + written
 
 
-def _processes() -> Iterator[str]:
-    """Yield the processes of this run but this one, each with its command; a socket that is open belongs to one."""
-    mine = f"{RUN}={os.getpid()}".encode()
+def processes_of(run: int) -> Iterator[str]:
+    """Yield the processes of a run but its first, each with its command; a socket that is open belongs to one."""
+    mine = f"{RUN}={run}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
-        if int(folder.name) == os.getpid():
+        if int(folder.name) == run:
             continue
         try:
             if mine in (folder / "environ").read_bytes().split(b"\0"):

@@ -1,7 +1,7 @@
 """Which tests compute: the laws of numbers that cost little, need no server and run no night.
 
 `python -m tests.processors` runs them once for each kind of processor; `make soak` may do so too. A pass takes about
-20 s of a processor. The files are named, not marked: what a file tests is one thing.
+a minute of a processor. The files are named, not marked: what a file tests is one thing.
 """
 
 NUMERICAL = (
@@ -39,4 +39,13 @@ ALSO = (
     "tests/models/test_training_steps.py::test_the_parts_of_a_step_add_up_to_the_whole[correlation]",
     "tests/models/test_training_steps.py::test_the_parts_of_a_step_add_up_to_the_whole[dtml]",
     "tests/models/test_training.py::test_the_penalty_shrinks_the_last_layer_and_no_other",
+)
+
+# Where how many threads add up could decide; the rest is done by one thread or by numpy.
+THREADED = (
+    "tests/models/test_model.py",
+    "tests/models/test_recurrence.py",
+    "tests/models/test_training_steps.py",
+    "tests/translating/test_network.py",
+    "tests/translating/test_transformer.py",
 )
