@@ -152,7 +152,10 @@ def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
 
 @contextmanager
 def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
-    with closing(cursor.execute(sql)):
+    # A cursor that is left open ends when garbage is collected, in any thread, and its end waits for
+    # the statement that its connection runs then: one that failed is closed too.
+    with closing(cursor):
+        cursor.execute(sql)
         yield Answer([each[0] for each in cursor.description or ()], _batches(cursor))
 
 

@@ -196,7 +196,7 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
         counts = counts[:, stocks]
         days = days[counts.any(dim=1).cpu()]  # of the others nothing is drawn that counts
         if len(days) == 0:
-            return torch.zeros_like(fit.penalty)
+            return fit.penalty.new_zeros(())
     counted, drawn = counts.sum(), fit.random.get_state()
 
     def add_up(at_once: int) -> Tensor:

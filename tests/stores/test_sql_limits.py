@@ -1,12 +1,16 @@
 """SQL that a user typed, or that is hidden in a name: it reads the store, and nothing else, and not for ever."""
 
 import os
+import sqlite3
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 
 import pandas as pd
 import pytest
@@ -62,6 +66,26 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
         assert len(select(reader, "select * from night_log")) == 0
         with pytest.raises(StoreUsageError, match="nobody waits for its answer"):
             select(reader, "select 1 as one", interruption=interruption)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_statement_that_failed_leaves_no_open_cursor_to_whoever_collects_garbage(reader: Engine) -> None:
+    """Its end waits for the statement that runs on the same connection then, in the thread that serves all readers."""
+    with pytest.raises(StoreUsageError) as failure:  # it holds the frames of all that was called
+        select(reader, "select abs(-9223372036854775807 - 1)")
+    frames = traceback_frames(failure.value)
+    cursors = [held for frame in frames for held in frame.f_locals.values() if isinstance(held, sqlite3.Cursor)]
+    assert cursors
+    for cursor in cursors:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed cursor"):
+            cursor.fetchone()
+
+
+def traceback_frames(error: BaseException | None) -> Iterator[FrameType]:
+    """Yield the frames of an error and of those that led to it."""
+    while error is not None:
+        yield from (frame for frame, _ in walk_tb(error.__traceback__))
+        error = error.__cause__ or error.__context__
 
 
 def test_an_interruption_that_comes_too_late_ends_no_statement_of_another(reader: Engine) -> None:
