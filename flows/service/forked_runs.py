@@ -22,7 +22,14 @@ from anyio import CancelScope, to_thread
 from flows.signals import SERVICE, end_with_parent
 
 ENGINE = "prefect.engine"
-PRELOADED = ("__main__", "prefect.flow_engine", "prefect.task_engine", "flows.service.flows", "flows.translating.flow")
+PRELOADED = (
+    "flows",  # first: it keeps Prefect from the files of the working folder
+    "__main__",
+    "prefect.flow_engine",
+    "prefect.task_engine",
+    "flows.service.flows",
+    "flows.translating.flow",
+)
 END_S = 30.0  # which a run has after SIGTERM
 
 log = logging.getLogger(__name__)

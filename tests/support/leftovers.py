@@ -13,7 +13,8 @@ RUN = "TESTS_OF_RUN"  # in the environment of every process that descends from a
 CALM_S = 10.0  # what was told to end may take so long
 TEMPORARY = RUN_FOLDER / "t"  # a short name: paths of sockets have about 100 characters
 CACHES = {".pytest_cache", ".hypothesis", ".ruff_cache", ".mypy_cache", ".import_linter_cache", ".venv", "__pycache__"}
-KEPT_BY_OTHERS = (".lockfile", "torchinductor_")  # of the PostgreSQL wheel and of torch: made once, removed by neither
+# Of the PostgreSQL wheel and of torch, which remove none; of multiprocessing and torchrun where a test kills them.
+KEPT_BY_OTHERS = (".lockfile", "torchinductor_", "pymp-", "torchelastic_")
 before: set[str] = set()
 
 
