@@ -13,8 +13,8 @@ RUN = "TESTS_OF_RUN"  # in the environment of every process that descends from a
 CALM_S = 10.0  # what was told to end may take so long
 TEMPORARY = RUN_FOLDER / "t"  # a short name: paths of sockets have about 100 characters
 CACHES = {".pytest_cache", ".hypothesis", ".ruff_cache", ".mypy_cache", ".import_linter_cache", ".venv", "__pycache__"}
-# Of the PostgreSQL wheel and of torch, which remove none; of multiprocessing and torchrun where a test kills them.
-KEPT_BY_OTHERS = (".lockfile", "torchinductor_", "pymp-", "torchelastic_")
+# Of the PostgreSQL wheel, Dask and torch, which remove none; of multiprocessing and torchrun where a test kills them.
+KEPT_BY_OTHERS = (".lockfile", "dask-scratch-space", "torchinductor_", "pymp-", "torchelastic_")
 before: set[str] = set()
 
 
