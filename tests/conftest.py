@@ -1,4 +1,4 @@
-"""Stores for the tests: every test that asks for `engine` runs on SQLite and on a real PostgreSQL."""
+"""Stores for the tests: what asks for `engine` runs on SQLite and on a real PostgreSQL, as `support/kinds.py` says."""
 
 import os
 import secrets

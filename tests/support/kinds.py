@@ -1,8 +1,8 @@
 """Which tests `make quick`, `make test` and `make soak` run: each test is of exactly one of the last two.
 
-`make test` runs every law once, in minutes; `make soak` runs the rest: what repeats, kills, fuzzes, drives a browser,
-builds a wheel or takes more than a few seconds (marked `soak`), further cases of a law that one case states (marked
-`one_case`), and PostgreSQL where it does what SQLite does.
+`make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills, fuzzes, drives a
+browser, builds a wheel or takes more than a few seconds (marked `soak`), further cases of a law that one case states
+(marked `one_case`), and PostgreSQL where it does what SQLite does.
 """
 
 from collections.abc import Sequence
