@@ -25,7 +25,6 @@ from flows.nightly.context import MarketContext, quotes_of, quotes_on, read_bars
 
 log = logging.getLogger(__name__)
 
-ORDER_COLUMNS = ("side", "shares", "price", "value", "cost", "weight")
 BOOKED = ("session", "gross", "turnover", "cost", "net")
 NEAR = (0.5, 2.0)  # of the wanted share: within it a stock of the user's own that is kept is not traded
 ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal parts", "index"
@@ -169,9 +168,17 @@ def next_orders(
     )
     value = np.abs(change) * price
     cost = value * np.where(change > 0, bought, sold)
-    side = np.where(change > 0, "buy", "sell")
-    columns = (side, np.abs(change), price, value, cost, weight)
-    rows = pd.DataFrame(dict(zip(ORDER_COLUMNS, columns, strict=True))).rename_axis("symbol").reset_index()
+    rows = pd.DataFrame(
+        {
+            "side": np.where(change > 0, "buy", "sell"),
+            "shares": np.abs(change),
+            "price": price,
+            "value": value,
+            "cost": cost,
+            "weight": weight,
+        }
+    )
+    rows = rows.rename_axis("symbol").reset_index()
     rows = rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
     left = capital - float(((held + change) * price).sum()) - float(cost.sum())
     return Orders(target, rows, left)
