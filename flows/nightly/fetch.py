@@ -244,10 +244,11 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
         last = max([as_of, *(day.date() for symbol, day in stored.items() if symbol in first)])
         return _Wanted(first, last, since, made)
+    begun = min([start, *since.values()])  # a stock without bars begins where the market did
     for symbol in symbols:
         newest = stored.get(symbol)
         if newest is None or symbol not in since or start < since[symbol]:
-            first[symbol] = start
+            first[symbol] = begun if newest is None else start
             last = max(last, since.get(symbol, as_of))  # no hole before what is stored
         elif newest.date() < as_of:
             # No hole after it either.
