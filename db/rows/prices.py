@@ -75,10 +75,15 @@ def record_rejected(conn: Connection, market: str, rejected: pd.DataFrame, *, so
 def record_warnings(
     conn: Connection, market: str, judged: Collection[str], warnings: pd.DataFrame, *, known_at: datetime
 ) -> None:
-    """Store what is doubtful of the `judged` symbols: symbol, reason, value in words. What was found before goes."""
+    """Store what is doubtful: symbol, reason, value in words.
+
+    Of the `judged` symbols, whose whole history was looked at, what was found before goes; of others the same reason.
+    """
     table, ids = tables.symbol_warning, instrument_ids(conn, market)
     conn.execute(sa.delete(table).where(table.c.instrument_id.in_(ids[ids.index.isin(list(judged))].tolist())))
     rows = identified(conn, market, warnings)[["instrument_id", "reason", "value"]]
+    for instrument_id, reason in rows[["instrument_id", "reason"]].itertuples(index=False):
+        conn.execute(sa.delete(table).where(table.c.instrument_id == instrument_id, table.c.reason == reason))
     insert_frame(conn, table, rows.assign(known_at=known_at))
 
 

@@ -2,7 +2,7 @@
 --
 -- market    text       Name of the market.
 -- symbol    text       The market's own symbol.
--- reason    text       What is doubtful: over_corrected_dividends or shifted_dates.
+-- reason    text       over_corrected_dividends, contradicted_dividend, undivided_split or shifted_dates.
 -- value     text       What was found, in words.
 -- known_at  timestamp  When the prices that show it were fetched, UTC.
 select i.market, i.symbol, w.reason, w.value, w.known_at

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
 from dtml.errors import DtmlError
+from dtml.prices.actions import doubtful_actions, has_actions
 from dtml.prices.alignment import ENOUGH, index_fault, judged, over_corrected, restated_symbols, shifted_stocks
 from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check, no_bars
 from dtml.prices.returns import index_of_constituents
@@ -75,6 +76,7 @@ class _Wanted:
     last: date
     since: dict[str, date]
     made: frozenset[str]  # symbols that no source has
+    held: dict[str, pd.Timestamp]  # the last session of each symbol in the store
 
     @property
     def asked(self) -> dict[str, date]:
@@ -156,7 +158,7 @@ def _checked(context: MarketContext, wanted: _Wanted, brought: Fetched, index: p
     _require_index_in_step(context, together)
     fetched = FetchResult(
         len(brought.outcomes), len(brought.bars), 0, checked.rejected, brought.outcomes, restated,
-        _unadjusted(context, checked.accepted), _doubtful(context, together),
+        _unadjusted(context, checked.accepted), _doubtful(context, wanted, checked.accepted, together),
     )  # fmt: skip
     return _Part(checked.accepted, fetched, judged(checked.accepted), _shown_bad(brought.bars, checked.rejected))
 
@@ -193,11 +195,34 @@ def _stored(
     return result
 
 
-def _doubtful(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose dates or adjusted closes look wrong in the bars of a fetch: symbol, reason, value."""
+def _doubtful(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
+    """Return the stocks whose dates, adjusted closes or recorded actions look wrong: symbol, reason, value."""
     market = context.market
-    shifted = shifted_stocks(bars, market.index.symbol, market.returns)
-    return pd.concat([shifted, over_corrected(bars)]) if market.returns == "adj_close" else shifted
+    histories = _histories(context, wanted, accepted)
+    found = [
+        shifted_stocks(together, market.index.symbol, market.returns),
+        doubtful_actions(histories, market.index.symbol, market.returns),
+    ]
+    if market.returns == "adj_close":
+        found.append(over_corrected(together))
+    return pd.concat(found, ignore_index=True)
+
+
+def _histories(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) -> pd.DataFrame:
+    """Return the bars of the stocks that come with a history, and of those with a new split or dividend."""
+    # Of the latter a night fetches too few to know an ordinary day by: the store has the others.
+    whole = accepted["symbol"].isin(judged(accepted))
+    newest = pd.to_datetime(accepted["symbol"].map(wanted.held))
+    is_new = newest.isna() | (accepted["session"] > newest)
+    acting = accepted.loc[~whole & is_new & has_actions(accepted), "symbol"].unique()
+    if not len(acting):
+        return accepted[whole]
+    few = accepted[accepted["symbol"].isin(acting)]
+    with reading(context.engine) as conn:
+        begin = history_start(context, few["session"].min().date())
+        stored = prices.prices(conn, context.name, begin, wanted.last, symbols=acting)
+    known = pd.concat([few, stored[list(BAR_COLUMNS)]]).drop_duplicates(["symbol", "session"])
+    return pd.concat([accepted[whole], known], ignore_index=True)
 
 
 def _unadjusted(context: MarketContext, bars: pd.DataFrame) -> list[str]:
@@ -240,10 +265,11 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     index = context.market.index
     symbols, made = (index.symbol, *context.market.symbols), frozenset([index.symbol] * index.of_constituents)
     first, last = {}, as_of
+    held = {str(symbol): session for symbol, session in stored.items()}
     if whole:  # sessions after `as_of` too: a restatement changes them all
         first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
         last = max([as_of, *(day.date() for symbol, day in stored.items() if symbol in first)])
-        return _Wanted(first, last, since, made)
+        return _Wanted(first, last, since, made, held)
     begun = min([start, *since.values()])  # a stock without bars begins where the market did
     for symbol in symbols:
         newest = stored.get(symbol)
@@ -253,7 +279,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         elif newest.date() < as_of:
             # No hole after it either.
             first[symbol] = sessions_up_to(context.market.calendar, newest.date(), OVERLAP)[0].date()
-    return _Wanted(first, last, since, made)
+    return _Wanted(first, last, since, made, held)
 
 
 def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: Fetched) -> tuple[Fetched, list[str]]:

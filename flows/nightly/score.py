@@ -134,6 +134,7 @@ def _changed_outcomes(
     stocks = made["symbol"].unique().tolist()
     bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)
     change = returns_of(made, bars, context.market.returns)
+    change[np.abs(change) > context.market.checks.max_return] = np.nan  # a recorded split, and no return
     changed = np.isfinite(change) & ~np.isclose(change, made["realised_return"], rtol=1e-9, atol=1e-12)
     found = outcome_rows(made["symbol"], made["target"], change).assign(is_new=made["realised_return"].isna())
     return found[changed], bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)

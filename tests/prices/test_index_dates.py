@@ -158,7 +158,7 @@ def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warn
     assert shifted_stocks(bars, INDEX, "adj_close").empty
     sessions = pd.DatetimeIndex(sorted(bars["session"].unique()))
     common = pd.Series(np.exp(np.random.default_rng(7).normal(0, 0.02, len(sessions)).cumsum()), sessions)
-    for name in ("open", "high", "low", "close", "adj_close"):
+    for name in ("open", "high", "low", "close", "adj_close", "dividend"):
         bars[name] *= common.reindex(bars["session"]).to_numpy()
     market = replace(context, market=load_market("simulated").with_symbols(sorted(source.market.symbols)))
     found = fetch_bars(replace(market, source=FrameSource(redated(bars, -1, "F03A"))), AS_OF).doubtful
