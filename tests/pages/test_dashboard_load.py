@@ -73,9 +73,11 @@ def hang_up(port: int, number: int) -> None:
 def unread(site: Site, count: int, address: str = PRICES) -> Iterator[list[socket.socket]]:
     """Readers that have the first byte of their answer and read no other."""
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(contextlib.closing(opened(site.port, address))) for _ in range(count)]
-        for each in readers:
-            assert each.recv(1) == b"H"
+        readers = []
+        for _ in range(count):  # one after another: fewer statements than downloads may be under way
+            reader = stack.enter_context(contextlib.closing(opened(site.port, address)))
+            assert reader.recv(1) == b"H"
+            readers.append(reader)
         yield readers
 
 

@@ -170,6 +170,7 @@ def test_a_network_is_asked_for_the_order_when_named(walk: Walk, monkeypatch: py
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("served")
 def test_the_benchmark_walks_every_set_whose_file_is_there(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:

@@ -44,12 +44,16 @@ def left_behind() -> list[str]:
 
 
 def processes_of(run: int) -> Iterator[str]:
-    """Yield the processes of a run but its first, each with its command; a socket that is open belongs to one."""
+    """Yield the processes that a run left, each with its command; a socket that is open belongs to one.
+
+    Children of the first process are not left while it lives: they end with it.
+    """
     mine = f"{RUN}={run}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
-        if int(folder.name) == run:
-            continue
         try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if int(folder.name) == run or parent == run:
+                continue
             if mine in (folder / "environ").read_bytes().split(b"\0"):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield f"process {folder.name}: {command.strip()[:200]}"
