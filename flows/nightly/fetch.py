@@ -3,6 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from functools import partial
@@ -103,7 +104,9 @@ def fetch_bars(
     if known_at is None:
         with reading(context.engine) as conn:
             fetches.require_clocks_agree(conn, context.name)
-    with tempfile.TemporaryDirectory(prefix="dtml-fetch-") as folder:
+    # One part waits in memory: only several need a folder, which a killed process leaves behind.
+    is_one_part = len(wanted.asked) <= SYMBOLS_AT_ONCE
+    with nullcontext("") if is_one_part else tempfile.TemporaryDirectory(prefix="dtml-fetch-") as folder:
         parts = list(_parts(context, wanted, Path(folder)))
         result = _stored(context, as_of, known_at, wanted, parts)
     log.info("%s: %d bars fetched, %d new, %d rejected", context.name, *result.counts.values())
