@@ -1,4 +1,6 @@
-"""Run every benchmark in turn (`make bench`); those that need the shared data are left out without it."""
+"""Run every benchmark in turn (`make bench`); those that need the shared data
+are left out without it.
+"""
 
 from benchmarks import (
     acl18_controls,
@@ -27,13 +29,25 @@ from benchmarks.shared_data import SHARED
 
 # The kills come last, as they end the process with their result.
 STORED = (view_latency, long_history, dashboard_load, dashboard_siege, chaos, service_schedules)
-TRANSLATION = (translation_search_speed, translation_training_speed, translation_engines, layer_cost, translation_kills)
+TRANSLATION = (
+    translation_search_speed,
+    translation_training_speed,
+    translation_engines,
+    layer_cost,
+    translation_kills,
+)
 
 
 def main() -> None:
     """Run them all, the quick ones first."""
     if (SHARED / "prices").is_dir():
-        for benchmark in (feature_windows, store_loading, nightly_overhead, backtest_folds, acl18_controls):
+        for benchmark in (
+            feature_windows,
+            store_loading,
+            nightly_overhead,
+            backtest_folds,
+            acl18_controls,
+        ):
             print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
             benchmark.main()
     else:

@@ -1,7 +1,9 @@
-"""Show what DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared, index on or off.
+"""Show what DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared,
+index on or off.
 
-Each control is trained like the published recipe and scored on the same test span. Nothing is chosen by these figures.
-Needs the shared data; seeds and epochs are fewer than a benchmark's: half an hour on 4 cores.
+Each control is trained like the published recipe and scored on the same test span. Nothing is
+chosen by these figures. Needs the shared data; seeds and epochs are fewer than a benchmark's: half
+an hour on 4 cores.
 """
 
 import os
@@ -40,9 +42,15 @@ def main() -> None:
     """Print the scoreboard of the controls."""
     prepare_torch()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder, "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite"}
+        os.environ |= {
+            "DTML_DATA": folder,
+            "DTML_REPORTS": folder,
+            "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite",
+        }
         request = RunRequest(
-            "acl18", prices=Path(SHARED / "prices" / "acl18.parquet"), index=SHARED / "index" / "GSPC.parquet"
+            "acl18",
+            prices=Path(SHARED / "prices" / "acl18.parquet"),
+            index=SHARED / "index" / "GSPC.parquet",
         )
         context = open_context(request)
         fetch_bars(context, choose_as_of(context, None))

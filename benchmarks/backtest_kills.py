@@ -1,4 +1,5 @@
-"""Kill a small backtest at 20 random moments, resume it each time, and compare its rows with an undisturbed run's.
+"""Kill a small backtest at 20 random moments, resume it each time, and compare its rows with an
+undisturbed run's.
 
 `python -m benchmarks.backtest_kills [KILLS]`
 """
@@ -43,11 +44,15 @@ validation_sessions = 63
 """
 PLAN = Plan(date(2023, 1, 3), date(2023, 6, 30), retrain_every=21)
 TABLES = {  # every row that a backtest writes, but for when and how long
-    "run": "select id, config, seeds, checkpoint_hash, losses, train_first, train_last from run order by id",
-    "prediction": "select run_id, target, instrument_id, as_of, probability, probability_std from prediction"
+    "run": "select id, config, seeds, checkpoint_hash, losses, train_first, train_last from run "
+    "order by id",
+    "prediction": "select run_id, target, instrument_id, as_of, probability, probability_std from "
+    "prediction"
     " order by 1, 2, 3",
-    "outcome": "select instrument_id, session, realised_return, rise, label from outcome order by 1, 2",
-    "fold": "select number, run_id, as_of, first, last, predictions, refused from backtest_fold order by 1",
+    "outcome": "select instrument_id, session, realised_return, rise, label from outcome "
+    "order by 1, 2",
+    "fold": "select number, run_id, as_of, first, last, predictions, refused from backtest_fold "
+    "order by 1",
     "score": "select * from backtest_score order by slice, value, protocol, predictor",
     "return": "select * from backtest_return order by portfolio, session",
     "portfolio": "select * from backtest_portfolio order by portfolio",
@@ -73,7 +78,10 @@ def main() -> None:
         expected = _digest(homes[0])
         if any(_digest(home) != expected for home in homes[1:]):
             raise SystemExit(f"killed {died} times: the rows are not those of an undisturbed run")
-        print(f"killed {died} times in {len(homes) - 1} backtests, resumed each time: the rows are the same")
+        print(
+            f"killed {died} times in {len(homes) - 1} backtests, resumed each time: the rows are "
+            "the same"
+        )
 
 
 def _order() -> RunRequest:
@@ -81,7 +89,9 @@ def _order() -> RunRequest:
 
 
 def _prepare(home: Path) -> Path:
-    """A new folder with the market's file and a store that holds its bars, known since one moment."""
+    """A new folder with the market's file and a store that holds its bars,
+    known since one moment.
+    """
     home.mkdir()
     (home / "small.toml").write_text(MARKET)
     os.chdir(home)
@@ -93,16 +103,22 @@ def _prepare(home: Path) -> Path:
 
 
 def _run(home: Path, kill_after: float | None) -> float:
-    """Run the backtest; return its seconds from its first file on, or -1 if it was killed so long after that."""
+    """Run the backtest; return its seconds from its first file on, or -1 if it
+    was killed so long after that.
+    """
     environment = os.environ | {"KILLS_CHILD": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.backtest_kills"], cwd=home, env=environment) as child:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.backtest_kills"], cwd=home, env=environment
+    ) as child:
         while child.poll() is None and not (home / "data" / "backtests").exists():
             time.sleep(0.01)
         return seconds_to_end(child, kill_after, "the backtest")
 
 
 def seconds_to_end(child: subprocess.Popen[bytes], kill_after: float | None, what: str) -> float:
-    """Return the seconds until a process ends, or -1 if it was killed after so many; exit if it fails."""
+    """Return the seconds until a process ends, or -1 if it was killed after so
+    many; exit if it fails.
+    """
     begun = time.monotonic()
     try:
         child.wait(kill_after)
@@ -120,7 +136,9 @@ def _digest(home: Path) -> dict[str, str]:
     engine = open_engine(read_only=True)
     with reading(engine):
         return {
-            name: hashlib.sha256(select(engine, sql, own=True).to_csv(index=False).encode()).hexdigest()
+            name: hashlib.sha256(
+                select(engine, sql, own=True).to_csv(index=False).encode()
+            ).hexdigest()
             for name, sql in TABLES.items()
         }
 

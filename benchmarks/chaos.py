@@ -1,8 +1,9 @@
 """Run a year of nights through the real command while sources fail, processes die and disks fill.
 
-`python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0] [--engine sqlite]`: consecutive sessions, split over
-so many stores that are run side by side. As root on Linux each store lies on a small disk of its own, which can really
-be full; elsewhere a process with a full disk is one whose files may not grow. What a seed draws is the same each time.
+`python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0] [--engine sqlite]`: consecutive
+sessions, split over so many stores that are run side by side. As root on Linux each store lies on a
+small disk of its own, which can really be full; elsewhere a process with a full disk is one whose
+files may not grow. What a seed draws is the same each time.
 """
 
 import argparse
@@ -30,7 +31,9 @@ def main() -> None:
     asked.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
-    asked.add_argument("--first", type=date.fromisoformat, help=argparse.SUPPRESS)  # given to a worker alone, as is
+    asked.add_argument(
+        "--first", type=date.fromisoformat, help=argparse.SUPPRESS
+    )  # given to a worker alone, as is
     asked.add_argument("--mount", action="store_true", help=argparse.SUPPRESS)
     options = asked.parse_args()
     if options.first is not None:
@@ -45,14 +48,26 @@ def main() -> None:
 
 
 def _side_by_side(nights: int, workers: int, seed: int, engine: str) -> Tally:
-    """The tallies of all stores together; each worker is a process in a mount namespace of its own, where it may."""
+    """The tallies of all stores together; each worker is a process in a mount
+    namespace of its own, where it may.
+    """
     days = nights_from(FIRST, nights)
-    shares = [days[len(days) * i // workers : len(days) * (i + 1) // workers] for i in range(workers)]
+    shares = [
+        days[len(days) * i // workers : len(days) * (i + 1) // workers] for i in range(workers)
+    ]
     private, mount = (PRIVATE, ["--mount"]) if _may_mount() else ([], [])
     command = [*private, sys.executable, "-m", "benchmarks.chaos", *mount, "--engine", engine]
     started = [
         subprocess.Popen(
-            [*command, "--nights", str(len(share)), "--seed", str(seed + number), "--first", str(share[0])],
+            [
+                *command,
+                "--nights",
+                str(len(share)),
+                "--seed",
+                str(seed + number),
+                "--first",
+                str(share[0]),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -86,7 +101,10 @@ def _work(nights: int, seed: int, first: date, url: str | None, *, mount: bool) 
         nonlocal done
         done += 1
         if done % 10 == 0:
-            words = f"seed {seed}: {done} of {nights} nights, {tally.kills} kills, {len(tally.broken)} laws broken"
+            words = (
+                f"seed {seed}: {done} of {nights} nights, {tally.kills} kills, "
+                f"{len(tally.broken)} laws broken"
+            )
             print(words, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
@@ -99,7 +117,10 @@ def _work(nights: int, seed: int, first: date, url: str | None, *, mount: bool) 
 
 
 def _show(tally: Tally, seconds: float) -> None:
-    print(f"{tally.commands} commands, {tally.kills} killed, {tally.predictions} predictions in {seconds / 60:.0f} min")
+    print(
+        f"{tally.commands} commands, {tally.kills} killed, {tally.predictions} predictions in "
+        f"{seconds / 60:.0f} min"
+    )
     for title, counts in (("nights", tally.nights), ("faults", tally.faults)):
         print(f"\n{title}")
         for name, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
@@ -107,7 +128,9 @@ def _show(tally: Tally, seconds: float) -> None:
     print()
     for law in tally.broken:
         print(f"broken: {law}")
-    print(f"rows lost {tally.rows_lost}, duplicates {tally.duplicates}, mismatches {tally.mismatches}")
+    print(
+        f"rows lost {tally.rows_lost}, duplicates {tally.duplicates}, mismatches {tally.mismatches}"
+    )
 
 
 if __name__ == "__main__":

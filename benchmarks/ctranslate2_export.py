@@ -1,9 +1,11 @@
-"""Export a Transformer to CTranslate2, which translates without torch and, with weights of 8 bits, faster.
+"""Export a Transformer to CTranslate2, which translates without torch and, with weights of 8 bits,
+faster.
 
-`python -m benchmarks.ctranslate2_export MODEL --to FOLDER [--int8]`: MODEL is the folder of a model that
-`dtml translate train` has made. Needs the extra ctranslate2. Prints how many sentences of the model's first test set
-are translated, greedily, as ours are. Position tables are exported too: those that CTranslate2 computes put all sines
-before the cosines.
+`python -m benchmarks.ctranslate2_export MODEL --to FOLDER [--int8]`: MODEL is the folder of a model
+that `dtml translate train` has made. Needs the extra ctranslate2. Prints how many sentences of the
+model's first test set
+are translated, greedily, as ours are. Position tables are exported too: those that CTranslate2
+computes put all sines before the cosines.
 """
 
 import argparse
@@ -35,8 +37,9 @@ from translation.transformer import (
     sinusoids,
 )
 
-# The largest 8-bit weight. CPUs without 8-bit dot products (VNNI) add two products of an activation, up to 255, and a
-# weight in 16 bits, and saturate: 2 * 255 * 127 overflows, 2 * 255 * 64 does not.
+# The largest 8-bit weight. CPUs without 8-bit dot products (VNNI) add two products of an
+# activation, up to 255, and a weight in 16 bits, and saturate: 2 * 255 * 127 overflows, 2 * 255 *
+# 64 does not.
 MAX_INT8 = 64
 COMPARED = 200  # sentences
 POSITIONS = 2048  # of the sinusoids: CTranslate2 rejects longer sentences
@@ -53,12 +56,13 @@ def export_ctranslate2(
 ) -> None:
     """Write `network` to `folder`, new or empty, as a model of CTranslate2.
 
-    `pieces` is the source vocabulary by token number, and the target's too without `target_pieces`. The
-    `ctranslate2.Translator` takes a sentence as its pieces alone and adds begin and end itself. It translates as our
-    search does at alpha 0 with `length_penalty=0`, `min_decoding_length=0`, `disable_unk=True` and
-    `suppress_sequences` of padding and begin. With `int8` the matrices have 8 bits, which lose no more on one CPU than
-    on another (see `MAX_INT8`), otherwise float32. Raises UsageError without the extra `ctranslate2`, for a network
-    without LayerNorm, for vocabularies of another size and for a folder in use.
+    `pieces` is the source vocabulary by token number, and the target's too without `target_pieces`.
+    The `ctranslate2.Translator` takes a sentence as its pieces alone and adds begin and end itself.
+    It translates as our search does at alpha 0 with `length_penalty=0`, `min_decoding_length=0`,
+    `disable_unk=True` and `suppress_sequences` of padding and begin. With `int8` the matrices have
+    8 bits, which lose no more on one CPU than on another (see `MAX_INT8`), otherwise float32.
+    Raises UsageError without the extra `ctranslate2`, for a network without LayerNorm, for
+    vocabularies of another size and for a folder in use.
     """
     target = pieces if target_pieces is None else target_pieces
     try:
@@ -76,7 +80,11 @@ def export_ctranslate2(
     _set_layers(spec.decoder, network.decoder, network.decoder_norm, _positions(network))
     spec.register_source_vocabulary(list(pieces))
     spec.register_target_vocabulary(list(target))
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[UNKNOWN], pieces[BEGIN], pieces[END]
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
+        pieces[UNKNOWN],
+        pieces[BEGIN],
+        pieces[END],
+    )
     spec.config.decoder_start_token, spec.config.add_source_eos = target[BEGIN], True
     if int8:
         _quantise(spec)
@@ -98,7 +106,11 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
     """
     network, config = model.network, network_config(model.card.kind, model.card.network)
     if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
-        what = f"an ensemble of {len(model.networks)}" if len(model.networks) > 1 else f"a {model.card.kind}"
+        what = (
+            f"an ensemble of {len(model.networks)}"
+            if len(model.networks) > 1
+            else f"a {model.card.kind}"
+        )
         raise UsageError(f"{model.card.name} is {what}: CTranslate2 runs single Transformers only")
     pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
     _check_free(folder)
@@ -115,14 +127,20 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
 
 
 def open_exported(folder: Path, *, threads: int = 0, kind: str = "default") -> Any:
-    """Open a `ctranslate2.Translator`; 0 threads are all, `kind` is its arithmetic, by default that of its weights."""
+    """Open a `ctranslate2.Translator`; 0 threads are all, `kind` is its
+    arithmetic, by default that of its weights.
+    """
     return import_module("ctranslate2").Translator(
         str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
     )
 
 
-def translate_exported(translator: Any, model: Model, rows: Sequence[Sequence[int]], how: Search) -> list[list[int]]:
-    """Translate rows of source tokens as our search does at alpha 0; return the best translation of each."""
+def translate_exported(
+    translator: Any, model: Model, rows: Sequence[Sequence[int]], how: Search
+) -> list[list[int]]:
+    """Translate rows of source tokens as our search does at alpha 0; return the
+    best translation of each.
+    """
     pieces = model.target.pieces(range(model.target.size))
     numbers = {piece: number for number, piece in enumerate(pieces)}
     found = translator.translate_batch(
@@ -139,7 +157,8 @@ def translate_exported(translator: Any, model: Model, rows: Sequence[Sequence[in
 
 
 def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
-    """Count the rows of source tokens that the exported model translates greedily, token for token, as ours does.
+    """Count the rows of source tokens that the exported model translates greedily, token for token,
+    as ours does.
 
     A translation without end is cut at our search's limit.
     """
@@ -150,35 +169,47 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
     return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))
 
 
-def _check(config: TransformerConfig, source: Sequence[str], target: Sequence[str], folder: Path) -> None:
+def _check(
+    config: TransformerConfig, source: Sequence[str], target: Sequence[str], folder: Path
+) -> None:
     if config.norm == "none":
         raise UsageError(
-            'CTranslate2 has no Transformer without LayerNorm: train with norm "post" or "pre" to export it'
+            'CTranslate2 has no Transformer without LayerNorm: train with norm "post" or "pre" to '
+            "export it"
         )
     if config.shared_embeddings and list(source) != list(target):
-        raise UsageError("the network shares its embeddings, so source and target have one vocabulary: give that alone")
+        raise UsageError(
+            "the network shares its embeddings, so source and target have one vocabulary: give "
+            "that alone"
+        )
     for side, given, wanted in (
         ("source", source, config.source_vocabulary),
         ("target", target, config.target_vocabulary),
     ):
         if len(given) != wanted:
             raise UsageError(
-                f"the {side} vocabulary has {len(given)} pieces but the network {wanted}: give the network's own"
+                f"the {side} vocabulary has {len(given)} pieces but the network {wanted}: give the "
+                "network's own"
             )
     if list(source[UNKNOWN : END + 1]) != list(target[UNKNOWN : END + 1]):
         raise UsageError(
-            "the vocabularies name unknown, begin and end (1, 2, 3) differently: CTranslate2 wants one name"
+            "the vocabularies name unknown, begin and end (1, 2, 3) differently: CTranslate2 wants "
+            "one name"
         )
     _check_free(folder)
 
 
 def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UsageError(f"{folder} is not an empty folder: name a new one for the model of CTranslate2")
+        raise UsageError(
+            f"{folder} is not an empty folder: name a new one for the model of CTranslate2"
+        )
 
 
 def _quantise(spec: Any) -> None:
-    """Replace each matrix by integers up to `MAX_INT8`, and a scale a row, in the format of CTranslate2."""
+    """Replace each matrix by integers up to `MAX_INT8`, and a scale a row, in
+    the format of CTranslate2.
+    """
     for name, weight in spec.variables().items():
         scope, _, kind = name.rpartition("/")
         layer = import_module("ctranslate2.specs.model_spec").index_spec(spec, scope)
@@ -189,12 +220,18 @@ def _quantise(spec: Any) -> None:
             setattr(layer, f"{kind}_scale", scale[:, 0].astype(np.float32))
 
 
-def _set_layers(spec: Any, layers: nn.ModuleList, final_norm: nn.Module, positions: "ndarray[Any, Any]") -> None:
+def _set_layers(
+    spec: Any, layers: nn.ModuleList, final_norm: nn.Module, positions: "ndarray[Any, Any]"
+) -> None:
     spec.position_encodings.encodings = positions
-    for layer, ours in zip(spec.layer, cast(Sequence[EncoderLayer | DecoderLayer], layers), strict=True):
+    for layer, ours in zip(
+        spec.layer, cast(Sequence[EncoderLayer | DecoderLayer], layers), strict=True
+    ):
         _set_self_attention(layer.self_attention, ours.attention, ours.around_attention)
         if isinstance(ours, DecoderLayer):
-            _set_memory_attention(layer.attention, ours.memory_attention, ours.around_memory_attention)
+            _set_memory_attention(
+                layer.attention, ours.memory_attention, ours.around_memory_attention
+            )
         _set_feed_forward(layer.ffn, ours.feed_forward, ours.around_feed_forward)
     if not isinstance(final_norm, nn.Identity):
         _set_norm(spec.layer_norm, final_norm)
@@ -248,7 +285,9 @@ def _array(weight: Tensor) -> "ndarray[Any, Any]":
 
 
 def compared_sources(model: Model) -> list[str]:
-    """Return sentences to compare the engines on, from the model's first test set whose files still exist."""
+    """Return sentences to compare the engines on, from the model's first test
+    set whose files still exist.
+    """
     for name in model.card.made["tests"]:
         corpus = named_test(model.card, name)
         if all(file is None or file.exists() for file in (corpus.source, corpus.target)):
@@ -261,7 +300,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Export a Transformer to CTranslate2.")
     parser.add_argument("model", type=Path, help="the folder of a model")
     parser.add_argument("--to", type=Path, required=True, help="the folder to write, new or empty")
-    parser.add_argument("--int8", action="store_true", help="8-bit weights: smaller and faster, other results")
+    parser.add_argument(
+        "--int8", action="store_true", help="8-bit weights: smaller and faster, other results"
+    )
     asked = parser.parse_args(arguments)
     model = load_model(asked.model, torch.device("cpu"))
     export_model(model, asked.to, int8=asked.int8)

@@ -1,8 +1,10 @@
-"""Ask the dashboard for 200 pages a second, and hang up on it: what it answers, how fast, and what it keeps afterwards.
+"""Ask the dashboard for 200 pages a second, and hang up on it: what it answers, how fast, and what
+it keeps afterwards.
 
-`python -m benchmarks.dashboard_load`: 20 s on a store of each engine; `--engine sqlite` does one. A quarter of the
-readers hang up, one in twenty never reads. `--url http://127.0.0.1:8050 --pid PID` asks a dashboard that is running,
-as beside `dtml serve`; on this machine alone. Exit 1 on a 5xx, a missing /health, a failure afterwards, a death.
+`python -m benchmarks.dashboard_load`: 20 s on a store of each engine; `--engine sqlite` does one. A
+quarter of the readers hang up, one in twenty never reads. `--url http://127.0.0.1:8050 --pid PID`
+asks a dashboard that is running, as beside `dtml serve`; on this machine alone. Exit 1 on a 5xx, a
+missing /health, a failure afterwards, a death.
 """
 
 import argparse
@@ -36,7 +38,8 @@ RATE, SECONDS, MOST = 200, 20, 60_000  # requests a second, seconds, requests at
 PREDICTIONS, SESSIONS = 100_000, 9_000
 PATIENCE_S = 30  # a request without an answer by then is unanswered
 SETTLED_S = 10  # what is kept is looked at after that
-# Of twenty readers one never reads, five hang up, four read a CSV, one asks /health, nine read a page.
+# Of twenty readers one never reads, five hang up, four read a CSV, one asks /health, nine read a
+# page.
 READERS = ("stuck", *["hang up"] * 5, *["csv"] * 4, "health", *["page"] * 9)
 LINK = re.compile(r'href="(/[^"#]*)"')
 RESET = struct.pack("ii", 1, 0)
@@ -44,7 +47,9 @@ RESET = struct.pack("ii", 1, 0)
 
 @dataclass
 class Seen:
-    """What came of the requests: the statuses of each kind of reader, and the seconds of those answered with 200."""
+    """What came of the requests: the statuses of each kind of reader, and the
+    seconds of those answered with 200.
+    """
 
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
     times: dict[str, list[float]] = field(default_factory=dict)
@@ -63,14 +68,18 @@ def main(arguments: Sequence[str] = ()) -> None:
         verdicts = [measure(asked.url, asked.pid, asked)]
     else:
         verdicts = [
-            _measure_engine(engine, asked) for engine in ("sqlite", "postgresql") if asked.engine in (engine, "both")
+            _measure_engine(engine, asked)
+            for engine in ("sqlite", "postgresql")
+            if asked.engine in (engine, "both")
         ]
     if not all(verdicts):
         sys.exit(1)
 
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--url", help="of a dashboard that is running on this machine")
     parser.add_argument("--pid", type=int, help="its process, whose memory is measured")
@@ -106,10 +115,14 @@ def fill(url: str) -> None:
     TenYears.of(PREDICTIONS).fill(engine)
     days = pd.bdate_range(end="2024-12-31", periods=SESSIONS)
     close = 100 + np.arange(SESSIONS) % 50
-    bars = pd.DataFrame({"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close})
+    bars = pd.DataFrame(
+        {"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close}
+    )
     bars = bars.assign(close=close, adj_close=close, volume=1e6, dividend=np.nan, split=np.nan)
     with transaction(engine) as conn:
-        prices.append_prices(conn, MARKETS[0], bars, source="files", known_at=moment(days[-1]).to_pydatetime())
+        prices.append_prices(
+            conn, MARKETS[0], bars, source="files", known_at=moment(days[-1]).to_pydatetime()
+        )
     engine.dispose()
 
 
@@ -142,7 +155,10 @@ async def _measure(url: str, pid: int | None, asked: argparse.Namespace) -> bool
             listed = ["/health"] if kind == "health" else pages if kind == "page" else tables
             group.create_task(_read((host, port), listed[number % len(listed)], kind, seen, stuck))
     lasted = time.perf_counter() - began
-    print(f"{asked.rate * asked.seconds} requests in {asked.seconds} s, the last answer after {lasted:.1f} s")
+    print(
+        f"{asked.rate * asked.seconds} requests in {asked.seconds} s, the last answer after "
+        f"{lasted:.1f} s"
+    )
     print(f"loaded: {_kept(pid)}")
     for each in stuck:
         each.close()
@@ -154,18 +170,25 @@ async def _measure(url: str, pid: int | None, asked: argparse.Namespace) -> bool
 
 
 async def _addresses(host: str, port: int) -> tuple[list[str], list[str]]:
-    """Pages and tables of the first market and its first stock: what a visitor finds who follows the first links."""
+    """Pages and tables of the first market and its first stock: what a visitor
+    finds who follows the first links.
+    """
     pages = ["/"]
     tables = ["/sql/rows.csv?q=select+*+from+latest_prediction"]
     for part in (r"/market/[^/?]+$", r"/market/[^/?]+/stock/[^/?]+$", None):
-        links = [unescape(each) for each in LINK.findall((await _asked((host, port), pages[-1]))[1].decode())]
+        links = [
+            unescape(each)
+            for each in LINK.findall((await _asked((host, port), pages[-1]))[1].decode())
+        ]
         tables += [each for each in links if each.startswith("/table/") and each not in tables]
         found = next((each for each in links if part and re.match(part, each)), None)
         pages += [found] if found and found not in pages else []
     return pages, tables
 
 
-async def _read(place: tuple[str, int], address: str, kind: str, seen: Seen, stuck: list[socket.socket]) -> None:
+async def _read(
+    place: tuple[str, int], address: str, kind: str, seen: Seen, stuck: list[socket.socket]
+) -> None:
     """One reader: what became of it is added to what was seen."""
     began = time.perf_counter()
     try:
@@ -219,7 +242,9 @@ async def _stick(place: tuple[str, int], address: str) -> socket.socket:
 
 def _request(place: tuple[str, int], address: str) -> bytes:
     host = f"[{place[0]}]" if ":" in place[0] else place[0]
-    return f"GET {address} HTTP/1.1\r\nHost: {host}:{place[1]}\r\nConnection: close\r\n\r\n".encode()
+    return (
+        f"GET {address} HTTP/1.1\r\nHost: {host}:{place[1]}\r\nConnection: close\r\n\r\n".encode()
+    )
 
 
 def _kept(pid: int | None) -> str:
@@ -248,12 +273,15 @@ def _conclude(seen: Seen, after: Seen, pid: int | None) -> bool:
         counts = {status: n for (of, status), n in sorted(seen.statuses.items()) if of == kind}
         said = ", ".join(f"{n} {status}" for status, n in counts.items())
         print(f"{kind:>8}: {said}{_percentiles(seen.times.get(kind))}")
-    failed = sum(n for (_, status), n in (seen.statuses + after.statuses).items() if status.startswith("5"))
+    failed = sum(
+        n for (_, status), n in (seen.statuses + after.statuses).items() if status.startswith("5")
+    )
     healthy = {status for kind, status in seen.statuses if kind == "health"} == {"200"}
     well = set(after.statuses) == {("after", "200")}
     state = _kept(pid)
     print(
-        f"5xx: {failed}; /health always: {_said(healthy)}; all pages afterwards: {_said(well)}; after: {state}",
+        f"5xx: {failed}; /health always: {_said(healthy)}; all pages afterwards: {_said(well)}; "
+        f"after: {state}",
         flush=True,
     )
     return failed == 0 and healthy and well and state != "dead"
@@ -262,7 +290,9 @@ def _conclude(seen: Seen, after: Seen, pid: int | None) -> bool:
 def _percentiles(times: list[float] | None) -> str:
     if not times:
         return ""
-    return "; 200 in " + ", ".join(f"p{each} {1000 * np.percentile(times, each):.0f} ms" for each in (50, 95, 99))
+    return "; 200 in " + ", ".join(
+        f"p{each} {1000 * np.percentile(times, each):.0f} ms" for each in (50, 95, 99)
+    )
 
 
 def _said(holds: bool) -> str:

@@ -1,8 +1,9 @@
 """Ask the dashboard for endless SQL 200 times a second, and read its pages meanwhile.
 
-`python -m benchmarks.dashboard_siege`: 20 s on a store of each engine, once as a page of another site asks in a
-browser and once as a program asks that says nothing of itself. On this machine alone. Exit 1 when a reader waits
-longer than 2 s for a page, when /health fails, when memory grows, or when a statement goes on without its reader.
+`python -m benchmarks.dashboard_siege`: 20 s on a store of each engine, once as a page of another
+site asks in a browser and once as a program asks that says nothing of itself. On this machine
+alone. Exit 1 when a reader waits longer than 2 s for a page, when /health fails, when memory grows,
+or when a statement goes on without its reader.
 """
 
 import argparse
@@ -28,7 +29,10 @@ from benchmarks.ten_year_store import MARKETS
 from db.admin.roles import grant_reader
 from db.engine import open_engine
 
-ENDLESS = "with recursive n(i) as (select cast(1 as bigint) union all select i + 1 from n) select max(i) from n"
+ENDLESS = (
+    "with recursive n(i) as (select cast(1 as bigint) union all select i + 1 from n) select "
+    "max(i) from n"
+)
 STATEMENT = f"/sql?q={quote(ENDLESS)}"
 CROSS_SITE = {
     "Origin": "http://elsewhere.example",
@@ -49,7 +53,9 @@ VISITOR = "visitor_of_siege"
 
 @dataclass
 class Siege:
-    """What came of an attack: statuses of its statements, and the seconds of pages and of /health for a reader."""
+    """What came of an attack: statuses of its statements, and the seconds of
+    pages and of /health for a reader.
+    """
 
     place: tuple[str, int]
     statements: Counter[str] = field(default_factory=Counter)
@@ -70,7 +76,9 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--rate", type=int, default=RATE, help="statements a second")
     parser.add_argument("--seconds", type=int, default=SECONDS)
@@ -109,7 +117,9 @@ def _measure_attacks(engine: str, url: str, asked: argparse.Namespace) -> list[b
     return verdicts
 
 
-async def _besiege(address: str, pid: int, headers: Mapping[str, str], asked: argparse.Namespace) -> bool:
+async def _besiege(
+    address: str, pid: int, headers: Mapping[str, str], asked: argparse.Namespace
+) -> bool:
     siege = Siege((urlsplit(address).hostname or "", urlsplit(address).port or 80))
     for page in PAGES:
         await _status(siege.place, page)
@@ -130,7 +140,9 @@ async def _besiege(address: str, pid: int, headers: Mapping[str, str], asked: ar
 
 
 async def _read_in_peace(place: tuple[str, int]) -> None:
-    """Print what the reader's pages take without an attack: what they are to be compared with on this machine."""
+    """Print what the reader's pages take without an attack: what they are to be
+    compared with on this machine.
+    """
     alone, ended = Siege(place), asyncio.Event()
     reading = asyncio.create_task(_read_pages(alone, ended))
     await asyncio.sleep(PEACE_S)
@@ -140,7 +152,9 @@ async def _read_in_peace(place: tuple[str, int]) -> None:
 
 
 async def _attack(siege: Siege, headers: Mapping[str, str], asked: argparse.Namespace) -> None:
-    """Send the statements at their rate; when the time is over, hang up on those that are not answered."""
+    """Send the statements at their rate; when the time is over, hang up on
+    those that are not answered.
+    """
     began = time.perf_counter()
     tasks = []
     for number in range(asked.rate * asked.seconds):
@@ -185,9 +199,14 @@ async def _watch_memory(siege: Siege, pid: int, ended: asyncio.Event) -> None:
 
 
 async def _status(
-    place: tuple[str, int], address: str, headers: Mapping[str, str] | None = None, limit_s: float = 60
+    place: tuple[str, int],
+    address: str,
+    headers: Mapping[str, str] | None = None,
+    limit_s: float = 60,
 ) -> str:
-    """The status of an answer that is read to its end; "unanswered" after the limit, "refused" without a connection."""
+    """The status of an answer that is read to its end; "unanswered" after the
+    limit, "refused" without a connection.
+    """
     try:
         return await asyncio.wait_for(_answered(place, address, headers or {}), limit_s)
     except TimeoutError:
@@ -200,7 +219,10 @@ async def _answered(place: tuple[str, int], address: str, headers: Mapping[str, 
     reader, writer = await asyncio.open_connection(*place)
     try:
         said = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        request = f"GET {address} HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\n{said}Connection: close\r\n\r\n"
+        request = (
+            f"GET {address} HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\n{said}Connection: "
+            "close\r\n\r\n"
+        )
         writer.write(request.encode())
         head = await reader.read(-1)
     finally:
@@ -214,7 +236,9 @@ def _resident_mb(pid: int) -> float:
 
 
 def _processor_seconds(pid: int) -> float:
-    """What a process and its database have used of the processors: PostgreSQL's sessions are processes beside it."""
+    """What a process and its database have used of the processors: PostgreSQL's
+    sessions are processes beside it.
+    """
     used = _processor_ticks(pid)
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -235,7 +259,10 @@ def _conclude(siege: Siege, used_s: float) -> bool:
     print(f"/health: {_counted(siege.health)}; {_times(siege.health_times)}")
     settled = siege.memory[len(siege.memory) // 4 :]
     print(f"memory: {settled[0]:.0f} MB after a quarter, then at most {max(settled):.0f} MB")
-    print(f"processor in a second, {SETTLED_S} s after the last attacker hung up: {used_s:.2f} s", flush=True)
+    print(
+        f"processor in a second, {SETTLED_S} s after the last attacker hung up: {used_s:.2f} s",
+        flush=True,
+    )
     answered = set(siege.pages) == set(siege.health) == {"200"}
     flat = max(settled) - settled[0] < GROWTH_MB
     return answered and max(siege.page_times) < PAGE_LIMIT_S and flat and used_s < 0.5

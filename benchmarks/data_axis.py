@@ -1,6 +1,7 @@
 """Compare DTML with the best possible accuracy, which is known on the simulated market.
 
-Each variant trains three seeds; the epoch is chosen on 250 validation sessions and the last 500 sessions are read once.
+Each variant trains three seeds; the epoch is chosen on 250 validation sessions and the last 500
+sessions are read once.
 Printed: the share of the best possible excess accuracy over one half that is reached on followers.
 """
 
@@ -27,9 +28,19 @@ LAST = date(2025, 12, 31)
 TEST, VALIDATION = 500, 250
 SEEDS = (0, 1, 2)
 BASE = {
-    "window": 5, "hidden": 32, "beta": 0.1, "protocol": "all", "penalty": 0.01, "identity": 1.0, "learning_rate": 3e-3,
-    "batch_days": 32, "epochs": 30, "first_kept_epoch": 1, "train_sessions": 5000, "validation_sessions": VALIDATION,
-}  # fmt: skip
+    "window": 5,
+    "hidden": 32,
+    "beta": 0.1,
+    "protocol": "all",
+    "penalty": 0.01,
+    "identity": 1.0,
+    "learning_rate": 3e-3,
+    "batch_days": 32,
+    "epochs": 30,
+    "first_kept_epoch": 1,
+    "train_sessions": 5000,
+    "validation_sessions": VALIDATION,
+}
 VARIANTS: Mapping[str, Mapping[str, object]] = {
     "DTML, 5,000 sessions": {},
     "DTML, 2,500 sessions": {"train_sessions": 2500},
@@ -40,16 +51,27 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
     "lambda 1, 5,000 sessions": {"penalty": 1.0},
     "lambda 1, 1,750 sessions": {"train_sessions": 1750, "epochs": 60, "penalty": 1.0},
     "offsets start at 0 as in the paper, 5,000 sessions": {"identity": 0.0},
-    "offsets start at 0 as in the paper, 1,750 sessions": {"train_sessions": 1750, "epochs": 60, "identity": 0.0},
-    "the paper's recipe (offsets 0, lambda 1, rate 0.001, 64 days), 1,750 sessions": {
-        "train_sessions": 1750, "epochs": 60, "identity": 0.0, "penalty": 1.0, "learning_rate": 1e-3, "batch_days": 64,
+    "offsets start at 0 as in the paper, 1,750 sessions": {
+        "train_sessions": 1750,
+        "epochs": 60,
+        "identity": 0.0,
     },
-}  # fmt: skip
+    "the paper's recipe (offsets 0, lambda 1, rate 0.001, 64 days), 1,750 sessions": {
+        "train_sessions": 1750,
+        "epochs": 60,
+        "identity": 0.0,
+        "penalty": 1.0,
+        "learning_rate": 1e-3,
+        "batch_days": 64,
+    },
+}
 
 
 @dataclass(frozen=True)
 class Reached:
-    """Accuracy on followers over the test span: of each seed, of their ensemble, and of the best possible rule."""
+    """Accuracy on followers over the test span: of each seed, of their
+    ensemble, and of the best possible rule.
+    """
 
     seeds: list[float]
     ensemble: float
@@ -69,7 +91,11 @@ def simulated_windows(experiment: Experiment, market: SimulatedMarket) -> Window
     bars = source.bars(LAST)
     bars = bars[bars["session"] >= sessions[-(days + experiment.windows.history + 1)]]
     windows = build_windows(
-        bars, sessions=sessions, symbols=market.symbols, index_symbol=source.index_symbol, config=experiment.windows
+        bars,
+        sessions=sessions,
+        symbols=market.symbols,
+        index_symbol=source.index_symbol,
+        config=experiment.windows,
     )
     known = windows.between(last=pd.Timestamp(LAST))
     return known.days(slice(max(0, len(known) - days), len(known)))
@@ -89,7 +115,14 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
     windows = simulated_windows(experiment, market)
     train, validation, test = (windows.days(part) for part in _parts(len(windows)))
     fits = fit_members(train, validation, experiment.members_of(*seeds), device=torch.device("cpu"))
-    ensemble = Ensemble("simulated", windows.symbols, seeds, experiment.model, experiment.windows, stack_members(fits))
+    ensemble = Ensemble(
+        "simulated",
+        windows.symbols,
+        seeds,
+        experiment.model,
+        experiment.windows,
+        stack_members(fits),
+    )
     chances = member_probabilities(ensemble, test, torch.device("cpu"))
     counted = test.labelled("all").clone()
     counted[:, : len(market.leader_symbols)] = False
@@ -114,13 +147,18 @@ def _parts(days: int) -> Iterator[slice]:
 def main() -> None:
     """Print the table of the README.md beside this file."""
     print(f"best possible accuracy in closed form: {SimulatedMarket().best_accuracy:.4f}")
-    print("variant | best on the test span | ACC of the seeds | share of the best excess | ensemble | seconds")
+    print(
+        "variant | best on the test span | ACC of the seeds | share of the best excess | ensemble "
+        "| seconds"
+    )
     for name, change in VARIANTS.items():
         found = reach(vary(Experiment(), BASE | change))
         shares = [found.share(accuracy) for accuracy in found.seeds]
         print(
-            f"{name} | {found.best:.4f} | {np.mean(found.seeds):.4f} ± {np.std(found.seeds, ddof=1):.4f} | "
-            f"{np.mean(shares):.0%} ± {np.std(shares, ddof=1):.0%} | {found.share(found.ensemble):.0%} | "
+            f"{name} | {found.best:.4f} | {np.mean(found.seeds):.4f} ± "
+            f"{np.std(found.seeds, ddof=1):.4f} | "
+            f"{np.mean(shares):.0%} ± {np.std(shares, ddof=1):.0%} | "
+            f"{found.share(found.ensemble):.0%} | "
             f"{found.seconds:.0f}",
             flush=True,
         )

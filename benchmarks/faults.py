@@ -1,10 +1,11 @@
 """Try every fault at every write, rename, statement and commit of the product's commands.
 
-`python -m benchmarks.faults [--engine sqlite|postgresql|both] [--work NAME ...] [--share N] [--seed N --histories N]`:
-a command stops there (killed, without power, without space, with half a write or an I/O error; on PostgreSQL with its
-connection lost, before or after), runs again undisturbed, and what it leaves is compared with what nobody disturbed.
-`--share` tries one fault in so many. Histories have 2 to 5 faults and are dealt from the seed; one that fails is told
-as its shortest, in words that `--again WORK FAULT ...` takes.
+`python -m benchmarks.faults [--engine sqlite|postgresql|both] [--work NAME ...] [--share N] [--seed
+N --histories N]`: a command stops there (killed, without power, without space, with half a write or
+an I/O error; on PostgreSQL with its connection lost, before or after), runs again undisturbed, and
+what it leaves is compared with what nobody disturbed. `--share` tries one fault in so many.
+Histories have 2 to 5 faults and are dealt from the seed; one that fails is told as its shortest, in
+words that `--again WORK FAULT ...` takes.
 """
 
 import argparse
@@ -74,9 +75,14 @@ def _bench(engine: str) -> Iterator[Bench]:
 def _print(tally: Tally) -> None:
     faults = sum(tally.tried.values())
     counts = f"{tally.points:6} {faults:6} {tally.rows_lost:9} {tally.rows_more:9} "
-    counts += f"{tally.other_weights:13} {tally.other_files:11} {tally.leftovers:9} {tally.seconds:6.0f}"
+    counts += (
+        f"{tally.other_weights:13} {tally.other_files:11} {tally.leftovers:9} {tally.seconds:6.0f}"
+    )
     print(f"{tally.work:28} {tally.engine:10} {counts}", flush=True)
-    print("  " + ", ".join(f"{count} {kind}" for kind, count in sorted(tally.tried.items())), flush=True)
+    print(
+        "  " + ", ".join(f"{count} {kind}" for kind, count in sorted(tally.tried.items())),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

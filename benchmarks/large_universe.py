@@ -1,7 +1,9 @@
-"""Run a whole exchange through the pipeline: fetch, train, night and pages, with processor time and memory.
+"""Run a whole exchange through the pipeline: fetch, train, night and pages, with processor time and
+memory.
 
-`python -m benchmarks.large_universe [--stocks 2400] [--from 2016-01-04] [--epochs 1] [--database URL]`: a simulated
-market of that many stocks and ten years, in a parquet file that the commands read as they would anybody's. A line for
+`python -m benchmarks.large_universe [--stocks 2400] [--from 2016-01-04] [--epochs 1] [--database
+URL]`: a simulated market of that many stocks and ten years, in a parquet file that the commands
+read as they would anybody's. A line for
 each command: seconds by the clock, of the processor, and the memory of its largest process.
 """
 
@@ -58,7 +60,10 @@ def run(folder: Path, database: str, words: Sequence[str]) -> None:
     environment = os.environ | {"DTML_DATABASE_URL": database, "DTML_DATA": str(folder / "data")}
     begun = time.perf_counter()
     with subprocess.Popen(
-        [str(Path(sys.executable).with_name("dtml")), *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL
+        [str(Path(sys.executable).with_name("dtml")), *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
     ) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -78,7 +83,9 @@ def main() -> None:
     options = asked.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a child begins with the memory of its parent
+        with ProcessPoolExecutor(
+            1, get_context("spawn")
+        ) as pool:  # a child begins with the memory of its parent
             bars = pool.submit(write_market, folder, options.stocks, options.first).result()
         database = options.database or f"sqlite:///{folder}/store.sqlite"
         print(f"{options.stocks} stocks, {bars:,} bars", flush=True)

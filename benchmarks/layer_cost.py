@@ -1,7 +1,8 @@
 """Measure the cost of a layer against the length of its sentence: table 1 of Vaswani et al.
 
-`python -m benchmarks.layer_cost [--plot FILE.svg] [--longest 2048] [--widths 128 512]`: one sentence, one thread.
-Self-attention should grow by n^2 in the end, the others by n; which of them is quicker depends on d.
+`python -m benchmarks.layer_cost [--plot FILE.svg] [--longest 2048] [--widths 128 512]`: one
+sentence, one thread. Self-attention should grow by n^2 in the end, the others by n; which of them
+is quicker depends on d.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from translation.transformer import MultiHeadAttention, attend
 SHORTEST, LONGEST = 8, 2048  # positions of a sentence
 WIDTHS = (128, 512)  # d_model
 HEADS = 8
-WINDOW = 32  # r: positions that one of restricted self-attention looks at on either side together, and itself
+# r: positions that one of restricted self-attention looks at on either side together, and itself
+WINDOW = 32
 KERNEL = 3
 ENOUGH, MOST, FEWEST = 0.3, 101, 5  # seconds of measuring a layer, and runs in them
 PASSES = ("forward", "forward and backward")
@@ -31,16 +33,21 @@ WIDE, HIGH, LEGEND = 400, 300, 50  # of a panel and of what stands above them, i
 STYLE = """
 :root { --ink: #1c2126; --paper: #fff; --faint: #5b6570; --line: #d5dae0;
   --l0: #0060a8; --l1: #c24d00; --l2: #007a5a; --l3: #9a3f86; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ec; --paper: #15191d; --faint: #9aa5b1; --line: #333b43;
+@media (prefers-color-scheme: dark) { :root {
+  --ink: #e6e9ec; --paper: #15191d; --faint: #9aa5b1; --line: #333b43;
   --l0: #6cb8ff; --l1: #ff9d5c; --l2: #45cfa4; --l3: #e29ad0; } }
 .paper { fill: var(--paper); } text { font: 12px system-ui, sans-serif; fill: var(--faint); }
-.title { font-weight: 600; fill: var(--ink); } .middle { text-anchor: middle; } .right { text-anchor: end; }
+.title { font-weight: 600; fill: var(--ink); }
+.middle { text-anchor: middle; } .right { text-anchor: end; }
 .grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 .l0 { stroke: var(--l0); } .l1 { stroke: var(--l1); stroke-dasharray: 8 3; }
-.l2 { stroke: var(--l2); stroke-dasharray: 2 3; } .l3 { stroke: var(--l3); stroke-dasharray: 9 3 2 3; }
+.l2 { stroke: var(--l2); stroke-dasharray: 2 3; }
+.l3 { stroke: var(--l3); stroke-dasharray: 9 3 2 3; }
 """
 
-Measured = dict[tuple[int, str, str], list[float]]  # by width, pass and layer: seconds at each length
+Measured = dict[
+    tuple[int, str, str], list[float]
+]  # by width, pass and layer: seconds at each length
 
 
 class Recurrent(nn.LSTM):
@@ -71,10 +78,14 @@ class RestrictedSelfAttention(MultiHeadAttention):
         length, reach = x.shape[-2], WINDOW // 2
         blocks = -(-length // reach)
         behind = (0, 0, 0, blocks * reach - length)
-        query, key, value = (nn.functional.pad(each, behind) for each in self.queries_keys_values(x))
+        query, key, value = (
+            nn.functional.pad(each, behind) for each in self.queries_keys_values(x)
+        )
         query = query.unflatten(-2, (blocks, reach))
         near = [
-            nn.functional.pad(each, (0, 0, reach, reach)).unfold(-2, 3 * reach, reach).transpose(-2, -1)
+            nn.functional.pad(each, (0, 0, reach, reach))
+            .unfold(-2, 3 * reach, reach)
+            .transpose(-2, -1)
             for each in (key, value)
         ]
         mixed, _ = attend(query, *near, _near(length, blocks, reach))
@@ -83,7 +94,9 @@ class RestrictedSelfAttention(MultiHeadAttention):
 
 
 def _near(length: int, blocks: int, reach: int) -> Tensor:
-    """`[blocks, reach, 3 * reach]`: who may look at whom; those behind the end look at what is there."""
+    """`[blocks, reach, 3 * reach]`: who may look at whom; those behind the end
+    look at what is there.
+    """
     own = torch.arange(blocks * reach).view(blocks, reach, 1)
     other = torch.arange(-reach, 2 * reach) + torch.arange(blocks).view(blocks, 1, 1) * reach
     there = (other >= 0) & (other < length)
@@ -102,7 +115,9 @@ LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
     "self-attention": lambda width: SelfAttention(width, HEADS),
     "recurrent (LSTM)": lambda width: Recurrent(width, width, batch_first=True),
     f"self-attention, r = {WINDOW}": lambda width: RestrictedSelfAttention(width, HEADS),
-    f"convolution, k = {KERNEL}": lambda width: Convolution(width, width, KERNEL, padding=KERNEL // 2),
+    f"convolution, k = {KERNEL}": lambda width: Convolution(
+        width, width, KERNEL, padding=KERNEL // 2
+    ),
 }
 
 
@@ -123,13 +138,17 @@ def seconds(layer: nn.Module, width: int, length: int, *, backward: bool) -> flo
 
 
 def growth(lengths: list[int], took: list[float]) -> float:
-    """Return the exponent of n over the upper half of the lengths: the slope of the line through the logarithms."""
+    """Return the exponent of n over the upper half of the lengths: the slope of
+    the line through the logarithms.
+    """
     half = len(lengths) // 2
     return float(np.polyfit(np.log(lengths[half:]), np.log(took[half:]), 1)[0])
 
 
 def measure(widths: list[int], lengths: list[int]) -> Measured:
-    """Time every layer at every width and length; those of a length are timed one after the other."""
+    """Time every layer at every width and length; those of a length are timed
+    one after the other.
+    """
     measured: Measured = {key: [] for key in itertools.product(widths, PASSES, LAYERS)}
     for width in widths:
         layers = {name: build(width).eval() for name, build in LAYERS.items()}
@@ -145,23 +164,33 @@ def check() -> None:
     for length in (1, 15, 16, 17, 100):
         x, places = torch.randn(1, length, 64), torch.arange(length)
         mask = (places - places.unsqueeze(-1)).abs() <= WINDOW // 2
-        torch.testing.assert_close(layer(x), MultiHeadAttention.forward(layer, x, mask)[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            layer(x), MultiHeadAttention.forward(layer, x, mask)[0], rtol=1e-4, atol=1e-5
+        )
 
 
 def show(measured: Measured, lengths: list[int]) -> None:
     """Print milliseconds by length, and the exponents."""
-    print("d | pass | layer | " + " | ".join(f"n = {length}" for length in lengths) + " | exponent of n")
+    print(
+        "d | pass | layer | "
+        + " | ".join(f"n = {length}" for length in lengths)
+        + " | exponent of n"
+    )
     for (width, one_pass, name), took in measured.items():
         cells = " | ".join(f"{1000 * each:.3g}" for each in took)
         print(f"{width} | {one_pass} | {name} | {cells} | {growth(lengths, took):.2f}")
 
 
 def drawn(measured: Measured, lengths: list[int]) -> str:
-    """Return an SVG of one panel for each width and pass, on logarithmic axes; light or dark as its reader's screen."""
+    """Return an SVG of one panel for each width and pass, on logarithmic axes;
+    light or dark as its reader's screen.
+    """
     titles = list(dict.fromkeys((width, one_pass) for width, one_pass, _ in measured))
     everything = [1000 * each for took in measured.values() for each in took]
     across = LogAxis(lengths[0], max(lengths[-1], 2 * lengths[0]), 60, WIDE - 25)
-    upwards = LogAxis(10.0 ** _decade(min(everything)), 10.0 ** (_decade(max(everything)) + 1), HIGH - 50, 40)
+    upwards = LogAxis(
+        10.0 ** _decade(min(everything)), 10.0 ** (_decade(max(everything)) + 1), HIGH - 50, 40
+    )
     height = LEGEND + HIGH * -(-len(titles) // 2)
     parts = [_legend()]
     for number, (width, one_pass) in enumerate(titles):
@@ -171,8 +200,11 @@ def drawn(measured: Measured, lengths: list[int]) -> str:
         parts.append(f'<g transform="{place}">{inside}</g>')
     words = "Milliseconds of one layer by the length of its sentence, one thread, logarithmic axes."
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDE} {height}" role="img" aria-label="{words}">\n'
-        f'<style>{STYLE}</style>\n<rect class="paper" width="100%" height="100%"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDE} {height}" role="img" '
+        f'aria-label="{words}">\n'
+        f'<style>{STYLE}</style>\n<rect class="paper" width="100%" height="100%"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
     )
 
 
@@ -204,24 +236,44 @@ def _legend() -> str:
     return "".join(keys)
 
 
-def _panel(title: str, curves: Mapping[str, list[float]], lengths: list[int], across: LogAxis, upwards: LogAxis) -> str:
-    """Gridlines with their numbers, the names of the axes, and the curves with their exponents as words to hover."""
+def _panel(
+    title: str,
+    curves: Mapping[str, list[float]],
+    lengths: list[int],
+    across: LogAxis,
+    upwards: LogAxis,
+) -> str:
+    """Gridlines with their numbers, the names of the axes, and the curves with
+    their exponents as words to hover.
+    """
     parts = [f'<text class="title" x="{across.start}" y="26">{title}</text>']
     for decade in range(_decade(upwards.low), _decade(upwards.high) + 1):
         y = upwards.at(10.0**decade)
         parts.append(f'<path class="grid" d="M{across.start} {y}H{across.end}"/>')
-        parts.append(f'<text class="right" x="{across.start - 6}" y="{y + 4}">{10.0**decade:g}</text>')
+        parts.append(
+            f'<text class="right" x="{across.start - 6}" y="{y + 4}">{10.0**decade:g}</text>'
+        )
     for length in lengths[::2]:
         x = across.at(length)
         parts.append(f'<path class="grid" d="M{x} {upwards.start}V{upwards.end}"/>')
         parts.append(f'<text class="middle" x="{x}" y="{upwards.start + 17}">{length}</text>')
     middle = (upwards.start + upwards.end) / 2
-    parts.append(f'<text class="middle" x="{(across.start + across.end) / 2}" y="{HIGH - 14}">positions n</text>')
-    parts.append(f'<text class="middle" transform="translate(16 {middle}) rotate(-90)">milliseconds</text>')
+    parts.append(
+        f'<text class="middle" x="{(across.start + across.end) / 2}" y="{HIGH - 14}">positions '
+        "n</text>"
+    )
+    parts.append(
+        f'<text class="middle" transform="translate(16 {middle}) rotate(-90)">milliseconds</text>'
+    )
     for number, (name, took) in enumerate(curves.items()):
-        points = " ".join(f"{across.at(n)},{upwards.at(1000 * each)}" for n, each in zip(lengths, took, strict=True))
+        points = " ".join(
+            f"{across.at(n)},{upwards.at(1000 * each)}"
+            for n, each in zip(lengths, took, strict=True)
+        )
         said = f"{name}: n to the power {growth(lengths, took):.2f}"
-        parts.append(f'<polyline class="line l{number}" points="{points}"><title>{said}</title></polyline>')
+        parts.append(
+            f'<polyline class="line l{number}" points="{points}"><title>{said}</title></polyline>'
+        )
     return "".join(parts)
 
 

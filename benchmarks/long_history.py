@@ -1,7 +1,9 @@
-"""Time four questions about all of ten years of predictions, asked of the store and of its Parquet files, and export.
+"""Time four questions about all of ten years of predictions, asked of the store and of its Parquet
+files, and export.
 
-`python -m benchmarks.long_history`: fills an SQLite store with ten million predictions (4 minutes, 5 GB), exports it,
-asks; `--predictions 1000000 --engine postgresql` does a tenth of it on PostgreSQL. Exit 1 when a limit is missed.
+`python -m benchmarks.long_history`: fills an SQLite store with ten million predictions (4 minutes,
+5 GB), exports it, asks; `--predictions 1000000 --engine postgresql` does a tenth of it on
+PostgreSQL. Exit 1 when a limit is missed.
 """
 
 import argparse
@@ -23,14 +25,21 @@ from flows.parquet_export import exported
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 SECONDS_LIMIT, MEMORY_LIMIT_MB = 1.0, 200
-YEAR = {"sqlite": "substr(target, 1, 4)", "postgresql": "extract(year from target)", "parquet": "year"}
+YEAR = {
+    "sqlite": "substr(target, 1, 4)",
+    "postgresql": "extract(year from target)",
+    "parquet": "year",
+}
 QUESTIONS = {
     "count(*)": "select count(*) from prediction_history",
-    "accuracy by year": "select {year}, avg(correct), count(*) from prediction_history group by 1 order by 1",
-    "accuracy by market": "select market, avg(correct), count(*) from prediction_history group by 1 order by 1",
+    "accuracy by year": "select {year}, avg(correct), count(*) from prediction_history group by 1 "
+    "order by 1",
+    "accuracy by market": "select market, avg(correct), count(*) from prediction_history group by "
+    "1 order by 1",
     "deciles by day": """
         select target, decile, avg(realised_return), count(*) from (
-            select target, realised_return, ntile(10) over (partition by target order by probability) as decile
+            select target, realised_return,
+                ntile(10) over (partition by target order by probability) as decile
             from prediction_history
         ) as ranked group by 1, 2 order by 1, 2
     """,
@@ -61,24 +70,36 @@ def measure(url: str, history: TenYears, folder: Path) -> bool:
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             conn.exec_driver_sql("vacuum (analyze)")  # as autovacuum does in time
-            conn.exec_driver_sql("create role asking login in role pg_read_all_data")  # a superuser's SQL is refused
+            conn.exec_driver_sql(
+                "create role asking login in role pg_read_all_data"
+            )  # a superuser's SQL is refused
         url = engine.url.set(username="asking").render_as_string(hide_password=False)
     print(f"{engine.dialect.name}: filled in {time.perf_counter() - began:.0f} s", flush=True)
     export = ("db", "export")
     _, least = run(url, *export, str(folder / "none"), "--view", "run_score")
     files = str(folder / "files")
-    grown = [run(url, *export, files, told="the export")[1], run(url, *export, files, told="again")[1]]
+    grown = [
+        run(url, *export, files, told="the export")[1],
+        run(url, *export, files, told="again")[1],
+    ]
     sql = "select * from prediction_history"
-    grown.append(run(url, "query", sql, "--parquet", str(folder / "all.parquet"), told="query --parquet")[1])
+    grown.append(
+        run(url, "query", sql, "--parquet", str(folder / "all.parquet"), told="query --parquet")[1]
+    )
     size = sum(file.stat().st_size for file in Path(files).rglob("*.parquet")) / 1e6
     growth = max(grown) - least
     print(
-        f"{size:.0f} MB of Parquet; at most {growth:.0f} MB above the {least:.0f} MB of an export of no row", flush=True
+        f"{size:.0f} MB of Parquet; at most {growth:.0f} MB above the {least:.0f} MB of an export "
+        "of no row",
+        flush=True,
     )
     slowest = 0.0
     for name, sql in QUESTIONS.items():
         of_parquet = min(ask_parquet(Path(files), sql) for _ in range(3))
-        print(f"{name}: {of_parquet:.2f} s on Parquet, {ask_store(url, sql):.1f} s on the store", flush=True)
+        print(
+            f"{name}: {of_parquet:.2f} s on Parquet, {ask_store(url, sql):.1f} s on the store",
+            flush=True,
+        )
         slowest = max(slowest, of_parquet)
     print(f"each under {SECONDS_LIMIT} s, growth under {MEMORY_LIMIT_MB} MB: ", end="")
     print("yes" if (kept := slowest < SECONDS_LIMIT and growth < MEMORY_LIMIT_MB) else "no")
@@ -86,9 +107,13 @@ def measure(url: str, history: TenYears, folder: Path) -> bool:
 
 
 def run(url: str, *arguments: str, told: str = "") -> tuple[float, float]:
-    """Run a command on the store; return its seconds and the most MB that it had, and print both where it is told."""
+    """Run a command on the store; return its seconds and the most MB that it
+    had, and print both where it is told.
+    """
     began = time.perf_counter()
-    process = subprocess.Popen([DTML, *arguments], env=os.environ | {"DTML_DATABASE_URL": url}, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [DTML, *arguments], env=os.environ | {"DTML_DATABASE_URL": url}, stdout=subprocess.PIPE
+    )
     said = (process.stdout.read() if process.stdout else b"").decode().strip()
     _, status, used = os.wait4(process.pid, 0)
     if status:

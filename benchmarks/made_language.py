@@ -1,11 +1,13 @@
-"""Generate parallel text of two invented languages: `xa` does not inflect, `xb` inflects and puts the verb last.
+"""Generate parallel text of two invented languages: `xa` does not inflect, `xb` inflects and puts
+the verb last.
 
-`python -m benchmarks.made_language FOLDER` writes the corpus of the demonstration in flows/translating/demo.
+`python -m benchmarks.made_language FOLDER` writes the corpus of the demonstration in
+flows/translating/demo.
 
-Words alone do not suffice to translate. In xb, adjectives and articles agree with the gender of their noun, the
-object's article has a case, verbs inflect for tense and number, and a negation has two parts. Adjectives precede the
-noun; adverbs and subordinate clauses precede everything. Some verbs have a prefix that is separate in a main clause.
-Each sentence of xa has one translation.
+Words alone do not suffice to translate. In xb, adjectives and articles agree with the gender of
+their noun, the object's article has a case, verbs inflect for tense and number, and a negation has
+two parts. Adjectives precede the noun; adverbs and subordinate clauses precede everything. Some
+verbs have a prefix that is separate in a main clause. Each sentence of xa has one translation.
 """
 
 import sys
@@ -29,14 +31,17 @@ def _words(table: str) -> list[tuple[str, ...]]:
     return [tuple(entry.split("/")) for entry in table.split()]
 
 
-# Each entry is the word of xa, the stem of xb, and a noun's gender (o, i, u), a verb's prefix if it has one, or a
-# pronoun's number.
+# Each entry is the word of xa, the stem of xb, and a noun's gender (o, i, u), a verb's prefix if it
+# has one, or a pronoun's number.
 NOUNS = _words("""
-    bano/dorsk/o lume/velt/i sarto/prin/u tiko/gram/o meral/hust/u poska/lind/i veno/tarm/o gulda/skir/u
-    nirra/blef/i fanto/morg/o ruvel/snit/u kesto/jarl/i dalmo/brut/o wira/fenk/u zolpa/trest/i hando/kvam/o
-    molir/strop/u teska/wern/i borru/plig/o lasen/krond/i pirgo/flam/u sunda/brem/i xerro/tilk/o gavel/rund/u
+    bano/dorsk/o lume/velt/i sarto/prin/u tiko/gram/o meral/hust/u poska/lind/i veno/tarm/o
+    gulda/skir/u nirra/blef/i fanto/morg/o ruvel/snit/u kesto/jarl/i dalmo/brut/o
+    wira/fenk/u zolpa/trest/i hando/kvam/o molir/strop/u teska/wern/i borru/plig/o
+    lasen/krond/i pirgo/flam/u sunda/brem/i xerro/tilk/o gavel/rund/u
 """)
-ADJECTIVES = _words("rumi/gelt zale/stark niko/blauw fera/smol tavi/lang obri/frem pelu/dunk seri/warm")
+ADJECTIVES = _words(
+    "rumi/gelt zale/stark niko/blauw fera/smol tavi/lang obri/frem pelu/dunk seri/warm"
+)
 VERBS = _words("""
     mapa/sevr/ roda/klim/ tenu/wask/ vila/spel/ garo/trok/ ludi/frag/ sapo/mint/ keru/halv/
     nodi/gang/ab peli/stel/um fari/nem/ab zuno/bring/or birta/rov/um
@@ -45,7 +50,11 @@ ADVERBS = _words("oggi/dagens spesu/ofte mora/straks lento/traag")
 CONJUNCTIONS = _words("kare/omdat sebi/wenn dumo/terwyl")
 PRONOUNS = _words("mi/jok/one tu/dek/one lora/sien/many nola/wiej/many")
 NUMBERS = _words("due/twen tris/drin kata/fjor")
-TENSES = [("", "a"), ("ta", "ode"), ("vo", "ush")]  # a particle before the verb in xa, an ending in xb
+TENSES = [
+    ("", "a"),
+    ("ta", "ode"),
+    ("vo", "ush"),
+]  # a particle before the verb in xa, an ending in xb
 
 
 @dataclass(frozen=True)
@@ -64,15 +73,22 @@ class SentenceGenerator:
         self.random = np.random.default_rng(seed)
 
     def sentence(self) -> Pair:
-        """Return a main clause, three times in ten with a subordinate one: behind it in xa, before it in xb."""
+        """Return a main clause, three times in ten with a subordinate one:
+        behind it in xa, before it in xb.
+        """
         xa, xb = self.clause(main=True)
         if not self.happens(0.3):
             return xa, xb
-        (joins_xa, joins_xb), (other_xa, other_xb) = self.one_of(CONJUNCTIONS), self.clause(main=False)
+        (joins_xa, joins_xb), (other_xa, other_xb) = (
+            self.one_of(CONJUNCTIONS),
+            self.clause(main=False),
+        )
         return f"{xa} {joins_xa} {other_xa}", f"{joins_xb} {other_xb} {xb}"
 
     def clause(self, *, main: bool) -> Pair:
-        """Return a clause: subject, verb, object, adverb in xa; adverb, subject, object, verb in xb."""
+        """Return a clause: subject, verb, object, adverb in xa; adverb,
+        subject, object, verb in xb.
+        """
         subject, thing = self.subject(), self.noun_phrase(is_object=True)
         (verb, stem, prefix), (particle, tense) = self.one_of(VERBS), self.one_of(TENSES)
         adverb = self.one_of(ADVERBS) if self.happens(0.3) else ("", "")
@@ -91,7 +107,9 @@ class SentenceGenerator:
         return Phrase(xa, xb, number == "many")
 
     def noun_phrase(self, *, is_object: bool) -> Phrase:
-        """Return article, number, noun, adjective in xa; article, number, adjective, noun in xb, which agree."""
+        """Return article, number, noun, adjective in xa; article, number,
+        adjective, noun in xb, which agree.
+        """
         (noun, stem, gender), many = self.one_of(NOUNS), self.happens(0.4)
         number = self.one_of(NUMBERS) if many and self.happens(0.5) else ("", "")
         adjective, bent = self.one_of(ADJECTIVES) if self.happens(0.4) else ("", "")
@@ -116,7 +134,9 @@ def _sentence(words: Sequence[str]) -> str:
 
 
 def made_pairs(count: int, seed: int) -> list[Pair]:
-    """Return `count` different sentences of xa with their translations into xb; a seed gives the same ones."""
+    """Return `count` different sentences of xa with their translations into xb;
+    a seed gives the same ones.
+    """
     if count < 0:
         raise UsageError(f"cannot make {count} sentences: ask for 0 or more")
     generator, pairs = SentenceGenerator(seed), dict[str, str]()

@@ -1,7 +1,8 @@
 """Generate the mutants of a module: its source with one thing changed, by mutmut's operators.
 
-mutmut's own runner leaves out what it cannot put behind a trampoline: decorated functions (every property) and all
-that runs at import (constants, defaults of dataclasses). Here its operators change those too.
+mutmut's own runner leaves out what it cannot put behind a trampoline: decorated functions (every
+property) and all that runs at import (constants, defaults of dataclasses). Here its operators
+change those too.
 """
 
 import ast
@@ -22,9 +23,11 @@ from mutmut.mutation.pragma_handling import get_ignored_lines
 class Mutant:
     """One change of a module.
 
-    `function` is the dotted name of the function or method around it, empty outside of them; `inside` says whether it
-    lies in that function's body, so that nothing needs to be imported again. `lines` are those of its statement.
-    `before` and `after` are the lines that differ, without their indentation: they name the mutant wherever it moves.
+    `function` is the dotted name of the function or method around it, empty outside of them;
+    `inside` says whether it lies in that function's body, so that nothing needs to be imported
+    again. `lines` are those of its statement. `before` and `after` are the statements that differ,
+    each written in one line and without comments: they name the mutant however the file is
+    formatted.
     """
 
     module: str
@@ -40,15 +43,22 @@ TYPES = m.Subscript(m.Name("Float") | m.Name("Int") | m.Name("Bool") | m.Name("L
 
 
 def _one_string(node: cst.BaseString) -> Iterator[cst.BaseString]:
-    """A string with something added: in capitals or without them it would be asked of the tests twice more."""
+    """A string with something added: in capitals or without them it would be
+    asked of the tests twice more.
+    """
     yield from islice(operator_string(node), 1)
 
 
-OPERATORS = [(kind, _one_string if change is operator_string else change) for kind, change in mutation_operators]
+OPERATORS = [
+    (kind, _one_string if change is operator_string else change)
+    for kind, change in mutation_operators
+]
 
 
 class _Everything(MutationVisitor):
-    """mutmut's visitor, which goes into decorated functions too, and not into types outside of annotations."""
+    """mutmut's visitor, which goes into decorated functions too, and not into
+    types outside of annotations.
+    """
 
     METADATA_DEPENDENCIES = (PositionProvider, OuterFunctionProvider)
 
@@ -61,7 +71,9 @@ class _Everything(MutationVisitor):
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
-    """Return every mutant of a module's source that compiles, each once, in the order of its lines."""
+    """Return every mutant of a module's source that compiles, each once, in the
+    order of its lines.
+    """
     wrapper = MetadataWrapper(cst.parse_module(source))
     visitor = _Everything(OPERATORS, get_ignored_lines(module, source, wrapper))
     tree = wrapper.visit(visitor)
@@ -72,7 +84,11 @@ def mutants(module: str, source: str) -> list[Mutant]:
         changed = tree.deep_replace(each.original_node, each.mutated_node).code
         if changed not in found and _compiles(changed):
             found[changed] = Mutant(
-                module, *_place(parsed, line), _statement(parsed, line), *_difference(source, changed), changed
+                module,
+                *_place(parsed, line),
+                _statement(parsed, line),
+                *_difference(source, changed),
+                changed,
             )
     return sorted(found.values(), key=lambda mutant: mutant.lines.start)
 
@@ -85,9 +101,15 @@ def _compiles(source: str) -> bool:
     return True
 
 
+def statements(source: str) -> list[str]:
+    """Return the lines of a module as Python itself writes them: a simple statement is one line."""
+    return ast.unparse(ast.parse(source)).splitlines()
+
+
 def _difference(source: str, changed: str) -> tuple[str, str]:
-    lines = [each for each in difflib.ndiff(source.splitlines(), changed.splitlines()) if each[0] in "-+"]
-    before, after = (" ".join(each[2:].strip() for each in lines if each[0] == sign) for sign in "-+")
+    lines = list(difflib.ndiff(statements(source), statements(changed)))
+    before = " ".join(line[2:].strip() for line in lines if line[0] == "-")
+    after = " ".join(line[2:].strip() for line in lines if line[0] == "+")
     return before, after
 
 
@@ -110,7 +132,9 @@ def _place(tree: ast.Module, line: int) -> tuple[str, bool]:
 def _statement(tree: ast.Module, line: int) -> range:
     """The lines of the smallest statement around a line; of a compound one, its head."""
     around = [
-        each for each in ast.walk(tree) if isinstance(each, ast.stmt) and each.lineno <= line <= (each.end_lineno or 0)
+        each
+        for each in ast.walk(tree)
+        if isinstance(each, ast.stmt) and each.lineno <= line <= (each.end_lineno or 0)
     ]
     inner = min(around, key=lambda each: (each.end_lineno or 0) - each.lineno)
     body = getattr(inner, "body", None)

@@ -1,9 +1,10 @@
 """Measure whether tests fail when a module has one thing changed, by mutmut's operators.
 
-`make mutation`, or `make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:differ"` for modules or
-functions. A mutant that no test fails on either shows a law that no test states, or changes nothing that can be
-seen: then it stands with its reason in mutation_equivalent.toml, and counts for nothing. Ends with 1 where a
-module's score is below 90 %.
+`make mutation`, or `make mutation ONLY="dtml/evaluation/metrics.py
+db/connection/differences.py:differ"` for modules or functions. A mutant that no test fails on
+either shows a law that no test states, or changes nothing that can be
+seen: then it stands with its reason in mutation_equivalent.toml, and counts for nothing. Ends with
+1 where a module's score is below 90 %.
 """
 
 import sys
@@ -22,7 +23,9 @@ EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
 
 @dataclass(frozen=True)
 class Trial:
-    """A module, the test files that state its laws, and words of tests that are too slow to be asked of each mutant."""
+    """A module, the test files that state its laws, and words of tests that are
+    too slow to be asked of each mutant.
+    """
 
     module: str
     files: tuple[str, ...]
@@ -31,7 +34,9 @@ class Trial:
 
 def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> Trial:
     named = (name.split("/") for name in tests.split())
-    return Trial(f"{module}.py", tuple(f"tests/{room}/test_{name}.py" for room, name in named), left_out)
+    return Trial(
+        f"{module}.py", tuple(f"tests/{room}/test_{name}.py" for room, name in named), left_out
+    )
 
 
 TRIALS = (
@@ -54,9 +59,14 @@ TRIALS = (
     _trial("db/rows/prices", "stores/price_rows stores/writes"),
     _trial("db/rows/predictions", "stores/prediction_rows stores/evidence_rows stores/writes"),
     _trial("db/rows/nights", "stores/night_rows stores/writes"),
-    _trial("db/connection/differences", "stores/price_rows stores/prediction_rows stores/benchmark_rows stores/writes"),
     _trial(
-        "db/connection/bulk", "stores/price_rows stores/prediction_rows stores/writes", left_out="processes"
+        "db/connection/differences",
+        "stores/price_rows stores/prediction_rows stores/benchmark_rows stores/writes",
+    ),
+    _trial(
+        "db/connection/bulk",
+        "stores/price_rows stores/prediction_rows stores/writes",
+        left_out="processes",
     ),  # its COPY is PostgreSQL's
     _trial("db/rows/calibration", "stores/evidence_rows stores/backtest_rows"),
     _trial("db/rows/attention", "stores/evidence_rows"),
@@ -84,11 +94,16 @@ class Tally:
 
 
 def main(only: Iterable[str]) -> int:
-    """Try all mutants, or those of modules and functions named; say which survive, then the table."""
+    """Try all mutants, or those of modules and functions named; say which
+    survive, then the table.
+    """
     wanted = set(only)
     unknown = {each.split(":")[0] for each in wanted} - {each.module for each in TRIALS}
     if unknown:
-        raise SystemExit(f"no such module: {', '.join(sorted(unknown))}; known: {', '.join(t.module for t in TRIALS)}")
+        raise SystemExit(
+            f"no such module: {', '.join(sorted(unknown))}; known: "
+            f"{', '.join(t.module for t in TRIALS)}"
+        )
     mutation_tests.prepare()
     known = _equivalent()
     tallies = [
@@ -96,13 +111,16 @@ def main(only: Iterable[str]) -> int:
         for each in TRIALS
         if not wanted or any(name.split(":")[0] == each.module for name in wanted)
     ]
-    print("\n| module | mutants | killed | survived | of these equivalent | killed of all | score |")
+    print(
+        "\n| module | mutants | killed | survived | of these equivalent | killed of all | score |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for each in tallies:
         survived = each.mutants - each.killed
         share = each.killed / max(each.mutants, 1)
         print(
-            f"| {each.module} | {each.mutants} | {each.killed} | {survived} | {each.equivalent} | {share:.1%} |"
+            f"| {each.module} | {each.mutants} | {each.killed} | {survived} | {each.equivalent} | "
+            f"{share:.1%} |"
             f" {each.score:.1%} |"
         )
     return int(any(each.score < LEAST for each in tallies))
@@ -125,12 +143,18 @@ def _tried(trial: Trial, wanted: set[str], known: set[tuple[str, ...]]) -> Tally
             print(f"{where} {what}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
 
     mutation_tests.run(found, trial.files, trial.left_out, noticed)
-    print(f"{trial.module}: {tally.killed} of {tally.mutants} in {perf_counter() - begun:.0f} s", flush=True)
+    print(
+        f"{trial.module}: {tally.killed} of {tally.mutants} in {perf_counter() - begun:.0f} s",
+        flush=True,
+    )
     return tally
 
 
 def _equivalent() -> set[tuple[str, ...]]:
-    """What is listed: module, function, the line before and after. ValueError for one without a reason."""
+    """What is listed: module, function, the line before and after.
+
+    ValueError for one without a reason.
+    """
     listed = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     return {
         (module, each["function"], each["before"], after)

@@ -1,7 +1,9 @@
-"""Run a module's tests on each of its mutants: pytest collects them once, then forks a process for each mutant.
+"""Run a module's tests on each of its mutants: pytest collects them once, then forks a process for
+each mutant.
 
-What is heavy is imported once, before any fork. A mutant inside a function's body takes the place of that function's
-code, wherever it was imported; one outside (a constant, a default) needs a fork that has imported nothing of it yet.
+What is heavy is imported once, before any fork. A mutant inside a function's body takes the place
+of that function's code, wherever it was imported; one outside (a constant, a default) needs a fork
+that has imported nothing of it yet.
 """
 
 import functools
@@ -24,7 +26,8 @@ from _pytest.runner import runtestprotocol
 
 from benchmarks.mutants import Mutant
 
-PATIENCE = 10  # a test that takes so many times as long as without a mutant, and as many seconds, never ends
+# a test that takes so many times as long as without a mutant, and as many seconds, never ends
+PATIENCE = 10
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-o", "timeout=0")
 BROKEN = 70  # what a fork ends with that failed by itself, and no test in it
 HEAVY = ("hypothesis", "pandas", "sklearn.linear_model", "sklearn.metrics", "sqlalchemy", "torch")
@@ -33,7 +36,9 @@ Noticed = Callable[[Mutant, bool], None]
 
 
 def prepare() -> None:
-    """Import what every fork needs, and nothing of the product: the tests' type checks come in at its import."""
+    """Import what every fork needs, and nothing of the product: the tests' type
+    checks come in at its import.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.dont_write_bytecode = True
     for name in HEAVY:
@@ -43,8 +48,8 @@ def prepare() -> None:
 def run(mutants: Sequence[Mutant], files: Sequence[str], left_out: str, noticed: Noticed) -> None:
     """Say of each mutant, all of one module, whether a test of these files fails on it.
 
-    `left_out` are words, of which none is in the name of a test that is run. Raises RuntimeError where the tests fail
-    without a mutant.
+    `left_out` are words, of which none is in the name of a test that is run. Raises RuntimeError
+    where the tests fail without a mutant.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
@@ -61,7 +66,9 @@ def run(mutants: Sequence[Mutant], files: Sequence[str], left_out: str, noticed:
             raise RuntimeError(f"the tests fail without a mutant: {' '.join(files)}")
         for each in mutants:
             if not each.inside:
-                noticed(each, _ended(_fork(functools.partial(_imported, each, arguments)), 600) != 0)
+                noticed(
+                    each, _ended(_fork(functools.partial(_imported, each, arguments)), 600) != 0
+                )
 
 
 def _fork(work: Callable[[], int]) -> int:
@@ -112,7 +119,9 @@ def _collected(mutants: Sequence[Mutant], arguments: list[str], writing: int) ->
 
 
 class _Trial:
-    """Collect tests, run them once to see which lines each runs, then on each mutant those that run its lines."""
+    """Collect tests, run them once to see which lines each runs, then on each
+    mutant those that run its lines.
+    """
 
     def __init__(self, mutants: Sequence[Mutant], writing: int) -> None:
         self.mutants, self.writing = mutants, writing
@@ -132,9 +141,14 @@ class _Trial:
         gc.collect()
         gc.freeze()  # a collection in a fork would copy every page that it looks at
         for mutant in self.mutants:
-            chosen = self._in_order([each for each in session.items if ran.get(each.nodeid, set()) & set(mutant.lines)])
+            chosen = self._in_order(
+                [each for each in session.items if ran.get(each.nodeid, set()) & set(mutant.lines)]
+            )
             code = _codes(loader.source_to_code(mutant.source.encode(), file))[mutant.function]
-            os.write(self.writing, b"1" if self._is_noticed(chosen, functions[mutant.function], code) else b"0")
+            os.write(
+                self.writing,
+                b"1" if self._is_noticed(chosen, functions[mutant.function], code) else b"0",
+            )
         return True
 
     def _measured(self, items: list[pytest.Item], file: str) -> dict[str, set[int]]:
@@ -157,15 +171,21 @@ class _Trial:
     def _in_order(self, items: list[pytest.Item]) -> list[pytest.Item]:
         """Those first that noticed mutants last, then the quick ones."""
         rank = {name: place for place, name in enumerate(self.killers)}
-        return sorted(items, key=lambda each: (rank.get(each.nodeid, len(rank)), self.seconds[each.nodeid]))
+        return sorted(
+            items, key=lambda each: (rank.get(each.nodeid, len(rank)), self.seconds[each.nodeid])
+        )
 
-    def _is_noticed(self, items: list[pytest.Item], functions: Sequence[FunctionType], code: CodeType) -> bool:
+    def _is_noticed(
+        self, items: list[pytest.Item], functions: Sequence[FunctionType], code: CodeType
+    ) -> bool:
         reading, writing = os.pipe()
 
         def work() -> int:
             for function in functions:
                 function.__code__ = code
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the fork: a test cannot catch that
+            signal.signal(
+                signal.SIGALRM, signal.SIG_DFL
+            )  # which ends the fork: a test cannot catch that
             for place, each in enumerate(items):
                 signal.setitimer(signal.ITIMER_REAL, PATIENCE * (1 + self.seconds[each.nodeid]))
                 if _fails(each):
@@ -183,7 +203,9 @@ class _Trial:
 
 
 class _Same:
-    """An item of the same session, of which nothing else is known: what lives for a session stays for the forks."""
+    """An item of the same session, of which nothing else is known: what lives
+    for a session stays for the forks.
+    """
 
     def __init__(self, session: pytest.Session) -> None:
         self.session = session
@@ -208,8 +230,14 @@ def _functions(file: str) -> dict[str, list[FunctionType]]:
 
 
 def _loader(file: str) -> SourceFileLoader:
-    """What the module was imported by; the one that checks types compiles otherwise than Python's."""
-    return next(each.__loader__ for each in list(sys.modules.values()) if getattr(each, "__file__", None) == file)
+    """What the module was imported by; the one that checks types compiles
+    otherwise than Python's.
+    """
+    return next(
+        each.__loader__
+        for each in list(sys.modules.values())
+        if getattr(each, "__file__", None) == file
+    )
 
 
 def _codes(code: CodeType) -> dict[str, CodeType]:

@@ -1,6 +1,8 @@
-"""Time a night of 483 stocks with a trained model, whole process, against one that runs an empty Prefect flow.
+"""Time a night of 483 stocks with a trained model, whole process, against one that runs an empty
+Prefect flow.
 
-The nights after the first train nothing: what they take beyond Prefect's own start is the pipeline's.
+The nights after the first train nothing: what they take beyond Prefect's own start is the
+pipeline's.
 """
 
 import os
@@ -29,7 +31,10 @@ nothing()
 
 def seconds_of(command: list[str], folder: Path) -> float:
     """Return the wall time of a process that must succeed."""
-    environment = os.environ | {"DTML_DATABASE_URL": f"sqlite:///{folder}/store.sqlite", "DTML_DATA": str(folder)}
+    environment = os.environ | {
+        "DTML_DATABASE_URL": f"sqlite:///{folder}/store.sqlite",
+        "DTML_DATA": str(folder),
+    }
     begun = time.perf_counter()
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begun
@@ -39,7 +44,16 @@ def night_command(as_of: str) -> list[str]:
     """Return the command of one night; a single epoch trains the model of the first."""
     prices, index = SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
     command = str(Path(sys.executable).with_name("dtml"))
-    files = ["--source", "files", "--prices", str(prices), "--index", str(index), "--universe", "source"]
+    files = [
+        "--source",
+        "files",
+        "--prices",
+        str(prices),
+        "--index",
+        str(index),
+        "--universe",
+        "source",
+    ]
     return [command, "nightly", "sp500", *files, "--as-of", as_of, "--epochs", "1", "--seeds", "1"]
 
 
@@ -50,12 +64,18 @@ def main() -> None:
         first = seconds_of(night_command(FIRST), folder)
         print(f"first night, history stored and one epoch trained: {first:.1f} s")
         pairs = [
-            (seconds_of([sys.executable, "-c", EMPTY_FLOW], folder), seconds_of(night_command(day), folder))
+            (
+                seconds_of([sys.executable, "-c", EMPTY_FLOW], folder),
+                seconds_of(night_command(day), folder),
+            )
             for day in NIGHTS
         ]
     empty, night = (statistics.median(column) for column in zip(*pairs, strict=True))
     beyond = statistics.median(whole - start for start, whole in pairs)
-    print(f"an empty Prefect flow: {empty:.1f} s; a night of 483 stocks: {night:.1f} s; beyond Prefect: {beyond:.1f} s")
+    print(
+        f"an empty Prefect flow: {empty:.1f} s; a night of 483 stocks: {night:.1f} s; beyond "
+        f"Prefect: {beyond:.1f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,13 @@ SCRIPT = Path(__file__).with_name("first_analysis.py")
 
 
 def notebook_of(script: str) -> dict[str, Any]:
-    """Return the notebook, nbformat 4.5, of a script whose cells begin with `# %%` or `# %% [markdown]`."""
+    """Return the notebook, nbformat 4.5, of a script whose cells begin with `#
+    %%` or `# %% [markdown]`.
+    """
     cells: list[dict[str, Any]] = []
-    for kind, text in re.findall(r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", script, re.DOTALL | re.MULTILINE):
+    for kind, text in re.findall(
+        r"^# %%( \[markdown\])?\n(.*?)(?=^# %%|\Z)", script, re.DOTALL | re.MULTILINE
+    ):
         lines = text.strip("\n").splitlines()
         if kind:
             lines = [line[1:].removeprefix(" ") for line in lines if line.startswith("#")]

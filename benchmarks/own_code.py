@@ -1,7 +1,9 @@
-"""What own code costs a night: nights with a file of two features beside nights without: python -m benchmarks.own_code.
+"""What own code costs a night: nights with a file of two features beside nights without: python -m
+benchmarks.own_code.
 
-Prints the median seconds, of the clock and of the processor with its child processes, of nights of the simulated market
-that train nothing, each day's night without and with the file, in turns that change; and of the question to the file.
+Prints the median seconds, of the clock and of the processor with its child processes, of nights of
+the simulated market that train nothing, each day's night without and with the file, in turns that
+change; and of the question to the file.
 """
 
 import gc
@@ -71,14 +73,17 @@ def timed(into: list[float], name: str) -> Any:
 
 def main() -> None:
     """Print the medians."""
-    days = [each.date() for each in sessions_between("XNYS", FIRST, date(2026, 10, 30))][: NIGHTS + 1]
+    days = [each.date() for each in sessions_between("XNYS", FIRST, date(2026, 10, 30))][
+        : NIGHTS + 1
+    ]
     seconds: dict[str, list[float]] = defaultdict(list)
     alone: list[float] = []
     with TemporaryDirectory() as kept, timed(alone, "ask_own"):
         (Path(kept) / "mine.py").write_text(MINE)
         turns = [("without", None), ("with", Path(kept) / "mine.py")]
         for day in days:
-            turns.reverse()  # the second night of a day finds in memory the prices that the first one simulated
+            # the second night of a day finds in memory the prices that the first one simulated
+            turns.reverse()
             for name, code in turns:
                 folder = Path(kept) / name
                 folder.mkdir(exist_ok=True)
@@ -88,14 +93,19 @@ def main() -> None:
                 run_night(context, day)
                 seconds[name].append(time.perf_counter() - begun)
                 seconds[f"{name}, processor"].append(processor() - used)
-    # Two nights in a row, one of which came first on its day: only then do both have found as many prices in memory.
+    # Two nights in a row, one of which came first on its day: only then do both have found as many
+    # prices in memory.
     median = {
         name: statistics.median((a + b) / 2 for a, b in zip(each[1::2], each[2::2], strict=False))
         for name, each in seconds.items()
     }
-    print(f"nights: {NIGHTS}, first nights { ({name: round(each[0], 1) for name, each in seconds.items()}) }")
     print(
-        {name: round(each, 3) for name, each in median.items()}, f"own code asked {statistics.median(alone[1:]):.3f} s"
+        f"nights: {NIGHTS}, first nights "
+        f"{ ({name: round(each[0], 1) for name, each in seconds.items()}) }"
+    )
+    print(
+        {name: round(each, 3) for name, each in median.items()},
+        f"own code asked {statistics.median(alone[1:]):.3f} s",
     )
     for of in ("", ", processor"):
         more = median[f"with{of}"] / median[f"without{of}"] - 1

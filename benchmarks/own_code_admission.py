@@ -1,8 +1,9 @@
-"""Which users' files the audit admits: python -m benchmarks.own_code_admission [SECONDS | EXAMPLES].
+"""Which users' files the audit admits: python -m benchmarks.own_code_admission [SECONDS |
+EXAMPLES].
 
-Asks for the forty leaks and the thirty honest ideas of the tests, on a simulated market of 60 stocks
-and four years, and prints each that is judged wrongly; with `SECONDS`, each judgement, its reason and
-its time. Then, with `EXAMPLES` alone, the time of an admission of each example of
+Asks for the forty leaks and the thirty honest ideas of the tests, on a simulated market of 60
+stocks and four years, and prints each that is judged wrongly; with `SECONDS`, each judgement, its
+reason and its time. Then, with `EXAMPLES` alone, the time of an admission of each example of
 `dtml/own/README.md`: the median of three by the processor, this process and those that it asks.
 """
 
@@ -46,7 +47,9 @@ def judged(text: str, past: History) -> tuple[str, float]:
     return why, processor() - begun
 
 
-def count_refused(files: Mapping[str, str], past: History, *, leaks: bool) -> tuple[int, list[float]]:
+def count_refused(
+    files: Mapping[str, str], past: History, *, leaks: bool
+) -> tuple[int, list[float]]:
     """Return how many files are refused and the seconds of each; print those judged wrongly."""
     refused, seconds = 0, []
     for name, text in files.items():
@@ -72,7 +75,9 @@ def judge_all(past: History) -> None:
 def time_examples(past: History) -> None:
     """Print the processor's seconds that an admission of each example of the page takes."""
     text = PAGE.read_text(encoding="utf-8")
-    for name, example in re.findall(r"^```python\n# (.*?)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+    for name, example in re.findall(
+        r"^```python\n# (.*?)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+    ):
         found = [judged(example, past) for _ in range(TIMES)]
         seconds = statistics.median(took for _, took in found)
         print(f"{name}: {found[0][0][:SHOWN] or 'admitted'}, {seconds:.1f} s", flush=True)

@@ -1,7 +1,7 @@
 """Time the pages of `dtml dashboard` over a filled store, and a night's report of 500 stocks.
 
-`python -m benchmarks.pages`: nights of a simulated market of 500 stocks, then their report, the median of 5.
-`python -m benchmarks.view_latency` times the dashboard over ten million predictions.
+`python -m benchmarks.pages`: nights of a simulated market of 500 stocks, then their report, the
+median of 5. `python -m benchmarks.view_latency` times the dashboard over ten million predictions.
 """
 
 import http.client
@@ -34,11 +34,19 @@ REPEATS = 20
 REPORTS = 5
 LEADERS, FOLLOWERS = 100, 4  # 500 stocks
 NIGHTS = 4
-QUICK = {"seeds": 3, "epochs": 1, "first_kept_epoch": 1, "train_sessions": 130, "validation_sessions": 63}
+QUICK = {
+    "seeds": 3,
+    "epochs": 1,
+    "first_kept_epoch": 1,
+    "train_sessions": 130,
+    "validation_sessions": 63,
+}
 
 
 def time_pages(url: str, history: TenYears) -> pd.DataFrame:
-    """Return a line for each page, asked over a socket: first on a server that has just started, then again."""
+    """Return a line for each page, asked over a socket: first on a server that
+    has just started, then again.
+    """
     past = f"{history.days[len(history.days) // 2]:%Y-%m-%d}"
     newest = run_name(BACKTEST_MARKET, history.days[history.starts[-1]])
     addresses = {
@@ -90,7 +98,10 @@ def main() -> None:
         os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder}
         context = _context(Path(folder))
         days = [
-            day.date() for day in sessions_up_to(context.market.calendar, pd.Timestamp("2024-07-01").date(), NIGHTS)
+            day.date()
+            for day in sessions_up_to(
+                context.market.calendar, pd.Timestamp("2024-07-01").date(), NIGHTS
+            )
         ]
         for day in days:
             run_night(context, day)
@@ -102,19 +113,26 @@ def main() -> None:
         size = page.stat().st_size / 1e6
     stocks = len(context.market.symbols)
     print(
-        f"a night's report of {stocks} stocks: {statistics.median(times):.2f} s, {size:.2f} MB (first {times[0]:.2f} s)"
+        f"a night's report of {stocks} stocks: {statistics.median(times):.2f} s, {size:.2f} MB "
+        f"(first {times[0]:.2f} s)"
     )
 
 
 def _context(folder: Path) -> MarketContext:
     source = SimulatedSource(
-        market=SimulatedMarket(leaders=LEADERS, followers=FOLLOWERS, start=pd.Timestamp("2023-01-03").date())
+        market=SimulatedMarket(
+            leaders=LEADERS, followers=FOLLOWERS, start=pd.Timestamp("2023-01-03").date()
+        )
     )
     engine = open_engine(f"sqlite:///{folder}/store.sqlite")
     prepare(engine)
     market = load_market("simulated").with_symbols(sorted(source.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK)
-    return MarketContext(replace(market, source="simulated"), source, engine, experiment, "cpu", None)
+    experiment = vary(
+        nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK
+    )
+    return MarketContext(
+        replace(market, source="simulated"), source, engine, experiment, "cpu", None
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Count how often the 95 % interval of rank IC holds 0 on simulated markets without any signal: it should in 95 of 100.
+"""Count how often the 95 % interval of rank IC holds 0 on simulated markets without any signal: it
+should in 95 of 100.
 
-`python -m benchmarks.ranking_noise [--markets 50]`. Returns of a market have a common part, fat tails and volatility
-that clusters; nothing in them foretells the order of a day. Every ranker and rule is walked over each, and scored
-over every leg.
+`python -m benchmarks.ranking_noise [--markets 50]`. Returns of a market have a common part, fat
+tails and volatility that clusters; nothing in them foretells the order of a day. Every ranker and
+rule is walked over each, and scored over every leg.
 """
 
 import argparse
@@ -19,7 +20,10 @@ from dtml.ranking.rankers import RankersConfig, walk
 from dtml.ranking.walk import History, folds
 
 STOCKS, BEFORE, SCORED, AFTER = 40, 320, 252, 10  # AFTER: sessions that the longest leg needs
-DAILY, PERSISTENCE = 0.015, 0.95  # volatility of a stock, and how much of its logarithm the next session keeps
+DAILY, PERSISTENCE = (
+    0.015,
+    0.95,
+)  # volatility of a stock, and how much of its logarithm the next session keeps
 SMALL = RankersConfig(boosting=BoostingConfig(trees=40))
 
 
@@ -32,11 +36,14 @@ def noise(seed: int) -> Panel:
         logarithm[day] = PERSISTENCE * logarithm[day - 1] + steps[day]
     scale = DAILY * np.exp(logarithm)[:, None] * draw.uniform(0.5, 2, STOCKS)
     overnight, session = (
-        scale * part * (draw.standard_t(4, shape) + draw.standard_t(4, (days, 1))) / 2 for part in (0.4, 0.9)
+        scale * part * (draw.standard_t(4, shape) + draw.standard_t(4, (days, 1))) / 2
+        for part in (0.4, 0.9)
     )
     close = 100 * np.exp(np.cumsum(overnight + session, axis=0))
     opened = close * np.exp(-session)
-    high, low = (pick(opened, close) * np.exp(sign * scale * draw.random(shape) / 2) for pick, sign in _ENDS)
+    high, low = (
+        pick(opened, close) * np.exp(sign * scale * draw.random(shape) / 2) for pick, sign in _ENDS
+    )
     volume = np.exp(draw.normal(13, 0.5, shape) + np.abs(session) / DAILY)
     names = tuple(f"N{number:02d}" for number in range(STOCKS))
     sessions = pd.bdate_range("2020-01-01", periods=days)
@@ -51,7 +58,9 @@ def held(seed: int) -> dict[tuple[str, str], bool]:
     history = History.of(noise(seed), "next_close")
     sessions = history.panel.sessions
     walked = folds(history, sessions[BEFORE], sessions[BEFORE + SCORED - 1])
-    scores = walk(history, walked, SMALL) | {name: rule_scores(history.features, name) for name in RULES}
+    scores = walk(history, walked, SMALL) | {
+        name: rule_scores(history.features, name) for name in RULES
+    }
     days, found = slice(BEFORE, BEFORE + SCORED), {}
     for leg in LEGS:
         outcome = outcomes(history.panel, leg)[days]
@@ -70,7 +79,12 @@ def main() -> None:
     of: Counter[str] = Counter()
     for seed in range(asked.markets):
         for (name, leg), holds in held(seed).items():
-            for key in ("all", "next_close" if leg == "next_close" else "other legs", name, f"leg {leg}"):
+            for key in (
+                "all",
+                "next_close" if leg == "next_close" else "other legs",
+                name,
+                f"leg {leg}",
+            ):
                 counts[key] += holds
                 of[key] += 1
     for key, whole in of.items():

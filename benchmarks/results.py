@@ -1,10 +1,10 @@
 """Make every figure of the README.md beside this file again, a file each (`make results`).
 
-`python -m benchmarks.results [NAME ...] [--list] [--again] [--folder results]`: what is named, or all of it, the quick
-ones first. Each writes what its commands print to `results/NAME.md`, below the machine, the day, the code and the
-minutes; what is there already is left, so that an interrupted evening goes on, unless `--again` is given. Stores and
-models of a figure lie in `results/NAME`, and the user's own are not touched. What needs the shared data says so when
-it is not there.
+`python -m benchmarks.results [NAME ...] [--list] [--again] [--folder results]`: what is named, or
+all of it, the quick ones first. Each writes what its commands print to `results/NAME.md`, below the
+machine, the day, the code and the minutes; what is there already is left, so that an interrupted
+evening goes on, unless `--again` is given. Stores and models of a figure lie in `results/NAME`, and
+the user's own are not touched. What needs the shared data says so when it is not there.
 """
 
 import argparse
@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Result:
-    """Some figures: the commands that make them, and about how many minutes of four cores they take."""
+    """Some figures: the commands that make them, and about how many minutes of
+    four cores they take.
+    """
 
     name: str
     of: str
@@ -38,7 +40,12 @@ class Result:
 def prices(market: str, index: str = "GSPC") -> tuple[str, ...]:
     """Return the options that name a market's files."""
     folders = SHARED / "prices", SHARED / "index"
-    return "--prices", str(folders[0] / f"{market}.parquet"), "--index", str(folders[1] / f"{index}.parquet")
+    return (
+        "--prices",
+        str(folders[0] / f"{market}.parquet"),
+        "--index",
+        str(folders[1] / f"{index}.parquet"),
+    )
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:
@@ -52,10 +59,31 @@ def dtml(*arguments: str) -> tuple[str, ...]:
 
 
 KDD17 = dtml("nightly", "kdd17", "--source", "files", *prices("kdd17"))
-FIRST, REST = (*KDD17, "--as-of", "2016-06-30"), (*KDD17, "--as-of", "2016-12-30", "--nights", "127")
+FIRST, REST = (
+    (*KDD17, "--as-of", "2016-06-30"),
+    (*KDD17, "--as-of", "2016-12-30", "--nights", "127"),
+)
 SPAN = ("--from", "2015-01-02", "--to", "2016-12-29", "--retrain-every", "63")
-FIVE_YEARS = ("--from", "2018-01-02", "--to", "2022-12-28", "--train-sessions", "504", "--universe", "source")
-TWO_YEARS = ("--from", "2021-03-02", "--to", "2022-12-28", "--train-sessions", "252", "--universe", "source")
+FIVE_YEARS = (
+    "--from",
+    "2018-01-02",
+    "--to",
+    "2022-12-28",
+    "--train-sessions",
+    "504",
+    "--universe",
+    "source",
+)
+TWO_YEARS = (
+    "--from",
+    "2021-03-02",
+    "--to",
+    "2022-12-28",
+    "--train-sessions",
+    "252",
+    "--universe",
+    "source",
+)
 MANY_NIGHTS = dtml("nightly", "simulated", "--nights", "120", "--as-of", "2026-11-19")
 BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(decided) * 1.0 / sum(n) as decided"
 RIGHT = "sum(decided_correct) * 1.0 / sum(decided) as correct_of_those"
@@ -67,7 +95,10 @@ SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
 ALONE = ("--rounds", "3", "--threads", "1")
 TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
 MULTI30K = "runs/data/translation/multi30k-en-de"
-BLEU = (module("translation_quality", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
+BLEU = (
+    module("translation_quality", "--folder", "runs"),
+    module("translation_engines", *ALONE, "--model", MULTI30K),
+)
 EVERY_SET = (
     "ranking",
     "--prices",
@@ -80,9 +111,17 @@ EVERY_SET = (
     "3",
     "--markdown",
 )
-RANKINGS = (dtml("benchmark", *EVERY_SET), dtml("benchmark", *EVERY_SET[:3], "--leg", "open_to_open", "--markdown"))
+RANKINGS = (
+    dtml("benchmark", *EVERY_SET),
+    dtml("benchmark", *EVERY_SET[:3], "--leg", "open_to_open", "--markdown"),
+)
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
-EXPLAINED = (dtml("nightly", "simulated"), dtml("explain", "simulated"), FIRST, dtml("explain", "kdd17"))
+EXPLAINED = (
+    dtml("nightly", "simulated"),
+    dtml("explain", "simulated"),
+    FIRST,
+    dtml("explain", "kdd17"),
+)
 
 
 def checked(market: str, file: str, index: str = "GSPC") -> tuple[str, ...]:
@@ -106,33 +145,98 @@ RESULTS = (
         5,
         (module("store_loading"), module("feature_windows"), module("nightly_overhead")),
     ),
-    Result("training", "seeds trained, against plain programs", 10, (module("training_speed"),), shared=False),
+    Result(
+        "training",
+        "seeds trained, against plain programs",
+        10,
+        (module("training_speed"),),
+        shared=False,
+    ),
     Result("resampling", "day-resamples", 2, (module("bootstrap_speed"),), shared=False),
     Result("bars", "what the checks find in public sets", 2, BARS),
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
     Result("pages", "pages of 500 stocks", 5, (module("pages"),), shared=False),
-    Result("dashboard-load", "200 requests a second, with hang-ups", 4, (module("dashboard_load"),), shared=False),
-    Result("dashboard-siege", "endless SQL of other sites", 4, (module("dashboard_siege"),), shared=False),
+    Result(
+        "dashboard-load",
+        "200 requests a second, with hang-ups",
+        4,
+        (module("dashboard_load"),),
+        shared=False,
+    ),
+    Result(
+        "dashboard-siege",
+        "endless SQL of other sites",
+        4,
+        (module("dashboard_siege"),),
+        shared=False,
+    ),
     Result("kills", "backtests that are killed", 10, (module("backtest_kills"),), shared=False),
     Result("backtest-folds", "time against folds", 5, (module("backtest_folds"),)),
     Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
-    Result("kdd17-nights", "127 nights beside the naive rules", 12, (FIRST, REST, dtml("score", "kdd17"))),
+    Result(
+        "kdd17-nights",
+        "127 nights beside the naive rules",
+        12,
+        (FIRST, REST, dtml("score", "kdd17")),
+    ),
     Result("calibration", "how the abstention bands hold", 4, (MANY_NIGHTS, BANDS), shared=False),
     Result("explanations", "whether attention explains anything", 12, EXPLAINED),
     Result("data-axis", "the simulated market's ceiling", 20, (module("data_axis"),), shared=False),
-    Result("coverage", "intervals against the truth", 10, (module("interval_coverage"),), shared=False),
+    Result(
+        "coverage", "intervals against the truth", 10, (module("interval_coverage"),), shared=False
+    ),
     Result("controls", "what the ACL18 figures hang on", 25, (module("acl18_controls"),)),
-    Result("acl18", "the published table, ACL18", 30, (dtml("benchmark", "acl18", *prices("acl18"), "--markdown"),)),
-    Result("kdd17", "the published table, KDD17", 50, (dtml("benchmark", "kdd17", *prices("kdd17"), "--markdown"),)),
-    Result("ndx100", "NDX100, shorter", 20, (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),)),
-    Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS)),
-    Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO, *FLAT),)),
-    Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),)),
+    Result(
+        "acl18",
+        "the published table, ACL18",
+        30,
+        (dtml("benchmark", "acl18", *prices("acl18"), "--markdown"),),
+    ),
+    Result(
+        "kdd17",
+        "the published table, KDD17",
+        50,
+        (dtml("benchmark", "kdd17", *prices("kdd17"), "--markdown"),),
+    ),
+    Result(
+        "ndx100",
+        "NDX100, shorter",
+        20,
+        (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),),
+    ),
+    Result(
+        "kdd17-backtest",
+        "a walk through KDD17",
+        20,
+        (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS),
+    ),
+    Result(
+        "kospi200-backtest",
+        "a walk through 192 stocks",
+        8,
+        (dtml("backtest", "kospi200", *KOSPI, *TWO, *FLAT),),
+    ),
+    Result(
+        "sp500-backtest",
+        "a walk through 483 stocks",
+        60,
+        (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),),
+    ),
     Result("ranking", "the order of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
-    Result("long-history", "questions about all of it", 12, (module("long_history"),), shared=False),
-    Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
-    Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
+    Result(
+        "long-history", "questions about all of it", 12, (module("long_history"),), shared=False
+    ),
+    Result(
+        "translation-speed", "training and search against others", 15, TRANSLATION, shared=False
+    ),
+    Result(
+        "translation-kills",
+        "trainings and jobs that are killed",
+        20,
+        (module("translation_kills"),),
+        shared=False,
+    ),
     Result(
         "faults",
         "every write of a command, with each fault",
@@ -148,9 +252,13 @@ RESULTS = (
 
 def main() -> None:
     """Make the figures asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="of those that --list shows")
-    parser.add_argument("--list", action="store_true", help="what there is, with about how many minutes each takes")
+    parser.add_argument(
+        "--list", action="store_true", help="what there is, with about how many minutes each takes"
+    )
     parser.add_argument("--again", action="store_true", help="what is there already too")
     parser.add_argument("--folder", type=Path, default=Path("results"))
     asked = parser.parse_args()
@@ -160,13 +268,19 @@ def main() -> None:
         return
     if unknown := set(asked.names) - {each.name for each in RESULTS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}: --list shows what there is")
-    failed = [each.name for each in RESULTS if each.name in (asked.names or [each.name]) and not made(each, asked)]
+    failed = [
+        each.name
+        for each in RESULTS
+        if each.name in (asked.names or [each.name]) and not made(each, asked)
+    ]
     if failed:
         sys.exit(f"these failed: {', '.join(failed)}")
 
 
 def made(result: Result, asked: argparse.Namespace) -> bool:
-    """Run a result's commands and write their output, unless it exists; return whether all of them succeeded."""
+    """Run a result's commands and write their output, unless it exists; return
+    whether all of them succeeded.
+    """
     file = asked.folder.absolute() / f"{result.name}.md"
     if file.exists() and not asked.again:
         print(f"{result.name}: {file} is there; --again makes it anew", flush=True)
@@ -188,12 +302,24 @@ def made(result: Result, asked: argparse.Namespace) -> bool:
 
 
 def output_of(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
-    """Run a command in a result's own folder; return its exit code and output, with stderr if it failed."""
+    """Run a command in a result's own folder; return its exit code and output,
+    with stderr if it failed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {"DTML_DATA": str(folder / "data"), "DTML_REPORTS": str(folder / "reports"), "PYTHONPATH": str(ROOT)}
-    environment = {name: value for name, value in os.environ.items() if name != "DTML_DATABASE_URL"} | own
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout.strip() + (f"\n{done.stderr.strip()}" if done.returncode else "")
+    own = {
+        "DTML_DATA": str(folder / "data"),
+        "DTML_REPORTS": str(folder / "reports"),
+        "PYTHONPATH": str(ROOT),
+    }
+    environment = {
+        name: value for name, value in os.environ.items() if name != "DTML_DATABASE_URL"
+    } | own
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout.strip() + (
+        f"\n{done.stderr.strip()}" if done.returncode else ""
+    )
 
 
 def shown(command: tuple[str, ...]) -> str:
@@ -203,13 +329,25 @@ def shown(command: tuple[str, ...]) -> str:
 
 
 def heading(result: Result, minutes: float) -> list[str]:
-    """Return what a reader must know of figures: on which machine, when and by which code they were made."""
+    """Return what a reader must know of figures: on which machine, when and by
+    which code they were made.
+    """
     code = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.strip()
     day, python = datetime.now(UTC).date(), platform.python_version()
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {python}, torch {version('torch')}"
-    return [f"# {result.of}", f"{day}, {machine}; {version('dtml-nightshift')} {code}; {minutes:.1f} min", ""]
+    machine = (
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {python}, torch {version('torch')}"
+    )
+    return [
+        f"# {result.of}",
+        f"{day}, {machine}; {version('dtml-nightshift')} {code}; {minutes:.1f} min",
+        "",
+    ]
 
 
 if __name__ == "__main__":

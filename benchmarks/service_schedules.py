@@ -1,4 +1,5 @@
-"""Serve a small market every minute for an hour: what became of each run, what memory the service keeps, what is left.
+"""Serve a small market every minute for an hour: what became of each run, what memory the service
+keeps, what is left.
 
 `python -m benchmarks.service_schedules [MINUTES] [URL of a store, by default an SQLite file]`
 """
@@ -41,7 +42,9 @@ def main() -> None:
             environment["DTML_DATABASE_URL"] = sys.argv[2]
         with (
             said.open("wb") as log,
-            subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log) as service,
+            subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=log, stderr=log
+            ) as service,
         ):
             try:
                 samples = _sample(service, said, folder, minutes)
@@ -51,7 +54,9 @@ def main() -> None:
         _require_none_left(folder)
 
 
-def _sample(service: "subprocess.Popen[bytes]", said: Path, folder: Path, minutes: int) -> list[tuple[float, float]]:
+def _sample(
+    service: "subprocess.Popen[bytes]", said: Path, folder: Path, minutes: int
+) -> list[tuple[float, float]]:
     deadline = time.monotonic() + PATIENCE_S
     while "Ctrl-C ends it" not in said.read_text():
         if service.poll() is not None or time.monotonic() > deadline:
@@ -67,7 +72,10 @@ def _sample(service: "subprocess.Popen[bytes]", said: Path, folder: Path, minute
         samples.append((_memory(service.pid), _memory(_server_of(service.pid))))
         store = (folder / "data" / "prefect" / "prefect.db").stat().st_size / 2**20
         counted = ", ".join(f"{count} {state}" for state, count in sorted(runs.items()))
-        print(f"{minute:6d}  {samples[-1][0]:10.0f}  {samples[-1][1]:9.0f}  {store:18.1f}  {counted}", flush=True)
+        print(
+            f"{minute:6d}  {samples[-1][0]:10.0f}  {samples[-1][1]:9.0f}  {store:18.1f}  {counted}",
+            flush=True,
+        )
     return samples
 
 
@@ -76,7 +84,10 @@ def _conclude(samples: list[tuple[float, float]], said: str, minutes: int) -> No
     others = [f"{state}: {reason}" for state, reason in runs if state not in WELL or not reason]
     well = len(runs) >= minutes and not others
     span = min(10, max(1, len(samples) // 2))
-    print(f"every run done or skipped with a reason: {'yes' if well else 'no'} ({len(runs)} runs in {minutes} minutes)")
+    print(
+        f"every run done or skipped with a reason: {'yes' if well else 'no'} ({len(runs)} runs in "
+        f"{minutes} minutes)"
+    )
     for each in others:
         print(f"  {each}")
     for number, name in enumerate(("service", "server")):

@@ -1,6 +1,7 @@
 """Time how the store loads and reads the 851,046 bars of sp500, from parquet.
 
-`python -m benchmarks.store_loading`: a line for each engine, the median of three loads into an empty store.
+`python -m benchmarks.store_loading`: a line for each engine, the median of three loads into an
+empty store.
 """
 
 import tempfile
@@ -24,7 +25,9 @@ NIGHT_SESSIONS = 45
 
 
 def main() -> None:
-    """Print seconds to load into an empty store, to load again, and to read a night's sessions and all."""
+    """Print seconds to load into an empty store, to load again, and to read a
+    night's sessions and all.
+    """
     with tempfile.TemporaryDirectory() as folder:
         measure("sqlite", [f"sqlite:///{folder}/{repeat}.sqlite" for repeat in range(REPEATS)])
     with postgresql() as server:
@@ -34,7 +37,10 @@ def main() -> None:
 def measure(name: str, urls: Sequence[str]) -> None:
     """Print a line of medians over empty stores of one engine."""
     rounds = pd.DataFrame([time_round(url) for url in urls])
-    print(f"{name}: " + ", ".join(f"{step} {seconds.median():.2f} s" for step, seconds in rounds.items()))
+    print(
+        f"{name}: "
+        + ", ".join(f"{step} {seconds.median():.2f} s" for step, seconds in rounds.items())
+    )
 
 
 def time_round(url: str) -> dict[str, float]:
@@ -48,7 +54,10 @@ def time_round(url: str) -> dict[str, float]:
     with _clock(seconds, "load again"):
         _append(engine, bars, 1)
     days = bars["session"].drop_duplicates().sort_values()
-    for step, first in ((f"read {NIGHT_SESSIONS} sessions", days.iloc[-NIGHT_SESSIONS]), ("read all", days.iloc[0])):
+    for step, first in (
+        (f"read {NIGHT_SESSIONS} sessions", days.iloc[-NIGHT_SESSIONS]),
+        ("read all", days.iloc[0]),
+    ):
         with _clock(seconds, step), reading(engine) as conn:
             prices.prices(conn, "sp500", first, days.iloc[-1])
     engine.dispose()
@@ -59,12 +68,16 @@ def read_bars(path: Path) -> pd.DataFrame:
     """Read the file as a bars frame."""
     frame = pd.read_parquet(path).rename(columns={"date": "session"})
     frame = frame.astype({"symbol": "str", "session": "datetime64[ns]"})
-    return frame.reindex(columns=["symbol", "session", *BAR_VALUES]).astype(dict.fromkeys(BAR_VALUES, "float64"))
+    return frame.reindex(columns=["symbol", "session", *BAR_VALUES]).astype(
+        dict.fromkeys(BAR_VALUES, "float64")
+    )
 
 
 def _append(engine: Engine, bars: pd.DataFrame, day: int) -> None:
     symbols = bars["symbol"].unique()
-    stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(kind="stock", name=None, sector=None)
+    stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(
+        kind="stock", name=None, sector=None
+    )
     known_at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=day)
     with transaction(engine) as conn:
         markets.save_instruments(conn, "sp500", stocks)
@@ -93,7 +106,9 @@ def _schema(server: URL, name: str) -> str:
     with transaction(engine) as conn:
         conn.execute(text(f"create schema {name}"))
     engine.dispose()
-    return server.update_query_dict({"options": f"-c search_path={name}"}).render_as_string(hide_password=False)
+    return server.update_query_dict({"options": f"-c search_path={name}"}).render_as_string(
+        hide_password=False
+    )
 
 
 if __name__ == "__main__":

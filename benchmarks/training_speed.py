@@ -1,13 +1,16 @@
-"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way: a process a seed, 64 days a step.
+"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way: a process a seed,
+64 days a step.
 
-Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain network has
-torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are cores, of a thread each. Beside
-it: the same network a day at a time on all cores, as public code trains. Every way but that validates after each epoch.
-They take turns; medians of three rounds. The share of the machine's peak counts the matrix products that the network
-needs if each session is projected once a step, forward and twice that backward.
+Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain
+network has torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are
+cores, of a thread each. Beside
+it: the same network a day at a time on all cores, as public code trains. Every way but that
+validates after each epoch. They take turns; medians of three rounds. The share of the machine's
+peak counts the matrix products that the network needs if each session is projected once a step,
+forward and twice that backward.
 
-First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on the machine
-disturbs least, and what each core does in the ways above.
+First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on
+the machine disturbs least, and what each core does in the ways above.
 """
 
 import statistics
@@ -46,12 +49,17 @@ class PlainDTML(nn.Module):
         self.offset = nn.Parameter(torch.zeros(STOCKS, HIDDEN))
         self.attention = nn.MultiheadAttention(HIDDEN, 4, batch_first=True)
         self.mlp = nn.Sequential(
-            nn.Linear(HIDDEN, 4 * HIDDEN), nn.ReLU(), nn.Dropout(0.15), nn.Linear(4 * HIDDEN, HIDDEN)
+            nn.Linear(HIDDEN, 4 * HIDDEN),
+            nn.ReLU(),
+            nn.Dropout(0.15),
+            nn.Linear(4 * HIDDEN, HIDDEN),
         )
         self.predict = nn.Linear(HIDDEN, 1)
 
     def forward(self, stocks: Tensor, index: Tensor) -> Tensor:
-        """Return the logits `[days, stocks]` from `[days, stocks, window, features]` and the index's windows."""
+        """Return the logits `[days, stocks]` from `[days, stocks, window,
+        features]` and the index's windows.
+        """
         rows = torch.cat([stocks, index.unsqueeze(1)], dim=1)
         states, _ = self.lstm(self.transform(rows.flatten(0, 1)).tanh())
         weights = (states @ states[:, -1:].mT).softmax(dim=1)
@@ -72,7 +80,9 @@ def random_windows(days: int, seed: int) -> Windows:
     change = 0.02 * torch.randn(days, STOCKS, generator=generator).sign()
     observed = torch.ones(days, STOCKS, dtype=torch.bool)
     names = tuple(f"S{number:02}" for number in range(STOCKS))
-    return Windows(views[:, :-1], views[:, -1], observed, change, sessions[:-1], sessions[1:], names)
+    return Windows(
+        views[:, :-1], views[:, -1], observed, change, sessions[:-1], sessions[1:], names
+    )
 
 
 def day_at_a_time(windows: Windows) -> float:
@@ -88,7 +98,9 @@ def adam(model: PlainDTML) -> torch.optim.Adam:
     return torch.optim.Adam(model.parameters(), fused=True)
 
 
-def plain_epoch(model: PlainDTML, optimiser: torch.optim.Adam, windows: Windows, batches: Sequence[Tensor]) -> None:
+def plain_epoch(
+    model: PlainDTML, optimiser: torch.optim.Adam, windows: Windows, batches: Sequence[Tensor]
+) -> None:
     """Take a step for each batch of days."""
     rises = windows.rises().float()
     model.train()
@@ -128,14 +140,18 @@ def plain_seed(seed: int) -> tuple[float, float]:
 
 
 def process_a_seed(pool: ProcessPoolExecutor) -> float:
-    """Return the stock-days a second of a process a seed, 64 days a step; making the data is not counted twice."""
+    """Return the stock-days a second of a process a seed, 64 days a step;
+    making the data is not counted twice.
+    """
     begun, ended = zip(*pool.map(plain_seed, range(SEEDS)), strict=True)
     return EPOCHS * SEEDS * DAYS * STOCKS / (max(ended) - min(begun))
 
 
 def members() -> list[Member]:
     """Return the seeds to train."""
-    return [Member(seed, RECIPE.model, replace(RECIPE.training, epochs=EPOCHS)) for seed in range(SEEDS)]
+    return [
+        Member(seed, RECIPE.model, replace(RECIPE.training, epochs=EPOCHS)) for seed in range(SEEDS)
+    ]
 
 
 def side_by_side(windows: Windows, validation: Windows, device: torch.device) -> float:
@@ -146,11 +162,16 @@ def side_by_side(windows: Windows, validation: Windows, device: torch.device) ->
 
 
 def one_thread(windows: Windows, validation: Windows) -> None:
-    """Print the processor time of a seed's epoch on one thread, plain and ours, and their ratios."""
+    """Print the processor time of a seed's epoch on one thread, plain and ours,
+    and their ratios.
+    """
     threads, cpu = torch.get_num_threads(), torch.device("cpu")
     torch.set_num_threads(1)
     model = PlainDTML()
-    optimiser, member = adam(model), replace(members()[0], training=replace(RECIPE.training, epochs=1))
+    optimiser, member = (
+        adam(model),
+        replace(members()[0], training=replace(RECIPE.training, epochs=1)),
+    )
 
     def plain(batch: int) -> None:
         plain_epoch(model, optimiser, windows, torch.randperm(DAYS).split(batch))
@@ -159,16 +180,24 @@ def one_thread(windows: Windows, validation: Windows) -> None:
     ways: dict[str, Callable[[], object]] = {
         f"nn.LSTM, {BATCH} days a step": partial(plain, BATCH),
         "nn.LSTM, a day a step": partial(plain, 1),
-        f"ours, {BATCH} days a step": partial(fit_members, windows, validation, [member], device=cpu),
+        f"ours, {BATCH} days a step": partial(
+            fit_members, windows, validation, [member], device=cpu
+        ),
     }
-    rounds = [{name: processor_seconds(way) for name, way in ways.items()} for _ in range(REPEATS + 1)][1:]
+    rounds = [
+        {name: processor_seconds(way) for name, way in ways.items()} for _ in range(REPEATS + 1)
+    ][1:]
     torch.set_num_threads(threads)
     ours = list(ways)[-1]
     print(f"a seed's epoch on one thread, processor time, medians of {REPEATS}")
     for name in ways:
         seconds = statistics.median(each[name] for each in rounds)
         times = statistics.median(each[name] / each[ours] for each in rounds)
-        print(f"{name}: {seconds:.2f} s" + ("" if name == ours else f"; ours is {times:.2f} times as fast"), flush=True)
+        print(
+            f"{name}: {seconds:.2f} s"
+            + ("" if name == ours else f"; ours is {times:.2f} times as fast"),
+            flush=True,
+        )
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
@@ -179,15 +208,21 @@ def processor_seconds(work: Callable[[], object]) -> float:
 
 
 def needed_products(windows: Windows) -> float:
-    """Count the floating-point operations of a seed's epoch: twice the multiplications, thrice for both passes."""
+    """Count the floating-point operations of a seed's epoch: twice the
+    multiplications, thrice for both passes.
+    """
     span = Span.of(windows, "paper", torch.device("cpu"))
     total = 0
     for days in span.days.split(BATCH):
         sessions = len(span.batch(days).rows)
         rows, symbols = len(days) * STOCKS, STOCKS + 1
-        total += sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)  # features and gates, once a session
+        total += (
+            sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)
+        )  # features and gates, once a session
         total += len(days) * symbols * (WINDOW - 1) * 4 * HIDDEN**2  # the recurrence
-        total += rows * (3 + 8) * HIDDEN**2 + 2 * rows * STOCKS * HIDDEN  # attention and feed-forward
+        total += (
+            rows * (3 + 8) * HIDDEN**2 + 2 * rows * STOCKS * HIDDEN
+        )  # attention and feed-forward
     return 6.0 * total
 
 
@@ -220,7 +255,9 @@ def main() -> None:
     ours = f"ours, 64 days a step, {SEEDS} seeds side by side on {device}"
     with ProcessPoolExecutor(threads, get_context("spawn"), prepare_process) as pool:
         ways: dict[str, Callable[[], float]] = {
-            f"nn.LSTM, 64 days a step, a process a seed, {threads} at a time": partial(process_a_seed, pool),
+            f"nn.LSTM, 64 days a step, a process a seed, {threads} at a time": partial(
+                process_a_seed, pool
+            ),
             f"nn.LSTM, a day a step, one seed on {threads} cores": partial(day_at_a_time, windows),
             ours: partial(side_by_side, windows, validation, device),
         }
@@ -228,12 +265,16 @@ def main() -> None:
     paces = {name: statistics.median(each[name] for each in rounds) for name in ways}
     for name, pace in paces.items():
         times = statistics.median(each[ours] / each[name] for each in rounds)
-        print(f"{name}: {pace:,.0f} stock-days/s" + ("" if name == ours else f"; ours is {times:.2f} times as fast"))
+        print(
+            f"{name}: {pace:,.0f} stock-days/s"
+            + ("" if name == ours else f"; ours is {times:.2f} times as fast")
+        )
     if device.type == "cpu":
         highest = statistics.median(peak(threads) for _ in range(REPEATS))
         share = paces[ours] / (DAYS * STOCKS) * needed_products(windows) / highest
         print(
-            f"share of the {threads}-thread matrix-product peak: {share:.2f} (validation's time counted, not its work)"
+            f"share of the {threads}-thread matrix-product peak: {share:.2f} (validation's time "
+            "counted, not its work)"
         )
 
 

@@ -1,12 +1,13 @@
 """Time our search against CTranslate2 with the same weights and sentences.
 
-`python -m benchmarks.translation_engines [--model FOLDER] [--sentences 1000] [--rounds 3] [--threads 1 4]`: a model
-that `dtml translate train` has made, and the first test set that its card names; without one the demonstration's,
-which is trained first. Greedy and 5 beams, no length penalty, as many threads for both; CTranslate2 gets all sentences
-at once, sorts them and cuts batches of as many tokens. It need not tell scores, as ours does, and stops as it does of
-itself: when as many translations have ended as there are beams. Needs the extra ctranslate2. The engines take turns;
-medians of rounds, in sentences a second. On a machine that has other work, one thread and `--clock processor` tell the
-ratio by processor time.
+`python -m benchmarks.translation_engines [--model FOLDER] [--sentences 1000] [--rounds 3]
+[--threads 1 4]`: a model that `dtml translate train` has made, and the first test set that its card
+names; without one the demonstration's, which is trained first. Greedy and 5 beams, no length
+penalty, as many threads for both; CTranslate2 gets all sentences at once, sorts them and cuts
+batches of as many tokens. It need not tell scores, as ours does, and stops as it does of
+itself: when as many translations have ended as there are beams. Needs the extra ctranslate2. The
+engines take turns; medians of rounds, in sentences a second. On a machine that has other work, one
+thread and `--clock processor` tell the ratio by processor time.
 """
 
 import argparse
@@ -43,7 +44,11 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
         recipe = read_recipe(DEMO)
         cpu = torch.device("cpu")
         done = train_model(
-            recipe, temporary / "models", work=temporary / "work", device=cpu, process_group=SINGLE_PROCESS
+            recipe,
+            temporary / "models",
+            work=temporary / "work",
+            device=cpu,
+            process_group=SINGLE_PROCESS,
         )
         assert done is not None
         return done.model, list(recipe.tests["test"].pairs())
@@ -55,14 +60,19 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
 
 def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
     """Return a function that translates by our search."""
-    return lambda beams: [found[0].tokens for found in search(model.decoder, sources, Search(beams=beams, alpha=0.0))]
+    return lambda beams: [
+        found[0].tokens for found in search(model.decoder, sources, Search(beams=beams, alpha=0.0))
+    ]
 
 
-def ctranslate2(model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str) -> Engine:
+def ctranslate2(
+    model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str
+) -> Engine:
     """Return a function that translates by CTranslate2 with weights of that kind."""
     translator = open_exported(folder, threads=threads, kind=kind)
     return lambda beams: [
-        tuple(row) for row in translate_exported(translator, model, sources, Search(beams=beams, alpha=0.0))
+        tuple(row)
+        for row in translate_exported(translator, model, sources, Search(beams=beams, alpha=0.0))
     ]
 
 
@@ -75,7 +85,9 @@ def exported(model: Model, folder: Path, *, int8: bool) -> Path:
 def compare(
     engines: dict[str, Engine], beams: int, rounds: int, clock: Callable[[], float]
 ) -> tuple[dict[str, float], dict[str, Rows]]:
-    """Return the seconds of each engine, the median of rounds in which they take turns, and what each says."""
+    """Return the seconds of each engine, the median of rounds in which they
+    take turns, and what each says.
+    """
     took: dict[str, list[float]] = {name: [] for name in engines}
     said: dict[str, Rows] = {}
     for _ in range(rounds):
@@ -86,23 +98,37 @@ def compare(
     return {name: statistics.median(each) for name, each in took.items()}, said
 
 
-def show(model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float], said: dict[str, Rows]) -> None:
-    """Print a line for each engine: its speed, our speed relative to it, how often it agrees with us, and BLEU."""
+def show(
+    model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float], said: dict[str, Rows]
+) -> None:
+    """Print a line for each engine: its speed, our speed relative to it, how
+    often it agrees with us, and BLEU.
+    """
     metric, first = BLEU(tokenize=tokenizer_of(model.card.target_language)), next(iter(said))
     for name, rows in said.items():
         same = sum(one == other for one, other in zip(rows, said[first], strict=True)) / len(rows)
-        bleu = metric.corpus_score([model.target.decode(row) for row in rows], [[right for _, right in pairs]]).score
-        print(f"{'greedy' if beams == 1 else f'beam {beams}':<8}{name:<22}{len(rows) / seconds[name]:>8.1f}", end="")
+        bleu = metric.corpus_score(
+            [model.target.decode(row) for row in rows], [[right for _, right in pairs]]
+        ).score
+        print(
+            f"{'greedy' if beams == 1 else f'beam {beams}':<8}{name:<22}"
+            f"{len(rows) / seconds[name]:>8.1f}",
+            end="",
+        )
         print(f"{seconds[name] / seconds[first]:>10.2f}{same:>8.1%}{bleu:>7.2f}", flush=True)
 
 
 def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
-    """Print the cost of searching on until nothing better can follow, without and with a length penalty."""
+    """Print the cost of searching on until nothing better can follow, without
+    and with a length penalty.
+    """
     for how in (Search(alpha=0.0), Search()):
         stops = stops_of(model.decoder, sources, how)
         print(
-            f"beam {how.beams}, alpha {how.alpha}: {stops.exact:.1f} steps a sentence until none can be better, "
-            f"{stops.hasty:.1f} until {how.beams} have ended, which says the same of {stops.same:.1%}",
+            f"beam {how.beams}, alpha {how.alpha}: {stops.exact:.1f} steps a sentence until none "
+            "can be better, "
+            f"{stops.hasty:.1f} until {how.beams} have ended, which says the same of "
+            f"{stops.same:.1%}",
             flush=True,
         )
 
@@ -134,13 +160,21 @@ def main() -> None:
             torch.set_num_threads(threads)
             engines = {"ours": ours(model, sources)}
             for kind, folder in folders.items():
-                engines[f"CTranslate2 {kind.split('_')[0]}"] = ctranslate2(model, sources, folder, threads, kind)
+                engines[f"CTranslate2 {kind.split('_')[0]}"] = ctranslate2(
+                    model, sources, folder, threads, kind
+                )
             print(
-                f"{len(pairs)} sentences, {threads} threads, medians of {options.rounds} rounds, {options.clock} time"
+                f"{len(pairs)} sentences, {threads} threads, medians of {options.rounds} rounds, "
+                f"{options.clock} time"
             )
             print("search  engine                    each/s   ours x    same   BLEU")
             for beams in options.beams:
-                show(model, pairs, beams, *compare(engines, beams, options.rounds, CLOCKS[options.clock]))
+                show(
+                    model,
+                    pairs,
+                    beams,
+                    *compare(engines, beams, options.rounds, CLOCKS[options.clock]),
+                )
         show_stops(model, sources)
     torch.set_num_threads(before)
 

@@ -1,14 +1,18 @@
-"""Time a training against JoeyNMT 2.3: the same network, the same pairs, target tokens a second of processor time.
+"""Time a training against JoeyNMT 2.3: the same network, the same pairs, target tokens a second of
+processor time.
 
-`python -m benchmarks.translation_joeynmt [--rounds 5] [--updates 4] [--batch-tokens 4096]`, in an environment that has
+`python -m benchmarks.translation_joeynmt [--rounds 5] [--updates 4] [--batch-tokens 4096]`, in an
+environment that has
 JoeyNMT: it is not among the extras, as it holds back what we need. Make one beside ours:
 
-    python3 -m venv joeynmt && joeynmt/bin/pip install torch==2.13.0 joeynmt==2.3.0 jaxtyping safetensors \
+    python3 -m venv joeynmt && joeynmt/bin/pip install torch==2.13.0 joeynmt==2.3.0 jaxtyping
+    safetensors \
         importlib_metadata
     PYTHONPATH=. joeynmt/bin/python -m benchmarks.translation_joeynmt
 
-JoeyNMT draws pairs at random until their longest, times their number, reaches `--batch-tokens`; ours come by length.
-Both count padding. One thread; the ways take turns, and a first round is not counted.
+JoeyNMT draws pairs at random until their longest, times their number, reaches `--batch-tokens`;
+ours come by length. Both count padding. One thread; the ways take turns, and a first round is not
+counted.
 """
 
 import argparse
@@ -51,11 +55,22 @@ def of_joeynmt() -> Update:
     how = SimpleNamespace(**named, sep_token=None, sep_id=None, lang_tags=[])
     known = [words.get(number, f"w{number}") for number in range(SIZE.source_vocabulary)]
     vocabulary = _InOrder.of(Vocabulary, known, how)
-    stack = {"type": "transformer", "num_heads": SIZE.heads, "hidden_size": SIZE.d_model, "ff_size": SIZE.d_ff}
-    stack |= {"dropout": DROPOUT, "embeddings": {"embedding_dim": SIZE.d_model, "scale": True}, "layer_norm": "pre"}
+    stack = {
+        "type": "transformer",
+        "num_heads": SIZE.heads,
+        "hidden_size": SIZE.d_model,
+        "ff_size": SIZE.d_ff,
+    }
+    stack |= {
+        "dropout": DROPOUT,
+        "embeddings": {"embedding_dim": SIZE.d_model, "scale": True},
+        "layer_norm": "pre",
+    }
     layers = {"encoder": SIZE.encoder_layers, "decoder": SIZE.decoder_layers}
     config = {name: stack | {"num_layers": count} for name, count in layers.items()}
-    model = build_model(config | {"tied_embeddings": True, "tied_softmax": True}, vocabulary, vocabulary)
+    model = build_model(
+        config | {"tied_embeddings": True, "tied_softmax": True}, vocabulary, vocabulary
+    )
     model.loss_function = ("crossentropy", SMOOTHING)
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE, betas=(0.9, 0.98))
     model.train()
@@ -64,7 +79,9 @@ def of_joeynmt() -> Update:
         target = torch.cat([batch.target_input[:, :1], batch.target_output], dim=1)
         lengths = (batch.source != PAD).sum(dim=1)
         rows = torch.arange(len(target))
-        given = JoeyBatch(batch.source, lengths, None, target, None, rows, torch.device("cpu"), PAD, END)
+        given = JoeyBatch(
+            batch.source, lengths, None, target, None, rows, torch.device("cpu"), PAD, END
+        )
         given.sort_by_src_length()
         loss, *_ = model(return_type="loss", **vars(given))
         given.normalize(loss, normalization="tokens").backward()
@@ -76,14 +93,21 @@ def of_joeynmt() -> Update:
 
 
 class _InOrder:
-    """Make JoeyNMT's vocabulary without its search for each word among all before it, which takes minutes."""
+    """Make JoeyNMT's vocabulary without its search for each word among all
+    before it, which takes minutes.
+    """
 
     @staticmethod
     def of(kind: Any, known: list[str], how: SimpleNamespace) -> Any:
         made = kind.__new__(kind)
         made.specials, made.lang_tags, made.sep_index = known[:4], [], None
         made._itos, made._stoi = known, {word: number for number, word in enumerate(known)}
-        made.pad_index, made.bos_index, made.eos_index, made.unk_index = how.pad_id, how.bos_id, how.eos_id, how.unk_id
+        made.pad_index, made.bos_index, made.eos_index, made.unk_index = (
+            how.pad_id,
+            how.bos_id,
+            how.eos_id,
+            how.unk_id,
+        )
         return made
 
 
@@ -97,13 +121,22 @@ def of_ours(products: torch.dtype) -> Update:
     if products == torch.bfloat16:
         use_rounded_products(network)
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    step = TrainingStep(network, [optimiser], SMOOTHING, 1.0, torch.device("cpu"), SINGLE_PROCESS, products)
+    step = TrainingStep(
+        network, [optimiser], SMOOTHING, 1.0, torch.device("cpu"), SINGLE_PROCESS, products
+    )
     return lambda batch: step([(0, batch)], RATE)
 
 
 def drawn_as_joeynmt_does(examples: Examples, tokens: int) -> Iterator[Indices]:
-    """Yield batches as its `TokenBatchSampler` does: at random, until the longest times their number is `tokens`."""
-    longest = torch.maximum(torch.from_numpy(examples.source.lengths), torch.from_numpy(examples.target.lengths)) + 1
+    """Yield batches as its `TokenBatchSampler` does: at random, until the
+    longest times their number is `tokens`.
+    """
+    longest = (
+        torch.maximum(
+            torch.from_numpy(examples.source.lengths), torch.from_numpy(examples.target.lengths)
+        )
+        + 1
+    )
     batch: list[int] = []
     for place in torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist():
         batch.append(place)
@@ -127,9 +160,16 @@ def main() -> None:
     examples = examples_to_learn(None)
     own = batch_indices(examples, options.batch_tokens, torch.Generator().manual_seed(0))
     drawn = {"its": list(drawn_as_joeynmt_does(examples, options.batch_tokens)), "own": own}
-    batches = {name: (batch_of(examples, each) for each in cycle(rows)) for name, rows in drawn.items()}
+    batches = {
+        name: (batch_of(examples, each) for each in cycle(rows)) for name, rows in drawn.items()
+    }
     joeynmt, ours, rounded = of_joeynmt(), of_ours(torch.float32), of_ours(torch.bfloat16)
-    ways = [("JoeyNMT", "its", joeynmt), ("JoeyNMT", "own", joeynmt), ("ours", "its", ours), ("ours", "own", ours)]
+    ways = [
+        ("JoeyNMT", "its", joeynmt),
+        ("JoeyNMT", "own", joeynmt),
+        ("ours", "its", ours),
+        ("ours", "own", ours),
+    ]
     ways += [("ours, bfloat16", "its", rounded), ("ours, bfloat16", "own", rounded)]
     rates: dict[tuple[str, str], list[float]] = {}
     for _ in range(options.rounds + 1):
@@ -142,7 +182,10 @@ def main() -> None:
     paces = {way: statistics.median(each[1:]) for way, each in rates.items()}
     for (name, kind), pace in paces.items():
         told = {"its": "at random", "own": "by length"}[kind]
-        print(f"{name:<16}{told:<12}{pace:>8,.0f} tokens/s  x {pace / paces['JoeyNMT', 'its']:.2f}", flush=True)
+        print(
+            f"{name:<16}{told:<12}{pace:>8,.0f} tokens/s  x {pace / paces['JoeyNMT', 'its']:.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Kill a training, the translation of a file and a queue's worker at random moments, and check what they leave.
+"""Kill a training, the translation of a file and a queue's worker at random moments, and check what
+they leave.
 
-`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless told, and goes on
-each time it is started again. Its result must be that of one that nobody disturbed: the same weights, the same file,
-each queued text translated once.
+`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless
+told, and goes on
+each time it is started again. Its result must be that of one that nobody disturbed: the same
+weights, the same file, each queued text translated once.
 """
 
 import hashlib
@@ -61,7 +63,9 @@ def main() -> None:
 def _killed(
     folder: Path, kind: str, result: Callable[[], str], kills: int, trained: Path
 ) -> tuple[str, float, list[str]]:
-    """The result of undisturbed work, its seconds, and the results of work that was killed so often in all."""
+    """The result of undisturbed work, its seconds, and the results of work that
+    was killed so often in all.
+    """
     draw, died, homes = random.Random(kind), 0, list[str]()  # noqa: S311
     _prepare(folder / f"{kind}-0", kind, trained)
     seconds = _run(kind, None)
@@ -92,7 +96,9 @@ def _prepare(home: Path, kind: str, trained: Path) -> None:
 
 
 def _run(kind: str, kill_after: float | None) -> float:
-    """Seconds that the work took once its process was ready, or -1 when it was killed so long after that."""
+    """Seconds that the work took once its process was ready, or -1 when it was
+    killed so long after that.
+    """
     environment = os.environ | {"KILLS_CHILD": kind, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-m", "benchmarks.translation_kills"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
@@ -107,7 +113,9 @@ def _child(kind: str) -> None:
         recipe = read_recipe(DEMO)
         short = dict(recipe.training) | {"updates": 150, "check_every": 25}
         print("ready", flush=True)
-        train_and_store(replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None)
+        train_and_store(
+            replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None
+        )
         return
     model = open_model(NAME, CPU)
     print("ready", flush=True)
@@ -137,7 +145,9 @@ def _file() -> str:
 
 
 def _queue() -> str:
-    rows = sa.select(translation_text.c["id", "text", "status", "translation"]).order_by(translation_text.c.id)
+    rows = sa.select(translation_text.c["id", "text", "status", "translation"]).order_by(
+        translation_text.c.id
+    )
     with reading(open_store()) as conn:
         return hashlib.sha256(repr(conn.execute(rows).all()).encode()).hexdigest()
 

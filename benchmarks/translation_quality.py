@@ -1,10 +1,12 @@
-"""Train and score translation models on real corpora by the command itself, by the recipes of the printed figures.
+"""Train and score translation models on real corpora by the command itself, by the recipes of the
+printed figures.
 
-`python -m benchmarks.translation_quality NAME ...` trains and scores the recipes named, of `benchmarks/recipes` (by
-default all), in the folder `--folder`, where an interrupted training resumes; then it prints a line a test set, or the
-validation set's by greedy search where a recipe names no test. The
-corpora are those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). A recipe has a thread, but for those
-with more processes.
+`python -m benchmarks.translation_quality NAME ...` trains and scores the recipes named, of
+`benchmarks/recipes` (by default all), in the folder `--folder`, where an interrupted training
+resumes; then it prints a line a test set, or the validation set's by greedy search where a recipe
+names no test. The
+corpora are those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). A recipe has a
+thread, but for those with more processes.
 """
 
 import argparse
@@ -35,14 +37,34 @@ LINE = "A man in a blue shirt is standing on a ladder cleaning a window."
 def run(name: str, folder: Path) -> dict[str, Any]:
     """Train and score a recipe; return what the command prints of it, and the minutes it took."""
     folder.mkdir(parents=True, exist_ok=True)
-    processes, environment = PROCESSES.get(name, 1), os.environ | {"DTML_DATA": str(folder / "data")}
+    processes, environment = (
+        PROCESSES.get(name, 1),
+        os.environ | {"DTML_DATA": str(folder / "data")},
+    )
     if processes == 1:
         environment["OMP_NUM_THREADS"] = "1"
     start = time.monotonic()
-    train = [DTML, "translate", "train", RECIPES / f"{name}.toml", "--processes", str(processes), "--json"]
+    train = [
+        DTML,
+        "translate",
+        "train",
+        RECIPES / f"{name}.toml",
+        "--processes",
+        str(processes),
+        "--json",
+    ]
     said = subprocess.run(train, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     subprocess.run(
-        [DTML, "translate", "text", LINE, "--model", name, "--attention-page", folder / f"{name}.html"],
+        [
+            DTML,
+            "translate",
+            "text",
+            LINE,
+            "--model",
+            name,
+            "--attention-page",
+            folder / f"{name}.html",
+        ],
         env=environment,
         check=True,
         stdout=subprocess.DEVNULL,
@@ -65,10 +87,19 @@ def main() -> None:
         said = run(name, asked.folder.absolute())
         if not said["scores"]:
             figures = f"{said['validation_bleu']:.1f}"
-            print(f"| {name} | validation | {figures} | | {said['minutes']:.0f} | {said['recipe']} |", flush=True)
+            print(
+                f"| {name} | validation | {figures} | | {said['minutes']:.0f} | {said['recipe']} |",
+                flush=True,
+            )
         for test, score in said["scores"].items():
-            figures = f"{score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}] | {score['chrf']:.1f}"
-            print(f"| {name} | {test} | {figures} | {said['minutes']:.0f} | {said['recipe']} |", flush=True)
+            figures = (
+                f"{score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}] | "
+                f"{score['chrf']:.1f}"
+            )
+            print(
+                f"| {name} | {test} | {figures} | {said['minutes']:.0f} | {said['recipe']} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Time search with a key-value cache, against decoding the prefix again and against full passes at each step.
+"""Time search with a key-value cache, against decoding the prefix again and against full passes at
+each step.
 
-`python -m benchmarks.translation_search_speed [--threads 1] [--sentences 48] [--rounds 3]`: a random Transformer of a
-size that suits Multi30k, sources as long as its sentences, translations that end after 15, 24 and 60 steps. All three
-run in the same search and batches and must translate the same. Prints medians of rounds in which they take turns.
-What the exact stop of the search costs, `stops_of` tells of trained weights: see `benchmarks.translation_engines`.
+`python -m benchmarks.translation_search_speed [--threads 1] [--sentences 48] [--rounds 3]`: a
+random Transformer of a size that suits Multi30k, sources as long as its sentences, translations
+that end after 15, 24 and 60 steps. All three run in the same search and batches and must translate
+the same. Prints medians of rounds in which they take turns. What the exact stop of the search
+costs, `stops_of` tells of trained weights: see `benchmarks.translation_engines`.
 """
 
 import argparse
@@ -24,16 +26,21 @@ from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.transformer import Transformer, TransformerConfig, Weights
 
-SIZE = TransformerConfig(10_000, 10_000, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4)
+SIZE = TransformerConfig(
+    10_000, 10_000, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4
+)
 STEPS = (15, 24, 60)
 CERTAIN = 1e9  # far above and below every score
 
 
 @dataclass
 class Prefixes:
-    """Translations of which the tokens alone are kept, and of the source what is said at the class that uses it."""
+    """Translations of which the tokens alone are kept, and of the source what
+    is said at the class that uses it.
+    """
 
-    memory: Tensor  # [sentences, source positions, d_model], or the source's tokens [sentences, source positions]
+    # [sentences, source positions, d_model], or the source's tokens [sentences, source positions]
+    memory: Tensor
     memory_mask: Tensor
     tokens: Tensor  # [sentences, beams, positions]
 
@@ -48,7 +55,9 @@ class Prefixes:
 
 
 class Anew:
-    """The Transformer, given the whole prefix of every beam at each step; the source is read once even so."""
+    """The Transformer, given the whole prefix of every beam at each step; the
+    source is read once even so.
+    """
 
     def __init__(self, network: Transformer) -> None:
         self.network = network
@@ -57,13 +66,20 @@ class Anew:
         """See `IncrementalDecoder`."""
         return Prefixes(*self.network.encode(source), source.new_zeros(len(source), beams, 0))
 
-    def step(self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         """See `IncrementalDecoder`; only the last position is asked what comes next."""
         state.tokens = torch.cat([state.tokens, tokens.unsqueeze(-1)], dim=-1)
         beams, positions = state.tokens.shape[1:]
-        memory, memory_mask = (each.repeat_interleave(beams, 0) for each in (state.memory, state.memory_mask))
+        memory, memory_mask = (
+            each.repeat_interleave(beams, 0) for each in (state.memory, state.memory_mask)
+        )
         mask = torch.ones(positions, positions, dtype=torch.bool).tril()
-        x, weights = self.network.embed_target(state.tokens.flatten(0, 1), torch.arange(positions)), None
+        x, weights = (
+            self.network.embed_target(state.tokens.flatten(0, 1), torch.arange(positions)),
+            None,
+        )
         for layer in self.network.decoder:
             x, weights = layer(x, mask, memory, memory_mask, need_weights=need_weights)
         scores = self.network.logits(self.network.decoder_norm(x[:, -1]))
@@ -71,13 +87,17 @@ class Anew:
 
 
 class Passes(Anew):
-    """The Transformer as it is trained, a whole pass at each step: source, prefix, and scores of every position."""
+    """The Transformer as it is trained, a whole pass at each step: source,
+    prefix, and scores of every position.
+    """
 
     def start(self, source: Tensor, beams: int, limit: int) -> Prefixes:  # noqa: ARG002
         """See `IncrementalDecoder`."""
         return Prefixes(source, source, source.new_zeros(len(source), beams, 0))
 
-    def step(self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         """See `IncrementalDecoder`."""
         state.tokens = torch.cat([state.tokens, tokens.unsqueeze(-1)], dim=-1)
         beams = tokens.shape[-1]
@@ -97,7 +117,9 @@ class Ending:
         self.left = self.steps
         return self.decoder.start(source, beams, limit)
 
-    def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: Any, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         """See `IncrementalDecoder`."""
         scores, weights = self.decoder.step(state, tokens, need_weights=need_weights)
         self.left -= 1
@@ -107,7 +129,9 @@ class Ending:
 
 @dataclass(frozen=True)
 class Stops:
-    """Steps a sentence until none that goes on can be better, and until as many have ended as there are beams."""
+    """Steps a sentence until none that goes on can be better, and until as many
+    have ended as there are beams.
+    """
 
     exact: float
     hasty: float
@@ -139,13 +163,18 @@ def stops_of(decoder: IncrementalDecoder, sources: Sequence[Sequence[int]], how:
     with patch.object(decoding, "_Sentence", watch):
         found = search(decoder, sources, replace(how, exact=True))
     hasty = [each.hasty for each in watched.values() if each.hasty is not None]
-    same = [each.hasty is not None and each.hasty[1] == found[number][0].tokens for number, each in watched.items()]
+    same = [
+        each.hasty is not None and each.hasty[1] == found[number][0].tokens
+        for number, each in watched.items()
+    ]
     exact = sum(each.steps for each in watched.values()) / len(watched)
     return Stops(exact, sum(steps for steps, _ in hasty) / len(hasty), sum(same) / len(same))
 
 
 def main() -> None:
-    """Print a table: sentences a second each way, and how many times faster the kept keys and values are."""
+    """Print a table: sentences a second each way, and how many times faster the
+    kept keys and values are.
+    """
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asked.add_argument("--threads", type=int, default=1)
     asked.add_argument("--sentences", type=int, default=48)
@@ -154,12 +183,21 @@ def main() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     network, sources = _network(), _sources(options.sentences)
-    print(f"{options.sentences} sentences, threads {options.threads}, medians of {options.rounds} rounds")
+    print(
+        f"{options.sentences} sentences, threads {options.threads}, medians of "
+        f"{options.rounds} rounds"
+    )
     print("search   steps  passes/s   anew/s   kept/s  times passes  times anew")
     for beams in (1, 5):
         for steps in STEPS:
-            passes, anew, kept = _rates(network, sources, Search(beams=beams), steps, options.rounds)
-            print(f"{'greedy' if beams == 1 else f'beam {beams}':<8}{steps:>6}{passes:>10.1f}{anew:>9.1f}", end="")
+            passes, anew, kept = _rates(
+                network, sources, Search(beams=beams), steps, options.rounds
+            )
+            print(
+                f"{'greedy' if beams == 1 else f'beam {beams}':<8}{steps:>6}"
+                f"{passes:>10.1f}{anew:>9.1f}",
+                end="",
+            )
             print(f"{kept:>9.1f}{kept / passes:>14.1f}{kept / anew:>12.1f}", flush=True)
     torch.set_num_threads(before)
 
@@ -177,12 +215,21 @@ def _sources(count: int) -> list[list[int]]:
     """As long as Multi30k's sentences in pieces: 14 with a standard deviation of 4."""
     draw = random.Random(0)  # noqa: S311
     lengths = [max(4, round(draw.gauss(14, 4))) for _ in range(count)]
-    return [[draw.randrange(END + 1, SIZE.source_vocabulary) for _ in range(length)] for length in lengths]
+    return [
+        [draw.randrange(END + 1, SIZE.source_vocabulary) for _ in range(length)]
+        for length in lengths
+    ]
 
 
-def _rates(network: Transformer, sources: list[list[int]], how: Search, steps: int, rounds: int) -> list[float]:
+def _rates(
+    network: Transformer, sources: list[list[int]], how: Search, steps: int, rounds: int
+) -> list[float]:
     """Sentences a second by whole passes, anew and with what was kept; all must say the same."""
-    decoders: tuple[IncrementalDecoder, ...] = (Passes(network), Anew(network), IncrementalTransformer(network))
+    decoders: tuple[IncrementalDecoder, ...] = (
+        Passes(network),
+        Anew(network),
+        IncrementalTransformer(network),
+    )
     seconds: list[list[float]] = [[] for _ in decoders]
     for _ in range(rounds):
         said = []

@@ -1,7 +1,9 @@
-"""Time each documented view for one symbol or one night, over ten years of nights and ten million predictions.
+"""Time each documented view for one symbol or one night, over ten years of nights and ten million
+predictions.
 
-`python -m benchmarks.view_latency`: fills a store of each engine (20 minutes and 6 GB each), asks and loads;
-`--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when a limit is missed.
+`python -m benchmarks.view_latency`: fills a store of each engine (20 minutes and 6 GB each), asks
+and loads; `--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when
+a limit is missed.
 """
 
 import argparse
@@ -19,7 +21,15 @@ from sqlalchemy import Engine, text
 
 from benchmarks.pages import time_pages
 from benchmarks.store_loading import postgresql
-from benchmarks.ten_year_store import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
+from benchmarks.ten_year_store import (
+    BACKTEST_MARKET,
+    MARKETS,
+    RESTATED,
+    STOCKS,
+    TenYears,
+    moment,
+    run_name,
+)
 from benchmarks.translation_rows import MODELS, TEXTS, write_translations
 from db.admin.copying import table_counts
 from db.connection.user_sql import select
@@ -73,31 +83,52 @@ def measure(url: str, history: TenYears) -> bool:
     _settle(engine)
     with reading(engine) as conn:
         counts = table_counts(conn)
-    rows = ", ".join(f"{counts[name]:,} {name}" for name in ("prediction", "outcome", "price", "score"))
-    print(f"{engine.dialect.name}: {rows} rows, {_gigabytes(engine):.1f} GB, filled in {filled:.0f} s")
+    rows = ", ".join(
+        f"{counts[name]:,} {name}" for name in ("prediction", "outcome", "price", "score")
+    )
+    print(
+        f"{engine.dialect.name}: {rows} rows, {_gigabytes(engine):.1f} GB, filled in {filled:.0f} s"
+    )
     views = time_views(url, history, [*QUESTIONS, *_others()])
     unlimited = time_views(url, history, [EVERY_PAIR], draws=10)
     nights = time_nights(engine, history)
     engine.dispose()
-    print(pd.concat([views, nights, unlimited]).to_string(index=False, float_format="{:.1f}".format))
+    print(
+        pd.concat([views, nights, unlimited]).to_string(index=False, float_format="{:.1f}".format)
+    )
     pages = time_pages(url, history)
     print(pages.to_string(index=False, float_format="{:.0f}".format))
     within = [
         _verdict("the first page of `dtml dashboard`", pages["first ms"].iloc[0], PAGE_LIMIT_MS),
-        _verdict("95 of 100 views for one symbol or one night", views["p95 ms"].max(), VIEW_LIMIT_MS),
+        _verdict(
+            "95 of 100 views for one symbol or one night", views["p95 ms"].max(), VIEW_LIMIT_MS
+        ),
         _verdict("95 of 100 nights of 400 stocks stored", nights["p95 ms"].iloc[0], NIGHT_LIMIT_MS),
     ]
     return all(within)
 
 
-def time_views(url: str, history: TenYears, questions: Sequence[Question], draws: int = DRAWS) -> pd.DataFrame:
-    """Return a line for each question, asked many times of the store opened read only, as `dtml query` opens it."""
+def time_views(
+    url: str, history: TenYears, questions: Sequence[Question], draws: int = DRAWS
+) -> pd.DataFrame:
+    """Return a line for each question, asked many times of the store opened
+    read only, as `dtml query` opens it.
+    """
     engine = open_engine(url, read_only=True)
     lines = []
     for question in questions:
-        texts = [f"select * from {question.view} where {question.condition(history)}" for _ in range(draws)]  # noqa: S608
+        texts = [
+            f"select * from {question.view} where {question.condition(history)}"  # noqa: S608
+            for _ in range(draws)
+        ]
         cold = [_timed(_ask, engine, sql) for sql in texts]  # the pages come from the disk
-        lines.append(_line(question.view, question.about, cold[:1] + [_timed(_ask, engine, sql) for sql in texts]))
+        lines.append(
+            _line(
+                question.view,
+                question.about,
+                cold[:1] + [_timed(_ask, engine, sql) for sql in texts],
+            )
+        )
     engine.dispose()
     return pd.DataFrame(lines)
 
@@ -107,10 +138,14 @@ def time_nights(engine: Engine, history: TenYears) -> pd.DataFrame:
     stored = [_timed(_store_night, engine, *night) for night in _new_nights(engine, history)]
     days = history.days[1:]
     read = [_timed(_read_night, engine, _one(MARKETS), _one(days)) for _ in range(DRAWS + 1)]
-    return pd.DataFrame([_line("prediction", "store a night", stored), _line("prediction", "read a night", read)])
+    return pd.DataFrame(
+        [_line("prediction", "store a night", stored), _line("prediction", "read a night", read)]
+    )
 
 
-def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
+def _new_nights(
+    engine: Engine, history: TenYears
+) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
     """Yield nights after the last one of each market, each begun as the product begins it."""
     days = pd.bdate_range(history.days[-1], periods=STORED_NIGHTS + 1)
     for as_of, target in pairwise(days):
@@ -118,11 +153,20 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
             with transaction(engine) as conn:
                 begun = moment(as_of).to_pydatetime()
                 stored_nights.start_night(
-                    conn, market, as_of.date(), target=target.date(), source="yahoo", started_at=begun
+                    conn,
+                    market,
+                    as_of.date(),
+                    target=target.date(),
+                    source="yahoo",
+                    started_at=begun,
                 )
             chances = DRAWN.beta(200, 200, len(STOCKS))
-            made = pd.DataFrame({"symbol": STOCKS, "probability": chances, "probability_std": chances / 50})
-            made = made.assign(calibrated=chances, lowest=chances, highest=chances, rising_share=0.5)
+            made = pd.DataFrame(
+                {"symbol": STOCKS, "probability": chances, "probability_std": chances / 50}
+            )
+            made = made.assign(
+                calibrated=chances, lowest=chances, highest=chances, rising_share=0.5
+            )
             run_id = run_name(market, history.days[history.starts[-1]])
             made = made.assign(as_of=as_of, target=target, run_id=run_id)
             named = made[["run_id", "target", "symbol"]]
@@ -134,7 +178,9 @@ def _ask(engine: Engine, sql: str) -> int:
     return len(select(engine, sql, own=True))
 
 
-def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame) -> int:
+def _store_night(
+    engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame
+) -> int:
     as_of = made["as_of"].iloc[0]
     now = moment(as_of).to_pydatetime()
     counts = {"fetched": 4000, "stored": 400, "rejected": 0, "predictions": len(made)}
@@ -209,7 +255,9 @@ def _stock(markets: Sequence[str] = MARKETS, symbols: Sequence[str] = STOCKS) ->
 
 def _day(column: str) -> Draw:
     seen = slice(1, None) if column == "target" else slice(-1)
-    return lambda history: f"market = '{_one(MARKETS)}' and {column} = '{_one(history.days[seen]):%Y-%m-%d}'"
+    return lambda history: (
+        f"market = '{_one(MARKETS)}' and {column} = '{_one(history.days[seen]):%Y-%m-%d}'"
+    )
 
 
 def _attended(history: TenYears) -> str:
@@ -218,8 +266,15 @@ def _attended(history: TenYears) -> str:
 
 def _others() -> list[Question]:
     """Return a question to each view that QUESTIONS leaves out."""
-    left = [view for name, view in documented_views().items() if name not in {each.view for each in QUESTIONS}]
-    return [Question(each.name, "a market", _whole if "market" not in each.meanings() else _market) for each in left]
+    left = [
+        view
+        for name, view in documented_views().items()
+        if name not in {each.view for each in QUESTIONS}
+    ]
+    return [
+        Question(each.name, "a market", _whole if "market" not in each.meanings() else _market)
+        for each in left
+    ]
 
 
 def _market(_history: TenYears) -> str:
@@ -258,30 +313,51 @@ QUESTIONS = (
     Question("night_log", "a night by as_of", _day("as_of")),
     Question("night_log", "a night by target", _day("target")),
     Question("run_score", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
-    Question("benchmark_configuration", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
+    Question(
+        "benchmark_configuration", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"
+    ),
     Question("backtest_summary", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
     Question("attention", "a symbol", _stock([BACKTEST_MARKET])),
-    Question("attention", "a symbol of a night", lambda history: f"{_attended(history)} and symbol = '{_one(STOCKS)}'"),
+    Question(
+        "attention",
+        "a symbol of a night",
+        lambda history: f"{_attended(history)} and symbol = '{_one(STOCKS)}'",
+    ),
     Question("symbol_score", "a symbol", _stock()),
     Question("symbol_score", "a symbol of a backtest too", _stock([BACKTEST_MARKET])),
     Question("calibration", "a night", _day("target")),
     Question("coverage", "a night", _day("target")),
     Question("disagreement", "a symbol", _stock()),
     Question("disagreement", "a night", _day("target")),
-    Question("band_direction", "a symbol at a level", lambda history: f"{_stock()(history)} and level = 0.8"),
-    Question("band_direction", "a night at a level", lambda history: f"{_day('target')(history)} and level = 0.8"),
+    Question(
+        "band_direction",
+        "a symbol at a level",
+        lambda history: f"{_stock()(history)} and level = 0.8",
+    ),
+    Question(
+        "band_direction",
+        "a night at a level",
+        lambda history: f"{_day('target')(history)} and level = 0.8",
+    ),
     Question("explanation_log", "a market", _market),
     Question("fetch_log", "a night", _day("as_of")),
     Question("alert_log", "a night", _day("as_of")),
     Question("run_log", "a market", _market),
-    Question("translation_job", "a text", lambda _history: f"id = {int(DRAWN.integers(TEXTS)) + 1}"),
-    Question("translation_job", "what waits", lambda _history: f"model = '{_one(MODELS)}' and status = 'queued'"),
+    Question(
+        "translation_job", "a text", lambda _history: f"id = {int(DRAWN.integers(TEXTS)) + 1}"
+    ),
+    Question(
+        "translation_job",
+        "what waits",
+        lambda _history: f"model = '{_one(MODELS)}' and status = 'queued'",
+    ),
     *(
         Question(view, "a model", lambda _history: f"model = '{_one(MODELS)}'")
         for view in ("translation_model_log", "translation_score_log", "translation_training")
     ),
 )
-# Each of 400 stocks looks at 400: the rows alone take longer than the limit, and nobody reads them one by one.
+# Each of 400 stocks looks at 400: the rows alone take longer than the limit, and nobody reads them
+# one by one.
 EVERY_PAIR = Question("attention", "every pair of a night", _attended)
 
 

@@ -1,7 +1,9 @@
 """Rows: tables, engine, every write, every read, the SQL views."""
 
 
-def __getattr__(name: str) -> object:  # what a notebook asks for, imported then: `import db` waits for nothing
+def __getattr__(
+    name: str,
+) -> object:  # what a notebook asks for, imported then: `import db` waits for nothing
     if name == "Store":
         from db import store
 

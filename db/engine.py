@@ -1,7 +1,8 @@
-"""From a database URL to a connection: SQLite by default, PostgreSQL when DTML_DATABASE_URL says so.
+"""From a database URL to a connection: SQLite by default, PostgreSQL when DTML_DATABASE_URL says
+so.
 
-Reads open `reading(engine)`, writes `transaction(engine)`: writers queue, on both engines, and every
-failure comes out as one line without the password.
+Reads open `reading(engine)`, writes `transaction(engine)`: writers queue, on both engines, and
+every failure comes out as one line without the password.
 """
 
 import json
@@ -32,17 +33,24 @@ READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
 # Any number would do, as long as every writer of a store asks for the same one.
 WRITER_LOCK = 0x64746D6C
-RESTORE: Final = "`dtml db check` says more; move the store away and bring a backup back with `dtml db restore`"
-UNRELEASED: Final = (
-    "it was made before 0.1.0: start a new store (move this one away or name another); prices can be fetched again"
+RESTORE: Final = (
+    "`dtml db check` says more; move the store away and bring a backup back with `dtml db restore`"
 )
-# What a failure means and what its user can do about it: by the engine's own codes, else by its words.
-REMEDIES: Final = tomllib.loads(Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8"))
+UNRELEASED: Final = (
+    "it was made before 0.1.0: start a new store (move this one away or name "
+    "another); prices can be fetched again"
+)
+# What a failure means and what its user can do about it: by the engine's own codes, else by its
+# words.
+REMEDIES: Final = tomllib.loads(
+    Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8")
+)
 FULL: Final = REMEDIES["postgresql"]["53100"]
 
 
 def database_url() -> URL:
-    """Return DTML_DATABASE_URL, else the URL of dtml.sqlite in the folder DTML_DATA (data), its path made absolute.
+    """Return DTML_DATABASE_URL, else the URL of dtml.sqlite in the folder DTML_DATA (data), its
+    path made absolute.
 
     Raises StoreUsageError for a malformed URL, an unknown engine and an SQLite URL without a file.
     """
@@ -53,10 +61,11 @@ def database_url() -> URL:
 
 
 def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
-    """Return an engine that was reached once; `read_only` refuses every write, even by SQL that a user typed.
+    """Return an engine that was reached once; `read_only` refuses every write, even by SQL that a
+    user typed.
 
-    `url` defaults to `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and, read only,
-    a missing file; StoreError when the server, the folder or the file cannot be used.
+    `url` defaults to `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and,
+    read only, a missing file; StoreError when the server, the folder or the file cannot be used.
     """
     parsed = database_url() if url is None else _parse(url)
     opened = _open_sqlite if parsed.get_backend_name() == "sqlite" else _open_postgresql
@@ -66,14 +75,18 @@ def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
 
 
 def open_reader() -> Engine:
-    """Open the store read only; raises StoreUsageError unless it is there with this code's version of the schema."""
+    """Open the store read only; raises StoreUsageError unless it is there with
+    this code's version of the schema.
+    """
     engine = open_engine(read_only=True)
     require_current(engine)
     return engine
 
 
 def open_store() -> Engine:
-    """Open the store and make its tables where it is empty; raises StoreError for one of another schema."""
+    """Open the store and make its tables where it is empty; raises StoreError
+    for one of another schema.
+    """
     engine = open_engine()
     prepare(engine)
     return engine
@@ -93,10 +106,11 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """Open a connection whose writes all happen or none; another writer waits, up to 30 s, for its turn.
+    """Open a connection whose writes all happen or none; another writer waits, up to 30 s, for its
+    turn.
 
-    Raises StoreError, in one line, for whatever the database refuses: disk full, locked, connection lost, a
-    broken constraint.
+    Raises StoreError, in one line, for whatever the database refuses: disk full, locked, connection
+    lost, a broken constraint.
     """
     with _one_line(engine), engine.execution_options(sqlite_begin="immediate").begin() as conn:
         if conn.dialect.name == "postgresql":
@@ -106,9 +120,11 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def upgrade(engine: Engine) -> bool:
-    """Bring the schema to this code's version, all of it or nothing; return whether there was anything to do.
+    """Bring the schema to this code's version, all of it or nothing; return whether there was
+    anything to do.
 
-    Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml store.
+    Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml
+    store.
     """
     with transaction(engine) as conn:
         stored = _stored_revision(conn)
@@ -126,7 +142,9 @@ def require_current(engine: Engine) -> None:
     with reading(engine) as conn:
         stored = _stored_revision(conn)
     if stored is None:
-        raise StoreUsageError(f"the store at {location(engine)} is empty: run dtml db upgrade or a night")
+        raise StoreUsageError(
+            f"the store at {location(engine)} is empty: run dtml db upgrade or a night"
+        )
     if stored != REVISION:
         old = f"schema {stored}, too old for this dtml ({REVISION})"
         raise StoreUsageError(f"the store at {location(engine)} has {old}: run dtml db upgrade")
@@ -142,7 +160,9 @@ def prepare(engine: Engine) -> None:
 
 
 def location(engine: Engine) -> str:
-    """Return where the store is, to be shown: the file, or the server's URL without its password."""
+    """Return where the store is, to be shown: the file, or the server's URL
+    without its password.
+    """
     url = engine.url
     if url.get_backend_name() == "sqlite":
         name = str(url.database)
@@ -159,8 +179,12 @@ def _parse(url: str) -> URL:
     # Of two @, the first may be a password's: what follows it would be shown as the host.
     apart = re.sub(r"([?&]password=)[^&]*", r"\1", url)
     if parsed is None or (parsed.get_backend_name() != "sqlite" and apart.count("@") > 1):
-        # The text may hold a password where none can be told apart, so it is not shown: not in a traceback either.
-        forms = "sqlite:///FILE or postgresql://USER@HOST/NAME, with a password's @ as %40, / as %2F and : as %3A"
+        # The text may hold a password where none can be told apart, so it is not shown: not in a
+        # traceback either.
+        forms = (
+            "sqlite:///FILE or postgresql://USER@HOST/NAME, with a password's @ as %40, / as "
+            "%2F and : as %3A"
+        )
         raise StoreUsageError(f"malformed database URL: set {URL_VARIABLE} to {forms}")
     engine = parsed.get_backend_name()
     if engine in ("postgresql", "postgres"):
@@ -169,7 +193,9 @@ def _parse(url: str) -> URL:
             parsed = parsed.difference_update_query(["password"]).set(password=secret)
         return parsed.set(drivername="postgresql+psycopg")
     if engine != "sqlite":
-        raise StoreUsageError(f"database engine {engine!r} is not supported: use sqlite or postgresql")
+        raise StoreUsageError(
+            f"database engine {engine!r} is not supported: use sqlite or postgresql"
+        )
     if not parsed.database or parsed.database == ":memory:":
         raise StoreUsageError("a store must be a file: write sqlite:///FILE")
     return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
@@ -193,9 +219,11 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
 
 
 def _prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
-    # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite says it.
+    # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite
+    # says it.
     connection.isolation_level = None
-    # A column of text holds any bytes: what another program wrote as no UTF-8 must not keep its table from being read.
+    # A column of text holds any bytes: what another program wrote as no UTF-8 must not keep its
+    # table from being read.
     connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
     if read_only:  # mode=ro binds the store's file alone: an attached one could be made and written
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -211,15 +239,19 @@ def _begin_sqlite(conn: Connection) -> None:
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
-    said = f"{url.query.get('options', '')} -c timezone=UTC"  # as SQLite shows moments, wherever the server stands
+    # as SQLite shows moments, wherever the server stands
+    said = f"{url.query.get('options', '')} -c timezone=UTC"
     if read_only:
         said += f" -c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
     arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S, "options": said}
     try:
-        # Hours may pass between two steps of a night: pre_ping replaces a connection the server has dropped.
+        # Hours may pass between two steps of a night: pre_ping replaces a connection the server has
+        # dropped.
         return create_engine(url, connect_args=arguments, json_serializer=_json, pool_pre_ping=True)
     except ImportError as error:
-        raise StoreUsageError("PostgreSQL needs a driver: pip install 'dtml-nightshift[postgres]'") from error
+        raise StoreUsageError(
+            "PostgreSQL needs a driver: pip install 'dtml-nightshift[postgres]'"
+        ) from error
 
 
 def _json(value: object) -> str:
@@ -240,7 +272,9 @@ def _one_line(engine: Engine) -> Iterator[None]:
         # A connection that broke cannot be rolled back either: how it broke is to be said.
         while isinstance(error.__context__, (SQLAlchemyError, driver.Error)):
             error = error.__context__
-        cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+        cause = (
+            error.orig if isinstance(error, StatementError) and error.orig is not None else error
+        )
         if isinstance(cause, StoreError):
             raise cause from error
         said = " ".join(str(cause).split())
@@ -253,7 +287,9 @@ def _one_line(engine: Engine) -> Iterator[None]:
 
 
 def _remedy_of(error: BaseException, said: str, file: Path | None) -> str | None:
-    """Return what to do about a driver's error, which said that, in SQLite's `file`; None where its words must do."""
+    """Return what to do about a driver's error, which said that, in SQLite's
+    `file`; None where its words must do.
+    """
     code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
     if code is not None and str(code & 0xFF) in REMEDIES["sqlite"]:
         found: str | None = REMEDIES["sqlite"][str(code & 0xFF)]
@@ -268,13 +304,16 @@ def _remedy_of(error: BaseException, said: str, file: Path | None) -> str | None
 
 
 def _free_space(file: Path) -> str:
-    """Tell a full disk from a file's limit and from damage that used up a table's numbers: SQLite does not."""
+    """Tell a full disk from a file's limit and from damage that used up a
+    table's numbers: SQLite does not.
+    """
     try:
         free = shutil.disk_usage(file.parent).free / 1e9
     except OSError:
         return ""
     return (
-        f". {free:.1f} GB are free there: where that is enough, a limit was reached, or the file is damaged: {RESTORE}"
+        f". {free:.1f} GB are free there: where that is enough, a limit was reached, or the "
+        f"file is damaged: {RESTORE}"
     )
 
 
@@ -286,17 +325,26 @@ def _stored_revision(conn: Connection) -> str | None:
     if "alembic_version" in tables:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
     if not stored and tables & metadata.tables.keys():
-        raise StoreError(f"{where} does not say which schema it has: alembic_version holds no row. {RESTORE}")
+        raise StoreError(
+            f"{where} does not say which schema it has: alembic_version holds no row. {RESTORE}"
+        )
     if not stored and tables - {"alembic_version"}:
-        raise StoreUsageError(f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database")
+        raise StoreUsageError(
+            f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database"
+        )
     if len(stored) > 1:
         said = ", ".join(map(repr, stored))
-        raise StoreError(f"{where} says that it has {len(stored)} schemas: alembic_version holds {said}. {RESTORE}")
+        raise StoreError(
+            f"{where} says that it has {len(stored)} schemas: alembic_version holds {said}. "
+            f"{RESTORE}"
+        )
     if not stored:
         return None
     if stored[0] not in migrations.revisions():
         perhaps = f"It may be newer: update dtml. Or {UNRELEASED}. Or it is another program's"
-        raise StoreUsageError(f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). {perhaps}")
+        raise StoreUsageError(
+            f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). {perhaps}"
+        )
     if stored[0] == REVISION and (lacking := sorted(metadata.tables.keys() - tables)):
         perhaps = f"Perhaps {UNRELEASED}. Or it is damaged: {RESTORE}"
         raise StoreError(f"{where} has schema {REVISION} without its table {lacking[0]}. {perhaps}")

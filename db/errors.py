@@ -8,7 +8,9 @@ class StoreError(Exception):
 
 
 class StoreUsageError(StoreError):
-    """A mistake of the caller: a bad database URL, a schema that needs an upgrade, SQL that does not run."""
+    """A mistake of the caller: a bad database URL, a schema that needs an
+    upgrade, SQL that does not run.
+    """
 
     exit_code = 2
 

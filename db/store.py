@@ -13,7 +13,8 @@ from db.rows import nights, predictions, prices, rankings, scores
 class Store:
     """The rows of a store as frames; `db/README.md` explains their columns.
 
-    `where` is an SQLite file or a URL; without it, the store is the one that `DTML_DATABASE_URL` names.
+    `where` is an SQLite file or a URL; without it, the store is the one that `DTML_DATABASE_URL`
+    names.
     """
 
     def __init__(self, where: str | Path | None = None) -> None:
@@ -22,19 +23,27 @@ class Store:
         require_current(self._engine)
 
     def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
-        """Return what nights said of each session and stock, and what happened: the view prediction_history."""
+        """Return what nights said of each session and stock, and what happened:
+        the view prediction_history.
+        """
         with reading(self._engine) as conn:
             return predictions.prediction_history(conn, market=market, symbol=symbol)
 
     def orders(self, market: str) -> pd.DataFrame:
-        """Return how each predictor ordered the stocks of each session: the columns of stock_rank, and symbol."""
+        """Return how each predictor ordered the stocks of each session: the
+        columns of stock_rank, and symbol.
+        """
         with reading(self._engine) as conn:
             return rankings.orders(conn, market, first=date.min, last=date.max)
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the last running scores, with intervals, of directions and of orders: a row a predictor or rule."""
+        """Return the last running scores, with intervals, of directions and of
+        orders: a row a predictor or rule.
+        """
         with reading(self._engine) as conn:
-            return scores.last_running_scores(conn, market), rankings.last_rank_scores(conn, market, date.max)
+            return scores.last_running_scores(conn, market), rankings.last_rank_scores(
+                conn, market, date.max
+            )
 
     def prices(self, market: str) -> pd.DataFrame:
         """Return the newest version of every bar, and when it was fetched."""

@@ -1,4 +1,6 @@
-"""Trained weights on disk, as safetensors with a JSON card: formats that hold data and can run no code."""
+"""Trained weights on disk, as safetensors with a JSON card: formats that hold
+data and can run no code.
+"""
 
 import hashlib
 import json
@@ -19,19 +21,24 @@ from dtml.model import ModelConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
-# Lets a function fill a file, which is then there whole or not at all: `translation.atomic_files.write_whole`. flows
-# hands it in, as this floor sees of translation the Transformer alone.
+# Lets a function fill a file, which is then there whole or not at all:
+# `translation.atomic_files.write_whole`. flows hands it in, as this floor sees of translation the
+# Transformer alone.
 WriteWhole = Callable[[Path, Callable[[Path], object]], None]
 
 FORMAT = 1
-CONFIGS: dict[str, Any] = {config.__name__: config for config in (ModelConfig, RecurrentConfig, StockNetConfig)}
+CONFIGS: dict[str, Any] = {
+    config.__name__: config for config in (ModelConfig, RecurrentConfig, StockNetConfig)
+}
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A trained model: the weights of each seed, and the market, stocks and settings that they were trained for.
+    """A trained model: the weights of each seed, and the market, stocks and settings that they were
+    trained for.
 
-    `weights` maps each parameter to a tensor with a leading axis of members, in the order of `seeds`.
+    `weights` maps each parameter to a tensor with a leading axis of members, in the order of
+    `seeds`.
     """
 
     market: str
@@ -67,22 +74,29 @@ def checkpoint_hash(ensemble: Ensemble) -> str:
 
 
 def hash_of(tensors: Weights, card: dict[str, Any]) -> str:
-    """Return the SHA-256 that the file of these tensors and this card would have; nothing is written."""
+    """Return the SHA-256 that the file of these tensors and this card would
+    have; nothing is written.
+    """
     return hashlib.sha256(_as_bytes(tensors, card)).hexdigest()
 
 
 def _card(ensemble: Ensemble) -> dict[str, Any]:
     return {
-        "format": FORMAT, "market": ensemble.market, "symbols": list(ensemble.symbols), "seeds": list(ensemble.seeds),
-        "network": type(ensemble.model).__name__, "model": asdict(ensemble.model),
+        "format": FORMAT,
+        "market": ensemble.market,
+        "symbols": list(ensemble.symbols),
+        "seeds": list(ensemble.seeds),
+        "network": type(ensemble.model).__name__,
+        "model": asdict(ensemble.model),
         "windows": asdict(ensemble.windows),
-    }  # fmt: skip
+    }
 
 
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """Read the checkpoint whose SHA-256 is `sha`, trained for this market.
 
-    Raises DtmlError, with the way out, where the file is missing, changed, damaged or of another market or format.
+    Raises DtmlError, with the way out, where the file is missing, changed, damaged or of another
+    market or format.
     """
     if not file.exists():
         raise DtmlError(f"checkpoint {file} is not there: {_way_out(market)}")
@@ -94,27 +108,46 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     _require_finite(weights, f"checkpoint {file} can predict nothing")
     try:
         if card["format"] != FORMAT:
-            raise DtmlError(f"checkpoint {file} has format {card['format']}, this version reads {FORMAT}: train anew")
+            raise DtmlError(
+                f"checkpoint {file} has format {card['format']}, this version reads {FORMAT}: "
+                "train anew"
+            )
         if card["market"] != market:
-            raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
+            raise DtmlError(
+                f"checkpoint {file} was trained for market {card['market']}, not {market}"
+            )
         return Ensemble(
-            market=market, symbols=tuple(card["symbols"]), seeds=tuple(card["seeds"]),
-            model=CONFIGS[card["network"]](**card["model"]), windows=WindowConfig(**card["windows"]), weights=weights,
-        )  # fmt: skip
+            market=market,
+            symbols=tuple(card["symbols"]),
+            seeds=tuple(card["seeds"]),
+            model=CONFIGS[card["network"]](**card["model"]),
+            windows=WindowConfig(**card["windows"]),
+            weights=weights,
+        )
     except (KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise DtmlError(f"{file} is no checkpoint of dtml: its card does not fit, {reason}") from error
+        raise DtmlError(
+            f"{file} is no checkpoint of dtml: its card does not fit, {reason}"
+        ) from error
 
 
 def _require_finite(weights: Weights, what: str) -> None:
     for name, value in weights.items():
         if (wrong := int((~value.isfinite()).sum())) > 0:
-            way_out = "train it anew with a lower learning rate, learning_rate in the market's [model]"
-            raise DtmlError(f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: {way_out}")
+            way_out = (
+                "train it anew with a lower learning rate, learning_rate in the market's [model]"
+            )
+            raise DtmlError(
+                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
+                f"{way_out}"
+            )
 
 
 def _way_out(market: str) -> str:
-    again = "make it again from the receipt of one of its predictions with `dtml replay RECEIPT --retrain`"
+    again = (
+        "make it again from the receipt of one of its predictions with `dtml replay RECEIPT "
+        "--retrain`"
+    )
     return f"restore it from a backup, {again}, or train anew with `dtml train {market}`"
 
 
@@ -135,7 +168,9 @@ def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:
 
 
 def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
-    """Read the tensors and the card that `write_tensors` wrote; DtmlError for a file that is none of its own."""
+    """Read the tensors and the card that `write_tensors` wrote; DtmlError for a
+    file that is none of its own.
+    """
     try:
         with safe_open(file, framework="pt") as stream:
             card = json.loads((stream.metadata() or {})["card"])

@@ -1,4 +1,6 @@
-"""What a market's nightly model is and how it is trained, in one value; a variant is a `dataclasses.replace` of it."""
+"""What a market's nightly model is and how it is trained, in one value; a variant is a
+`dataclasses.replace` of it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -26,13 +28,22 @@ class Experiment:
     seeds: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
-    gap_sessions: int = 1  # days left out before and after them, so that no close is part of labels on both sides
+    gap_sessions: int = (
+        1  # days left out before and after them, so that no close is part of labels on both sides
+    )
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
-        counts = (self.seeds, 1 if self.train_sessions is None else self.train_sessions, self.validation_sessions)
+        counts = (
+            self.seeds,
+            1 if self.train_sessions is None else self.train_sessions,
+            self.validation_sessions,
+        )
         if min(counts) < 1 or self.gap_sessions < 0:
-            least = "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions 0 or more"
+            least = (
+                "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions "
+                "0 or more"
+            )
             raise UsageError(f"{least}; got {counts} and {self.gap_sessions}")
 
     def members_of(self, *seeds: int) -> list[Member]:
@@ -44,13 +55,19 @@ class Experiment:
         """Return the number of sessions of bars that a training reads; None is all there are."""
         if self.train_sessions is None:
             return None
-        return self.train_sessions + self.validation_sessions + 2 * self.gap_sessions + self.windows.history
+        return (
+            self.train_sessions
+            + self.validation_sessions
+            + 2 * self.gap_sessions
+            + self.windows.history
+        )
 
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
-        """Return the training days, then the validation days that choose the epoch; no target lies after `as_of`.
+        """Return the training days, then the validation days that choose the epoch; no target lies
+        after `as_of`.
 
-        A gap of `gap_sessions` days parts them from each other and from the first session predicted. Raises DtmlError
-        when the history is too short.
+        A gap of `gap_sessions` days parts them from each other and from the first session
+        predicted. Raises DtmlError when the history is too short.
         """
         known = windows.between(last=pd.Timestamp(as_of))
         stop = len(known) - self.gap_sessions
@@ -58,28 +75,46 @@ class Experiment:
         end = cut - self.gap_sessions
         begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
         if end - begin < MINIMUM_TRAIN_DAYS:
-            needs = f"needs at least {MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} of validation"
+            needs = (
+                f"needs at least {MINIMUM_TRAIN_DAYS} before the "
+                f"{self.validation_sessions} of "
+                "validation"
+            )
             there = f"{len(known)} days up to {as_of} have a whole window"
             raise DtmlError(f"{there}; training {needs}: fetch a longer history")
         return known.days(slice(begin, end)), known.days(slice(cut, stop))
 
 
 def nightly() -> Experiment:
-    """Return the experiment of a night: the paper's network with gains shared by all stocks, stopped early."""
+    """Return the experiment of a night: the paper's network with gains shared
+    by all stocks, stopped early.
+    """
     training = TrainingConfig(epochs=15, first_kept_epoch=3, patience=5)
     return Experiment(model=ModelConfig(normalisation="shared"), training=training)
 
 
-def nightly_of(overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None) -> Experiment:
+def nightly_of(
+    overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None
+) -> Experiment:
     """Return `nightly` with what a market's file says of bars and under `[model]`."""
-    return vary(nightly(), {"z_close": z_close, "returns": returns, "max_return": max_return, **overrides})
+    return vary(
+        nightly(), {"z_close": z_close, "returns": returns, "max_return": max_return, **overrides}
+    )
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with parameters replaced by name, whichever part of it they belong to."""
+    """Return the experiment with parameters replaced by name, whichever part of
+    it they belong to.
+    """
     parts = {}
     for part in ("windows", "model", "training"):
         config = getattr(experiment, part)
-        parts[part] = replace(config, **{f.name: overrides[f.name] for f in fields(config) if f.name in overrides})
-    own = {f.name: overrides[f.name] for f in fields(experiment) if f.name in overrides and f.name not in parts}
+        parts[part] = replace(
+            config, **{f.name: overrides[f.name] for f in fields(config) if f.name in overrides}
+        )
+    own = {
+        f.name: overrides[f.name]
+        for f in fields(experiment)
+        if f.name in overrides and f.name not in parts
+    }
     return replace(experiment, **parts, **own)

@@ -1,7 +1,9 @@
-"""The 11 features of a stock in a session (section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019).
+"""The 11 features of a stock in a session (section 4.1 of Yoo et al., KDD 2021, after Feng et al.,
+IJCAI 2019).
 
-All are percentages and read the session's own bar and earlier ones only. A stock's bars are counted as they come: the
-bar before a halt precedes the bar after it. A feature that lacks a bar it needs is missing (NaN).
+All are percentages and read the session's own bar and earlier ones only. A stock's bars are counted
+as they come: the bar before a halt precedes the bar after it. A feature that lacks a bar it needs
+is missing (NaN).
 """
 
 from dataclasses import dataclass
@@ -20,15 +22,17 @@ AVERAGED = (5, 10, 15, 20, 25, 30)
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
 MAX_GAP = ranking.MAX_GAP  # sessions that may be missing inside those bars
-CORPORATE_ACTION = 0.03  # raw and adjusted returns further apart than this have a split or spin-off between them
+CORPORATE_ACTION = (
+    0.03  # raw and adjusted returns further apart than this have a split or spin-off between them
+)
 
 
 @dataclass(frozen=True)
 class Panel:
     """Prices of a market on a grid of sessions, in currency units; NaN where there is no bar.
 
-    `adjusted` is the price that returns and averages are taken from: the adjusted close, or the close where the
-    source has no adjusted one.
+    `adjusted` is the price that returns and averages are taken from: the adjusted close, or the
+    close where the source has no adjusted one.
     """
 
     open: Prices
@@ -39,9 +43,11 @@ class Panel:
 
 
 def returns(panel: Panel, max_return: float = np.inf) -> Prices:
-    """Return the ratio of each session's adjusted price to that of the session before on the grid, minus 1.
+    """Return the ratio of each session's adjusted price to that of the session before on the grid,
+    minus 1.
 
-    Missing where either bar is missing, and where the change exceeds `max_return`: a corporate action is no return.
+    Missing where either bar is missing, and where the change exceeds `max_return`: a corporate
+    action is no return.
     """
     change = ranking.change(panel.adjusted)
     change[np.abs(change) > max_return] = np.nan
@@ -51,11 +57,13 @@ def returns(panel: Panel, max_return: float = np.inf) -> Prices:
 def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Features:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
-    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted return where a split or a
-    spin-off lies between two bars. A change beyond `max_return` counts as a change of the unit of account: no feature
-    reads prices from both sides of it.
+    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted return where
+    a split or a spin-off lies between two bars. A change beyond `max_return` counts as a change of
+    the unit of account: no feature reads prices from both sides of it.
     """
-    order = np.argsort(~np.isfinite(panel.adjusted), axis=0, kind="stable")  # each stock's bars first, in time
+    order = np.argsort(
+        ~np.isfinite(panel.adjusted), axis=0, kind="stable"
+    )  # each stock's bars first, in time
     bars = Panel(*(np.take_along_axis(field, order, axis=0) for field in vars(panel).values()))
     found = np.empty((*order.shape, len(FEATURES)))
     found[..., :3] = np.stack([bars.open, bars.high, bars.low], axis=-1) / bars.close[..., None] - 1
@@ -70,17 +78,26 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     return 100 * features
 
 
-def _trailing_mean(price: Float[ndarray, "bars stocks"], count: int) -> Float[ndarray, "bars stocks"]:
+def _trailing_mean(
+    price: Float[ndarray, "bars stocks"], count: int
+) -> Float[ndarray, "bars stocks"]:
     mean = np.full_like(price, np.nan)
     if len(price) >= count:
-        mean[count - 1 :] = np.lib.stride_tricks.sliding_window_view(price, count, axis=0).mean(axis=-1)
+        mean[count - 1 :] = np.lib.stride_tricks.sliding_window_view(price, count, axis=0).mean(
+            axis=-1
+        )
     return mean
 
 
 def _erase_what_lacks_history(
-    found: Float[ndarray, "bars stocks features"], position: Int[ndarray, "bars stocks"], bars: Panel, max_return: float
+    found: Float[ndarray, "bars stocks features"],
+    position: Int[ndarray, "bars stocks"],
+    bars: Panel,
+    max_return: float,
 ) -> None:
-    """Blank each feature whose oldest bar is too far back on the grid, or lies before a change of unit."""
+    """Blank each feature whose oldest bar is too far back on the grid, or lies
+    before a change of unit.
+    """
     era = np.cumsum(np.abs(np.nan_to_num(ranking.change(bars.adjusted))) > max_return, axis=0)
     for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
         found[~ranking.reads_enough(position, era, count), i] = np.nan

@@ -17,14 +17,16 @@ from dtml.windows import Windows
 def choose_device(name: str) -> torch.device:
     """Return the device named "cpu" or "cuda"; "auto" is CUDA where there is one.
 
-    On CUDA torch is asked for deterministic operations, where it has them. Raises DtmlError for CUDA on a machine
-    without it.
+    On CUDA torch is asked for deterministic operations, where it has them. Raises DtmlError for
+    CUDA on a machine without it.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         if not torch.cuda.is_available():
-            raise DtmlError("device cuda was asked for and this machine has none: use --device auto or cpu")
+            raise DtmlError(
+                "device cuda was asked for and this machine has none: use --device auto or cpu"
+            )
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
         torch.use_deterministic_algorithms(True, warn_only=True)
     return torch.device(name)
@@ -39,22 +41,31 @@ def name_of(device: torch.device) -> str:
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
     """Return the probability that each observed stock rises on each day, one row a stock-day.
 
-    Rows are `as_of, target, symbol, probability, probability_std, lowest, highest, rising_share`: the mean over the
-    seeds, in [0, 1], their standard deviation (0 for a single one), their lowest and highest, and the share of them
-    that predicts a rise.
+    Rows are `as_of, target, symbol, probability, probability_std, lowest, highest, rising_share`:
+    the mean over the seeds, in [0, 1], their standard deviation (0 for a single one), their lowest
+    and highest, and the share of them that predicts a rise.
     """
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)
     each = members[:, day, stock].double().numpy()
     # torch warns of the deviation of no number; windows without a day have none.
-    spread = members.std(dim=0, correction=0) if members.numel() else members.new_empty(members.shape[1:])
-    return pd.DataFrame({
-        "as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()],
-        "symbol": pd.Index(windows.symbols)[stock.numpy()],
-        "probability": members.mean(dim=0)[day, stock].double().numpy(),
-        "probability_std": spread[day, stock].double().numpy(),
-        "lowest": each.min(axis=0), "highest": each.max(axis=0), "rising_share": (each > 0.5).mean(axis=0),
-    })  # fmt: skip
+    spread = (
+        members.std(dim=0, correction=0)
+        if members.numel()
+        else members.new_empty(members.shape[1:])
+    )
+    return pd.DataFrame(
+        {
+            "as_of": windows.as_of[day.numpy()],
+            "target": windows.target[day.numpy()],
+            "symbol": pd.Index(windows.symbols)[stock.numpy()],
+            "probability": members.mean(dim=0)[day, stock].double().numpy(),
+            "probability_std": spread[day, stock].double().numpy(),
+            "lowest": each.min(axis=0),
+            "highest": each.max(axis=0),
+            "rising_share": (each > 0.5).mean(axis=0),
+        }
+    )
 
 
 @torch.no_grad()
@@ -63,8 +74,8 @@ def member_probabilities(
 ) -> Float[Tensor, "members days stocks"]:
     """Return the probability of a rise from each member; NaN for stocks that are not observed.
 
-    On CPU one thread computes: the number of threads decides the last bits of a product, and must not depend on the
-    machine.
+    On CPU one thread computes: the number of threads decides the last bits of a product, and must
+    not depend on the machine.
     """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
@@ -82,21 +93,31 @@ def member_probabilities(
 
 
 @torch.no_grad()
-def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Float[Tensor, "days stocks stocks"]:
-    """Return how much stock u (row) looked at stock v (column) on each day, the mean over members and heads.
+def attention(
+    ensemble: Ensemble, windows: Windows, device: torch.device
+) -> Float[Tensor, "days stocks stocks"]:
+    """Return how much stock u (row) looked at stock v (column) on each day, the mean over members
+    and heads.
 
     Each row of an observed stock sums to 1. Every day needs at least one observed stock.
     """
     at_once, total = days_at_once(len(windows.symbols), device), torch.zeros(())
     for position in range(len(ensemble.seeds)):
         model = _model(ensemble, position, device)
-        seen, at_once = within_memory(partial(_attention, model, windows, device), at_once, len(windows))
+        seen, at_once = within_memory(
+            partial(_attention, model, windows, device), at_once, len(windows)
+        )
         total = total + seen
     return total / len(ensemble.seeds)
 
 
 def _probabilities(
-    found: Tensor, model: Network, windows: Windows, days: Tensor, device: torch.device, at_once: int
+    found: Tensor,
+    model: Network,
+    windows: Windows,
+    days: Tensor,
+    device: torch.device,
+    at_once: int,
 ) -> None:
     for batch in days.split(at_once):
         found[batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()

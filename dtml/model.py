@@ -12,7 +12,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
-from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays, cross_entropy
+from dtml.layers.network import (
+    Batch,
+    Network,
+    NetworkConfig,
+    Positions,
+    Rows,
+    Scores,
+    StockDays,
+    cross_entropy,
+)
 from translation.transformer import EncoderLayer
 
 Normalisation = Literal["per_stock", "shared"]
@@ -27,9 +36,13 @@ class ModelConfig(NetworkConfig):
     heads: int = 4
     beta: float = 0.1  # weight of the index's context, eq. 4
     dropout: float = 0.15
-    normalisation: Normalisation = "per_stock"  # gains of eq. 3 per (stock, unit), or per unit for a live universe
+    normalisation: Normalisation = (
+        "per_stock"  # gains of eq. 3 per (stock, unit), or per unit for a live universe
+    )
     identity: float = 0.0  # standard deviation of the initial offsets of eq. 3 (0 in the paper)
-    data_axis: bool = True  # False: each stock alone, the control that shows what the data axis adds
+    data_axis: bool = (
+        True  # False: each stock alone, the control that shows what the data axis adds
+    )
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.heads < 1 or self.hidden % self.heads:
@@ -45,9 +58,11 @@ class ModelConfig(NetworkConfig):
 
 
 class DTML(Network):
-    """The network: from the sessions of a market to the logit that each stock rises in the next one.
+    """The network: from the sessions of a market to the logit that each stock rises in the next
+    one.
 
-    The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden / heads).
+    The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden /
+    heads).
     """
 
     def __init__(self, config: ModelConfig, stocks: int) -> None:
@@ -59,27 +74,38 @@ class DTML(Network):
         rows = stocks if config.normalisation == "per_stock" else 1
         self.normalise = ContextNormalisation(rows, hidden, deviation=config.identity)
         self.mix = EncoderLayer(
-            hidden, config.heads, 4 * hidden, norm="none", activation_dropout=config.dropout, output_projection=False
+            hidden,
+            config.heads,
+            4 * hidden,
+            norm="none",
+            activation_dropout=config.dropout,
+            output_projection=False,
         )
         self.predict = nn.Linear(hidden, 1)
 
     def forward(
         self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
     ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
-        """Return the logits and, on request, the attention: row u holds how much stock u looks at every stock.
+        """Return the logits and, on request, the attention: row u holds how much stock u looks at
+        every stock.
 
-        `rows` are features in percent, the index the last symbol; `windows` says which of them each day sees, oldest
-        first. No stock attends to one that is not `observed`, and no statistic counts it; its own logit means nothing.
-        Every day needs at least one observed stock.
+        `rows` are features in percent, the index the last symbol; `windows` says which of them each
+        day sees, oldest first. No stock attends to one that is not `observed`, and no statistic
+        counts it; its own logit means nothing. Every day needs at least one observed stock.
         """
         transformed = self.transform(rows).tanh()  # feature transformation, once a session
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
         normalised = self.normalise(contexts[:, :-1], observed)  # eq. 3
         multi_level = normalised + self.beta * contexts[:, -1:]  # eq. 4
         if self.data_axis:
-            mixed, attention = self.mix(multi_level, observed.unsqueeze(1), need_weights=need_attention)  # eqs. 5-8
+            mixed, attention = self.mix(
+                multi_level, observed.unsqueeze(1), need_weights=need_attention
+            )  # eqs. 5-8
         else:
-            mixed, attention = multi_level + self.mix.feed_forward(multi_level), None  # eq. 8 without the others
+            mixed, attention = (
+                multi_level + self.mix.feed_forward(multi_level),
+                None,
+            )  # eq. 8 without the others
         return self.predict(mixed.tanh()).squeeze(-1), attention  # the tanh of eq. 8, then eq. 9
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
@@ -88,7 +114,9 @@ class DTML(Network):
         return logits
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the cross-entropy with selective regularisation: the squared norm of the last layer (section 3.4)."""
+        """Return the cross-entropy with selective regularisation: the squared
+        norm of the last layer (section 3.4).
+        """
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
         return cross_entropy(logits, batch.rises, batch.counted) + penalty * last_layer
@@ -97,7 +125,8 @@ class DTML(Network):
 class LSTM(nn.Module):
     """torch's long short-term memory over windows of sessions, with one bias where torch has two.
 
-    Gates lie in the order input, forget, output, candidate. Weights start uniform in +-1/sqrt(hidden), as torch's.
+    Gates lie in the order input, forget, output, candidate. Weights start uniform in
+    +-1/sqrt(hidden), as torch's.
     """
 
     def __init__(self, hidden: int, inputs: int | None = None) -> None:
@@ -108,35 +137,54 @@ class LSTM(nn.Module):
     def forward(
         self, rows: Float[Tensor, "sessions symbols inputs"], windows: Positions
     ) -> Float[Tensor, "window days symbols hidden"]:
-        """Return the hidden state after each session of each day's window, from states and memories of zero."""
+        """Return the hidden state after each session of each day's window, from
+        states and memories of zero.
+        """
         seen = rows[windows.mT]
         bias = self.from_input.bias
-        weights = [_in_torchs_order(each) for each in (self.from_input.weight, self.from_state.weight, bias)]
+        weights = [
+            _in_torchs_order(each)
+            for each in (self.from_input.weight, self.from_state.weight, bias)
+        ]
         begin = rows.new_zeros(1, seen[0, ..., 0].numel(), self.from_state.in_features)
         states: Tensor = torch.lstm(
-            seen.flatten(1, 2), (begin, begin), [*weights, torch.zeros_like(bias)],
-            has_biases=True, num_layers=1, dropout=0.0, train=self.training, bidirectional=False, batch_first=False,
-        )[0]  # fmt: skip
+            seen.flatten(1, 2),
+            (begin, begin),
+            [*weights, torch.zeros_like(bias)],
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=False,
+        )[0]
         return states.view(*seen.shape[:3], -1)
 
 
 def _in_torchs_order(gates: Float[Tensor, "gates ..."]) -> Float[Tensor, "gates ..."]:
-    """Return the rows of input, forget, output and candidate as input, forget, candidate and output."""
+    """Return the rows of input, forget, output and candidate as input, forget,
+    candidate and output.
+    """
     enter, keep, leave, candidate = gates.chunk(4)
     return torch.cat([enter, keep, candidate, leave])
 
 
-def temporal_attention(states: Float[Tensor, "window *batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-    """Sum the states, weighted by the softmax over the window of their product with the last one (eqs. 1-2)."""
+def temporal_attention(
+    states: Float[Tensor, "window *batch hidden"],
+) -> Float[Tensor, "*batch hidden"]:
+    """Sum the states, weighted by the softmax over the window of their product
+    with the last one (eqs. 1-2).
+    """
     weights = (states * states[-1]).sum(dim=-1, keepdim=True).softmax(dim=0)
     return (weights * states).sum(dim=0)
 
 
 class ContextNormalisation(nn.Module):
-    """Centre and scale the contexts of one day over its stocks and units together (eq. 3, with 1e-5 in the variance).
+    """Centre and scale the contexts of one day over its stocks and units together (eq. 3, with 1e-5
+    in the variance).
 
-    `stocks` gains and offsets per unit: one row per stock ties the model to a fixed, ordered universe and is all that
-    tells one stock from another; a single row is shared by any universe.
+    `stocks` gains and offsets per unit: one row per stock ties the model to a fixed, ordered
+    universe and is all that tells one stock from another; a single row is shared by any universe.
     """
 
     def __init__(self, stocks: int, hidden: int, *, deviation: float = 0.0) -> None:

@@ -2,10 +2,13 @@
 
 from flows.working_folder import ignore_working_folder
 
-ignore_working_folder()  # here, because every process of ours imports this before it imports Prefect
+# here, because every process of ours imports this before it imports Prefect
+ignore_working_folder()
 
 
-def __getattr__(name: str) -> object:  # what a notebook asks for, imported then: `import flows` waits for nothing
+def __getattr__(
+    name: str,
+) -> object:  # what a notebook asks for, imported then: `import flows` waits for nothing
     if name == "Night":
         from flows import notebook
 

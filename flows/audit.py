@@ -1,4 +1,5 @@
-"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks planted in all of them.
+"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks
+planted in all of them.
 
 It audits a part of the market with short trainings, in a minute or two, and prints that it did.
 """
@@ -38,26 +39,36 @@ FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)  # when each was restated, whic
 
 @dataclass(frozen=True)
 class Audit:
-    """Hold findings, rows `audited, check, at, passed, detail, has_power`, and which planted leaks were caught."""
+    """Hold findings, rows `audited, check, at, passed, detail, has_power`, and
+    which planted leaks were caught.
+    """
 
     findings: pd.DataFrame
     proof: pd.DataFrame
 
     @property
     def passed(self) -> bool:
-        """Return whether every check could tell and found nothing, and every planted leak was caught."""
+        """Return whether every check could tell and found nothing, and every
+        planted leak was caught.
+        """
         return bool(self.findings["passed"].all() and not self.alarm)
 
     @property
     def alarm(self) -> bool:
-        """Return whether look-ahead was found, a planted leak missed, or an honest pipeline accused."""
+        """Return whether look-ahead was found, a planted leak missed, or an
+        honest pipeline accused.
+        """
         found = self.findings["has_power"] & ~self.findings["passed"]
         return bool(found.any() or (self.proof["caught"] != self.proof["planted"]).any())
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training and predictions on the last sessions up to a day, only reading; `tell` gets each step."""
-    bars, _ = stored_bars(context, sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date(), as_of)
+    """Audit windows, training and predictions on the last sessions up to a day,
+    only reading; `tell` gets each step.
+    """
+    bars, _ = stored_bars(
+        context, sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date(), as_of
+    )
     history = past_of(context.market, bars)
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
@@ -73,8 +84,12 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         findings = look_ahead.audit_model(model.ensemble, history, seed=SEED)
         rows += [{"audited": model.run_id} | asdict(each) for each in findings]
     tell("the order of the stocks")
-    ordering = Ordering(RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return)
-    rows += [{"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)]
+    ordering = Ordering(
+        RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return
+    )
+    rows += [
+        {"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)
+    ]
     ours = rankers_for(context, as_of, only_stored=True)
     if ours is not None:
         stored = replace(ordering, fit=lambda *_: ours.rankers)
@@ -82,16 +97,23 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         rows += [{"audited": ours.row["id"]} | asdict(each) for each in found]
     if context.market.code:
         own = admit(Asked(OwnCode.read(context.market.code)), history, context.market.leg)
-        rows += [{"audited": OWN, "at": part.sessions[-1], "has_power": True} | each for each in own]
+        rows += [
+            {"audited": OWN, "at": part.sessions[-1], "has_power": True} | each for each in own
+        ]
     tell("leaks planted on purpose")
-    proofs = look_ahead.prove(part, context.experiment, seed=SEED, dates=1), prove_ranking(part, ordering, seed=SEED)
+    proofs = (
+        look_ahead.prove(part, context.experiment, seed=SEED, dates=1),
+        prove_ranking(part, ordering, seed=SEED),
+    )
     planted = pd.concat([each for each in proofs if len(each)], ignore_index=True)
     return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), planted)
 
 
 @dataclass(frozen=True)
 class _Made:
-    """Hold what a store gave: the run that served, predictions of single nights and of a fold's, nights refused."""
+    """Hold what a store gave: the run that served, predictions of single nights
+    and of a fold's, nights refused.
+    """
 
     run_id: str
     nights: pd.DataFrame
@@ -100,43 +122,67 @@ class _Made:
 
 
 def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Check that nothing that a store holds of later changes a training as of `at` or a night up to it.
+    """Check that nothing that a store holds of later changes a training as of `at` or a night up to
+    it.
 
-    Of later are: other bars after `at`, a second fetch that restates every bar, and a model trained on both. The nights
-    are run by the code of a night, and of a backtest's fold that continues after `at`, with their reads of a store.
-    Neither the bars that the training reads, which its run's name digests, nor any prediction may change a bit.
+    Of later are: other bars after `at`, a second fetch that restates every bar, and a model trained
+    on both. The nights are run by the code of a night, and of a backtest's fold that continues
+    after `at`, with their reads of a store. Neither the bars that the training reads, which its
+    run's name digests, nor any prediction may change a bit.
     """
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
-    before, after = _nights(context, history, at), _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
+    before, after = (
+        _nights(context, history, at),
+        _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars),
+    )
     if before.nights.empty or before.fold.empty:
-        said = f"no night can be checked: {next(iter(before.refused.values()), 'none has a prediction')}"
+        said = (
+            "no night can be checked: "
+            f"{next(iter(before.refused.values()), 'none has a prediction')}"
+        )
         return Finding("stored_nights", at, passed=False, detail=said, has_power=False)
     both = ((before.nights, after.nights), (before.fold, after.fold))
     differing = [(rows, others) for rows, others in both if not rows.equals(others)]
     made = f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's"
     detail = f"{made}, the same to the last bit whatever the store holds of later"
     if before.run_id != after.run_id:
-        detail = f"the training as of {at.date()} reads bars of later sessions or fetches, or a later one serves"
+        detail = (
+            f"the training as of {at.date()} reads bars of later sessions or fetches, or a "
+            "later one serves"
+        )
     elif differing:
         detail = look_ahead.changes(*differing[0])
     return Finding("stored_nights", at, before.run_id == after.run_id and not differing, detail)
 
 
-def _nights(context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None) -> _Made:
-    """Train briefly as of `at` on a store with this history; run its nights up to then, one by one and as a fold."""
+def _nights(
+    context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None
+) -> _Made:
+    """Train briefly as of `at` on a store with this history; run its nights up
+    to then, one by one and as a fold.
+    """
     # With `restated` bars, a later fetch brought these, and a later training saw them.
-    with TemporaryDirectory(prefix="dtml-audit-") as folder, patch.dict(os.environ, DTML_DATA=folder):  # its models too
+    with (
+        TemporaryDirectory(prefix="dtml-audit-") as folder,
+        patch.dict(os.environ, DTML_DATA=folder),
+    ):  # its models too
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
         brief = look_ahead.hurried(context.experiment, look_ahead.SHORT, seeds=look_ahead.MEMBERS)
-        mine = replace(context, market=history.market, engine=engine, experiment=brief, device="cpu")
+        mine = replace(
+            context, market=history.market, engine=engine, experiment=brief, device="cpu"
+        )
         upgrade(engine)
         with transaction(engine) as conn:
             save_universe(conn, mine)
             prices.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
             if restated is not None:
-                prices.append_prices(conn, mine.name, restated, source="audit", known_at=FETCHED_AGAIN)
+                prices.append_prices(
+                    conn, mine.name, restated, source="audit", known_at=FETCHED_AGAIN
+                )
         index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
-        days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - look_ahead.LOOK_BACK :]]
+        days = [
+            day.date() for day in index[index <= at].sort_values().iloc[-1 - look_ahead.LOOK_BACK :]
+        ]
         later = history.sessions[history.sessions > at][look_ahead.LOOK_AHEAD - 1].date()
         train_model(mine, at.date(), known_at=FETCHED)
         if restated is not None:

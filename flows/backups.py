@@ -13,7 +13,14 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from db.admin.copying import Progress, copy_store, require_empty, snapshot, table_counts, write_snapshot
+from db.admin.copying import (
+    Progress,
+    copy_store,
+    require_empty,
+    snapshot,
+    table_counts,
+    write_snapshot,
+)
 from db.engine import open_engine, prepare, reading, upgrade
 from db.migrations import REVISION
 from db.rows import rankings
@@ -30,7 +37,9 @@ MOST_NAMED = 5  # files that a message names
 
 @dataclass(frozen=True)
 class Manifest:
-    """List what a backup holds: rows of each table, SHA-256 of each file, and runs whose weights could not be kept."""
+    """List what a backup holds: rows of each table, SHA-256 of each file, and
+    runs whose weights could not be kept.
+    """
 
     made_at: str
     program: str
@@ -41,7 +50,9 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield each training with weights: its name, the checkpoint's path below the data folder, SHA-256, any fault."""
+    """Yield each training with weights: its name, the checkpoint's path below
+    the data folder, SHA-256, any fault.
+    """
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
         rankers = rankings.rankers(conn)
@@ -51,7 +62,8 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
-    """Write the store as it is at one moment, and its checkpoints, into a new folder; others may write meanwhile.
+    """Write the store as it is at one moment, and its checkpoints, into a new folder; others may
+    write meanwhile.
 
     The folder appears whole or not at all. Raises UsageError for a folder that is not empty.
     """
@@ -78,48 +90,68 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read a backup's manifest and check every file; raise UsageError for no known backup, DtmlError for damage."""
+    """Read a backup's manifest and check every file; raise UsageError for no
+    known backup, DtmlError for damage.
+    """
     manifest = _read_manifest(folder)
     _require_nothing_else(folder, manifest)
     for name, sha in manifest.files.items():
         if wrong := _what_is_wrong(folder / name, sha):
-            raise DtmlError(f"the backup {folder} is damaged: {name}: {wrong}; nothing was restored")
+            raise DtmlError(
+                f"the backup {folder} is damaged: {name}: {wrong}; nothing was restored"
+            )
     return manifest
 
 
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
     """Fill an empty store and the data folder from what `read_backup` read, comparing every row.
 
-    Raises UsageError for a store that has rows, for weights of no model in the backup, and where files with other
-    weights are in the way.
+    Raises UsageError for a store that has rows, for weights of no model in the backup, and where
+    files with other weights are in the way.
     """
     prepare(target)
     with reading(target) as conn:
         require_empty(conn)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
         counts = table_counts(conn)
-        if differing := [name for name, count in manifest.rows.items() if counts.get(name) != count]:
-            raise DtmlError(f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was restored")
-        for name, sha in _weights_of_models(folder, manifest, source):  # first: no row may lack its weights
+        if differing := [
+            name for name, count in manifest.rows.items() if counts.get(name) != count
+        ]:
+            raise DtmlError(
+                f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was "
+                "restored"
+            )
+        for name, sha in _weights_of_models(
+            folder, manifest, source
+        ):  # first: no row may lack its weights
             _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
 
 
 def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list[tuple[str, str]]:
-    """Return path and SHA-256 of the weights that a backup's store names; UsageError for any it does not."""
+    """Return path and SHA-256 of the weights that a backup's store names;
+    UsageError for any it does not.
+    """
     named = {(path, sha) for _, path, sha, _ in checkpoints(source)}
     kept = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
     if others := [name for name, sha in kept if (name, sha) not in named]:
-        raise UsageError(f"{folder} holds weights of no model in its store: {_some(others)}; nothing was restored")
+        raise UsageError(
+            f"{folder} holds weights of no model in its store: {_some(others)}; nothing was "
+            "restored"
+        )
     return kept
 
 
 def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
-    """Raise UsageError for a backup with a file that its manifest does not name, or with a link in place of one."""
+    """Raise UsageError for a backup with a file that its manifest does not
+    name, or with a link in place of one.
+    """
     expected = {MANIFEST, MODELS, *manifest.files}
     lying = (*folder.iterdir(), *(folder / MODELS).glob("*"))
     names = {file.relative_to(folder).as_posix(): file for file in lying}
-    if others := [name for name, file in names.items() if name not in expected or file.is_symlink()]:
+    if others := [
+        name for name, file in names.items() if name not in expected or file.is_symlink()
+    ]:
         raise UsageError(
             f"{folder} holds what no backup of dtml does: {_some(others)}; nothing was restored. "
             "Remove it, and trust such a backup no further than the person who made it"
@@ -140,15 +172,23 @@ def _read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(**said)
         others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} cannot be read ({error})") from error
+        raise UsageError(
+            f"{folder} is no backup of dtml: its {MANIFEST} cannot be read ({error})"
+        ) from error
     if others or STORE not in manifest.files:
         named = _some(others) if others else "no store"
-        raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} names {named}; nothing was restored")
+        raise UsageError(
+            f"{folder} is no backup of dtml: its {MANIFEST} names {named}; nothing was restored"
+        )
     return manifest
 
 
-def _keep_checkpoints(folder: Path, progress: Progress) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Copy the checkpoints of a snapshot's runs; return SHA-256 by path, and the runs whose weights are lost."""
+def _keep_checkpoints(
+    folder: Path, progress: Progress
+) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Copy the checkpoints of a snapshot's runs; return SHA-256 by path, and
+    the runs whose weights are lost.
+    """
     files, absent = {}, []
     snapped = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
     for run_id, path, sha, wrong in checkpoints(snapped):
@@ -176,13 +216,16 @@ def _put_back(kept: Path, file: Path, sha: str) -> None:
     if not file.exists():
         write_whole(file, lambda partial: shutil.copyfile(kept, partial))
     if wrong := _what_is_wrong(file, sha):
-        raise UsageError(f"{file} is not the one of the backup ({wrong}): set DTML_DATA to an empty folder")
+        raise UsageError(
+            f"{file} is not the one of the backup ({wrong}): set DTML_DATA to an empty folder"
+        )
 
 
 @contextmanager
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
     """Open the store of a backup read only; upgrade one of an older schema in a copy."""
-    # The copy has a fixed name below the data folder, so that the next restore removes what a killed one left.
+    # The copy has a fixed name below the data folder, so that the next restore removes what a
+    # killed one left.
     with ExitStack() as undone:
         if is_older := revision != REVISION:
             folder = data_folder() / "restored.partial"

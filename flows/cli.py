@@ -1,4 +1,6 @@
-"""The `dtml` command: its commands under their headings, the options they share, and how it ends."""
+"""The `dtml` command: its commands under their headings, the options they
+share, and how it ends.
+"""
 
 import gc
 import os
@@ -20,9 +22,13 @@ MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in
 
 
 class LateCommand(TyperCommand):
-    """A command whose module is imported when it is called: `dtml --help` waits for none of them."""
+    """A command whose module is imported when it is called: `dtml --help` waits
+    for none of them.
+    """
 
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
         """Return the context of the command itself."""
         return load(str(self.name)).make_context(info_name, args, parent, **extra)
 
@@ -55,22 +61,31 @@ def _say_version(asked: bool) -> None:
 
 @app.callback()
 def common(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and every log line.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks and every log line.")
+    ] = False,
     _: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
-    os.environ["PYTHONSAFEPATH"] = "1"  # no process of ours imports what somebody left in the working folder
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # no process of ours imports what somebody left in the working folder
+    )
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
     prepare_torch()
 
 
 def main() -> None:
-    """Run a command; every failure is one line on standard error, 2 for the user's mistakes and 1 for the rest."""
-    gc.set_threshold(20_000, 20, 20)  # imports make many objects and no garbage: a tenth of a short command
+    """Run a command; every failure is one line on standard error, 2 for the
+    user's mistakes and 1 for the rest.
+    """
+    gc.set_threshold(
+        20_000, 20, 20
+    )  # imports make many objects and no garbage: a tenth of a short command
     from flows.failures import run_command
 
     sys.exit(run_command(app))

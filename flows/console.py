@@ -26,7 +26,9 @@ def counted(number: int, what: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print plain values, frames and rows as one JSON document; missing numbers are null, times are ISO 8601."""
+    """Print plain values, frames and rows as one JSON document; missing numbers
+    are null, times are ISO 8601.
+    """
     print(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))  # noqa: T201 - not for people
 
 
@@ -42,7 +44,12 @@ def plain(value: Any) -> Any:
 
 
 def _plain_scalar(value: Any) -> Any:
-    if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+    if (
+        value is None
+        or value is pd.NaT
+        or value is pd.NA
+        or (isinstance(value, float) and not math.isfinite(value))
+    ):
         return None
     if isinstance(value, pd.Timestamp) and value.tzinfo is None:
         return value.date().isoformat()
@@ -58,7 +65,11 @@ def rendered(name: str, /, **values: object) -> str:
     files = jinja2.FileSystemLoader(Path(__file__).parent / "commands" / "templates")
     undefined = jinja2.StrictUndefined
     texts = jinja2.Environment(  # noqa: S701 - no HTML
-        loader=files, undefined=undefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=files,
+        undefined=undefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     return texts.get_template(name).render(values)
 
@@ -69,11 +80,17 @@ def announce(context: "MarketContext") -> None:
         err.print(f"note: {context.notice}")
 
 
-def print_frame(frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None) -> None:
-    """Print a frame as a table; `formats` maps a column to a format of its numbers, such as "+.3f"."""
+def print_frame(
+    frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None
+) -> None:
+    """Print a frame as a table; `formats` maps a column to a format of its
+    numbers, such as "+.3f".
+    """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in frame.columns:
-        numeric = pd.api.types.is_numeric_dtype(frame[column]) and not pd.api.types.is_bool_dtype(frame[column])
+        numeric = pd.api.types.is_numeric_dtype(frame[column]) and not pd.api.types.is_bool_dtype(
+            frame[column]
+        )
         table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
     for row in frame.itertuples(index=False):
         cells = zip(frame.columns, row, strict=True)
@@ -86,12 +103,21 @@ def _cell(value: Any, spec: str) -> str:
     if value is None:
         return "-"
     said = format(value, spec) if isinstance(value, float) else str(value)
-    return said if len(said) <= LONGEST_CELL else f"{said[:LONGEST_CELL]}... ({len(said):,} characters)"
+    return (
+        said
+        if len(said) <= LONGEST_CELL
+        else f"{said[:LONGEST_CELL]}... ({len(said):,} characters)"
+    )
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Scores of the predictor beside the naive rules, a table a protocol, with day-resampled intervals."""
-    titles = {"all": "all stock-days", "paper": "the paper's labels: returns from +0.55 % and to -0.5 %"}
+    """Scores of the predictor beside the naive rules, a table a protocol, with
+    day-resampled intervals.
+    """
+    titles = {
+        "all": "all stock-days",
+        "paper": "the paper's labels: returns from +0.55 % and to -0.5 %",
+    }
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]
         table = rows[["predictor", "nights", "n"]].assign(

@@ -25,7 +25,13 @@ from dtml.markets import load_market
 from dtml.sources.yahoo import YahooSource
 from dtml.training.self_test import TOLERANCE, self_test
 from dtml.training.state import StateFolder
-from flows.service.prefect_server import LOGIN, ask, require_server, stop_temporary_servers, warning_of_open_server
+from flows.service.prefect_server import (
+    LOGIN,
+    ask,
+    require_server,
+    stop_temporary_servers,
+    warning_of_open_server,
+)
 from flows.settings import data_folder, reports_folder
 from translation.atomic_files import write_whole
 from translation.decoding.beam_search import Search, search
@@ -50,12 +56,18 @@ class Finding:
 
 
 def examined(device: str = "auto") -> Iterator[Finding]:
-    """Yield what each part of this machine is like, one after the other; a check that fails is a finding too.
+    """Yield what each part of this machine is like, one after the other; a check that fails is a
+    finding too.
 
-    The self-test runs on the `device`: cpu, cuda, or auto for each there is. Starts a temporary Prefect server where
-    none is set, asks Yahoo for a week, and makes the store's tables where there are none.
+    The self-test runs on the `device`: cpu, cuda, or auto for each there is. Starts a temporary
+    Prefect server where none is set, asks Yahoo for a week, and makes the store's tables where
+    there are none.
     """
-    checks: dict[str, Callable[[], str]] = {"python": _python, "packages": _packages, "processor": _processor}
+    checks: dict[str, Callable[[], str]] = {
+        "python": _python,
+        "packages": _packages,
+        "processor": _processor,
+    }
     checks |= {"data folder": lambda: _writable(data_folder(), "DTML_DATA")}
     checks |= {"reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS")}
     checks |= {"database": _database, "clock": _clock, "prefect": _prefect, "yahoo": _yahoo}
@@ -81,13 +93,24 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    """Return the versions of what nights are made of; raise DtmlError for one outside the range that was tested."""
+    """Return the versions of what nights are made of; raise DtmlError for one
+    outside the range that was tested.
+    """
     wanted = [Requirement(line) for line in requires(DISTRIBUTION) or () if "extra ==" not in line]
-    wrong = [f"{each.name} {version(each.name)}" for each in wanted if version(each.name) not in each.specifier]
+    wrong = [
+        f"{each.name} {version(each.name)}"
+        for each in wanted
+        if version(each.name) not in each.specifier
+    ]
     if wrong:
-        raise DtmlError(f"{', '.join(wrong)}: not a version that was tested; pip install -c constraints.txt -e .")
+        raise DtmlError(
+            f"{', '.join(wrong)}: not a version that was tested; pip install -c "
+            "constraints.txt -e ."
+        )
     named = ("torch", "prefect", "pandas", "sqlalchemy", "yfinance")
-    return f"dtml {version(DISTRIBUTION)}, " + ", ".join(f"{name} {version(name)}" for name in named)
+    return f"dtml {version(DISTRIBUTION)}, " + ", ".join(
+        f"{name} {version(name)}" for name in named
+    )
 
 
 def _processor() -> str:
@@ -97,7 +120,9 @@ def _processor() -> str:
 
 
 def _writable(folder: Path, variable: str) -> str:
-    """Return how much room a folder has; raise DtmlError where nothing can be written or there is little room."""
+    """Return how much room a folder has; raise DtmlError where nothing can be
+    written or there is little room.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -106,43 +131,62 @@ def _writable(folder: Path, variable: str) -> str:
             os.fsync(file.fileno())
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise DtmlError(f"{folder} cannot be written to ({error.strerror}): set {variable} to another") from error
+        raise DtmlError(
+            f"{folder} cannot be written to ({error.strerror}): set {variable} to another"
+        ) from error
     if free < ROOM:
-        raise DtmlError(f"{folder} has {free / 2**20:.0f} MiB free: make room, or set {variable} to another")
+        raise DtmlError(
+            f"{folder} has {free / 2**20:.0f} MiB free: make room, or set {variable} to another"
+        )
     return f"{folder}, {free / 2**30:.0f} GiB free"
 
 
 def _database() -> str:
-    """Return where the store is; raise StoreError where it cannot be read or written, or is of another version."""
+    """Return where the store is; raise StoreError where it cannot be read or
+    written, or is of another version.
+    """
     engine = open_engine()
-    with transaction(engine) as conn:  # waits for its turn to write, as a night does, and writes nothing
+    with transaction(
+        engine
+    ) as conn:  # waits for its turn to write, as a night does, and writes nothing
         conn.execute(text("select 1"))
     prepare(engine)
     return f"{engine.dialect.name}, {location(engine)}"
 
 
 def _clock() -> str:
-    """Return this machine's time and zone; raise DtmlError where the database's clock is far from it."""
+    """Return this machine's time and zone; raise DtmlError where the database's
+    clock is far from it.
+    """
     local = datetime.now().astimezone()
     engine = open_engine()
     if engine.dialect.name == "postgresql":
         with reading(engine) as conn:
             theirs = conn.execute(text("select current_timestamp")).scalar_one()
         if (apart := abs((datetime.now(UTC) - theirs).total_seconds())) > APART_S:
-            raise DtmlError(f"this clock is {apart:.0f} s from the database's: set it right, as by NTP")
+            raise DtmlError(
+                f"this clock is {apart:.0f} s from the database's: set it right, as by NTP"
+            )
     ZoneInfo("Asia/Seoul")  # raises where the machine has no table of time zones
-    return f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules keep each exchange's own zone"
+    return (
+        f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules keep each "
+        "exchange's own zone"
+    )
 
 
 def _prefect() -> str:
-    """Return the server that flows would use, after it answered; raise DtmlError where it does not."""
+    """Return the server that flows would use, after it answered; raise
+    DtmlError where it does not.
+    """
     if url := os.environ.get("PREFECT_API_URL"):
         if warning := warning_of_open_server():
             raise DtmlError(warning.removeprefix("warning: "))
         try:
             ask(url.rstrip("/"), os.environ.get(LOGIN), ANSWER_S)
         except OSError as error:  # of HTTP too
-            raise DtmlError(f"the server at {url} does not serve us ({error}): start it, or set {LOGIN}") from error
+            raise DtmlError(
+                f"the server at {url} does not serve us ({error}): start it, or set {LOGIN}"
+            ) from error
         return f"the server at {url}"
     begun = time.monotonic()
     require_server()
@@ -159,9 +203,14 @@ def _yahoo() -> str:
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
         without = "nights from files and of the simulated market need no network"
-        proxy = "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it inspects TLS"
+        proxy = (
+            "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it "
+            "inspects TLS"
+        )
         raise DtmlError(f"{outcome['status']}: {outcome['detail']}; {without}. {proxy}")
-    return f"{len(answer.bars)} bars of {symbol}, the last of {answer.bars['session'].max():%Y-%m-%d}"
+    return (
+        f"{len(answer.bars)} bars of {symbol}, the last of {answer.bars['session'].max():%Y-%m-%d}"
+    )
 
 
 def _device(name: str) -> str:
@@ -180,11 +229,19 @@ def _device(name: str) -> str:
 
 
 def _translations_apart(device: torch.device) -> float:
-    """Return how far the scores of a small Transformer's translations on a device are from those on the CPU."""
+    """Return how far the scores of a small Transformer's translations on a
+    device are from those on the CPU.
+    """
     sources = [[5, 9, 4, 7], [8, 3, 6], [10, 11]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        network = TransformerConfig(13, 13, 16, 2, 32, encoder_layers=2, decoder_layers=2).build().eval()
+        network = (
+            TransformerConfig(13, 13, 16, 2, 32, encoder_layers=2, decoder_layers=2).build().eval()
+        )
     expected = search(IncrementalTransformer(network), sources, Search(extra=5))
-    found = search(IncrementalTransformer(network.to(device)), sources, Search(extra=5), device=device)
-    return max(abs(one[0].score - other[0].score) for one, other in zip(found, expected, strict=True))
+    found = search(
+        IncrementalTransformer(network.to(device)), sources, Search(extra=5), device=device
+    )
+    return max(
+        abs(one[0].score - other[0].score) for one, other in zip(found, expected, strict=True)
+    )

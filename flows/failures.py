@@ -15,9 +15,13 @@ from flows.signals import GO_ON
 from translation.errors import TranslationError
 
 FAILED = 1
-ELSEWHERE = "; choose a folder that can be written to (DTML_DATA and DTML_REPORTS name the product's own)"
+ELSEWHERE = (
+    "; choose a folder that can be written to (DTML_DATA and DTML_REPORTS name the product's own)"
+)
 REMEDIES = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), ELSEWHERE)
-REMEDIES |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room and run the same command again: it resumes")
+REMEDIES |= dict.fromkeys(
+    (errno.ENOSPC, errno.EDQUOT), "; make room and run the same command again: it resumes"
+)
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -27,7 +31,9 @@ def run_command(app: typer.Typer) -> int:
         app()
     except SystemExit as ended:  # typer exits so, also after usage errors
         if ended.code == INTERRUPTED:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would interrupt the clean-up
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # a second one would interrupt the clean-up
             print(GO_ON, file=sys.stderr)  # noqa: T201
         return ended.code if isinstance(ended.code, int) else FAILED
     except (DtmlError, StoreError, TranslationError) as error:
@@ -36,13 +42,17 @@ def run_command(app: typer.Typer) -> int:
         remedy = REMEDIES.get(error.errno or 0, "")
         return _say(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}", FAILED)
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
-        unexpected = f"unexpected {type(error).__name__}: {error}; run again with --debug to see where"
+        unexpected = (
+            f"unexpected {type(error).__name__}: {error}; run again with --debug to see where"
+        )
         return _say(_trouble_with_prefect(error) or unexpected, FAILED)
     return 0
 
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
-    """Return what to say where Prefect's server was not reached or refused the login; None for other failures."""
+    """Return what to say where Prefect's server was not reached or refused the
+    login; None for other failures.
+    """
     if "httpx" not in sys.modules:  # Prefect's client imports it, and raises its errors
         return None
     from httpx import HTTPError, HTTPStatusError

@@ -12,8 +12,8 @@ from dtml.markets import Market, load_market, load_market_file, market_names
 def read_market(name: str, market_file: Path | None = None) -> Market:
     """Read the market called `name`, or the one that a user's file describes.
 
-    The store knows the files of users' own markets that had a night: such a file is read where it lay or, where it is
-    gone, as it was.
+    The store knows the files of users' own markets that had a night: such a file is read where it
+    lay or, where it is gone, as it was.
     """
     if market_file is None and name not in market_names():
         with suppress(StoreError, StoreUsageError), reading(open_reader()) as conn:

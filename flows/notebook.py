@@ -10,14 +10,20 @@ from flows.nightly.context import RunRequest, choose_as_of, open_context
 
 
 class Night:
-    """Run the night of a market, a name or a TOML file, as of a session (None: the last closed one), or find it done.
+    """Run the night of a market, a name or a TOML file, as of a session (None: the last closed
+    one), or find it done.
 
-    `row` is its row in the store, `order` the stocks by the market's ranker, best first. The store lies where
-    `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
+    `row` is its row in the store, `order` the stocks by the market's ranker, best first. The store
+    lies where `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
     """
 
     def __init__(
-        self, market: str | Path, as_of: date | None = None, *, prices: Path | None = None, index: Path | None = None
+        self,
+        market: str | Path,
+        as_of: date | None = None,
+        *,
+        prices: Path | None = None,
+        index: Path | None = None,
     ) -> None:
         file = Path(market) if str(market).endswith(".toml") else None
         context = open_context(RunRequest(Path(market).stem, file, prices=prices, index=index))

@@ -1,4 +1,6 @@
-"""Keep a folder of Parquet files beside the store: views by market and year, written anew where they changed."""
+"""Keep a folder of Parquet files beside the store: views by market and year,
+written anew where they changed.
+"""
 
 import json
 import logging
@@ -33,7 +35,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Exported:
-    """Count what an export did: files written, with their rows, files left as they were, files removed."""
+    """Count what an export did: files written, with their rows, files left as
+    they were, files removed.
+    """
 
     written: int = 0
     rows: int = 0
@@ -41,11 +45,15 @@ class Exported:
     removed: int = 0
 
 
-def export(engine: Engine, folder: Path, views: Sequence[str], markets: frozenset[str], progress: Progress) -> Exported:
-    """Bring the files of these views up to date, of these markets or of all without one; others stay as they are.
+def export(
+    engine: Engine, folder: Path, views: Sequence[str], markets: frozenset[str], progress: Progress
+) -> Exported:
+    """Bring the files of these views up to date, of these markets or of all without one; others
+    stay as they are.
 
-    A file is of one moment and is there whole or as it was; interrupted, the next export goes on. Raises UsageError for
-    a folder that holds something else or another store's files, StoreUsageError for a view that cannot be exported.
+    A file is of one moment and is there whole or as it was; interrupted, the next export goes on.
+    Raises UsageError for a folder that holds something else or another store's files,
+    StoreUsageError for a view that cannot be exported.
     """
     _claim(folder, location(engine))
     done = Exported()
@@ -54,7 +62,9 @@ def export(engine: Engine, folder: Path, views: Sequence[str], markets: frozense
             found = list(parts(conn, view, markets))
         there = set(_files(folder / view, markets))
         for part in found:
-            file = folder / view / f"market={quote(part.market, safe='')}" / f"year={part.year}" / FILE
+            file = (
+                folder / view / f"market={quote(part.market, safe='')}" / f"year={part.year}" / FILE
+            )
             there.discard(file)
             progress("exporting", f"{view}, {part.market}, {part.year}", done.rows)
             _bring_up_to_date(engine, part, file, done)
@@ -64,7 +74,9 @@ def export(engine: Engine, folder: Path, views: Sequence[str], markets: frozense
 
 
 def export_if_asked(engine: Engine, market: str) -> None:
-    """Export a market's part of VIEWS to the folder of DTML_EXPORT, if it names one: what fails is a warning."""
+    """Export a market's part of VIEWS to the folder of DTML_EXPORT, if it names
+    one: what fails is a warning.
+    """
     if (folder := export_folder()) is None:
         return
     try:
@@ -72,14 +84,22 @@ def export_if_asked(engine: Engine, market: str) -> None:
     except (DtmlError, StoreError, OSError) as error:
         log.warning("the night is stored, but %s was not exported to %s: %s", market, folder, error)
     else:
-        log.info("%s: %d Parquet files of %s written, %d kept", folder, done.written, market, done.kept)
+        log.info(
+            "%s: %d Parquet files of %s written, %d kept", folder, done.written, market, done.kept
+        )
 
 
 def exported(folder: Path) -> dict[str, list[Path]]:
     """Return the views of which a folder holds files, and these; raise UsageError for no export."""
     if not (folder / MARKER).is_file():
-        raise UsageError(f"{folder} is no folder that `dtml db export` wrote: name one that has {MARKER}")
-    return {view: files for view in exportable() if (files := sorted(_files(folder / view, frozenset())))}
+        raise UsageError(
+            f"{folder} is no folder that `dtml db export` wrote: name one that has {MARKER}"
+        )
+    return {
+        view: files
+        for view in exportable()
+        if (files := sorted(_files(folder / view, frozenset())))
+    }
 
 
 def _claim(folder: Path, store: str) -> None:
@@ -87,16 +107,26 @@ def _claim(folder: Path, store: str) -> None:
     marker = folder / MARKER
     if not marker.is_file():
         there = [folder] if folder.is_file() else folder.glob("*")
-        if any(not each.name.startswith(MARKER) for each in there):  # a killed export may have left a part of it
-            raise UsageError(f"{folder} holds something else than an export: name a new or empty folder")
-        write_whole(marker, lambda partial: partial.write_text(json.dumps({"format": FORMAT, "store": store})))
+        if any(
+            not each.name.startswith(MARKER) for each in there
+        ):  # a killed export may have left a part of it
+            raise UsageError(
+                f"{folder} holds something else than an export: name a new or empty folder"
+            )
+        write_whole(
+            marker,
+            lambda partial: partial.write_text(json.dumps({"format": FORMAT, "store": store})),
+        )
     try:
         said = json.loads(marker.read_text())
         mine = (said["format"], said["store"])
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{marker} cannot be read ({error}): name a new folder") from error
     if mine != (FORMAT, store):
-        raise UsageError(f"{folder} is an export of {mine[1]} (format {mine[0]}), not of {store}: name a new folder")
+        raise UsageError(
+            f"{folder} is an export of {mine[1]} (format {mine[0]}), not of {store}: name a "
+            "new folder"
+        )
 
 
 def _files(folder: Path, markets: frozenset[str]) -> Iterator[Path]:

@@ -19,13 +19,19 @@ PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last min
 
 
 @contextmanager
-def training_progress(members: Sequence[Member], windows: Sequence[int] | None = None) -> Iterator[EpochReport]:
-    """Yield the function that a training calls after each epoch; one bar is for all members, by what each costs.
+def training_progress(
+    members: Sequence[Member], windows: Sequence[int] | None = None
+) -> Iterator[EpochReport]:
+    """Yield the function that a training calls after each epoch; one bar is for all members, by
+    what each costs.
 
-    `windows` are the sessions that each member sees, where they differ. Epochs that a resumed training had reported
-    before are counted, and not logged again.
+    `windows` are the sessions that each member sees, where they differ. Epochs that a resumed
+    training had reported before are counted, and not logged again.
     """
-    costs = [_cost(member) * window for member, window in zip(members, windows or [1] * len(members), strict=True)]
+    costs = [
+        _cost(member) * window
+        for member, window in zip(members, windows or [1] * len(members), strict=True)
+    ]
     cost = dict(zip(members, costs, strict=True))
     done = dict.fromkeys(members, 0)
     several = len({name_of(member.model) for member in members}) > 1
@@ -39,12 +45,18 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
             done[member] = epoch.number
             completed = sum(cost[each] * count for each, count in done.items())
             if is_old:
-                progress.reset(bar, completed=completed, last=said)  # it took no time now, so the pace starts anew
+                progress.reset(
+                    bar, completed=completed, last=said
+                )  # it took no time now, so the pace starts anew
                 return
             progress.update(bar, completed=completed, last=said)
             epochs = member.training.epochs
             if epoch.number % max(1, epochs // LOGGED_SHARE) == 0:
-                who = f"{name_of(member.model)}, seed {member.seed}" if several else f"seed {member.seed}"
+                who = (
+                    f"{name_of(member.model)}, seed {member.seed}"
+                    if several
+                    else f"seed {member.seed}"
+                )
                 log.info("%s, epoch %d of %d: %s", who, epoch.number, epochs, said)
 
         yield report
@@ -58,7 +70,9 @@ def _cost(member: Member) -> int:
 
 @contextmanager
 def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
-    """Yield the function that a backtest calls with the number of folds done; `first` were done before."""
+    """Yield the function that a backtest calls with the number of folds done;
+    `first` were done before.
+    """
     begun = time.monotonic()
     with _bar("fold {task.completed:.0f} of {task.total:.0f}", 3600) as progress:
         bar = progress.add_task("folds", total=of, completed=first)
@@ -73,6 +87,13 @@ def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
 
 
 def _bar(text: str, pace_seconds: float, *more: bars.ProgressColumn) -> bars.Progress:
-    done = (bars.TextColumn(text), bars.BarColumn(), bars.TaskProgressColumn(), bars.TimeElapsedColumn())
+    done = (
+        bars.TextColumn(text),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.TimeElapsedColumn(),
+    )
     left = (bars.TextColumn("left"), bars.TimeRemainingColumn(), *more)
-    return bars.Progress(*done, *left, console=err, transient=True, speed_estimate_period=pace_seconds)
+    return bars.Progress(
+        *done, *left, console=err, transient=True, speed_estimate_period=pace_seconds
+    )

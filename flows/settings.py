@@ -1,4 +1,6 @@
-"""Read and prepare the environment: folders, what Prefect and torch must find, where messages go."""
+"""Read and prepare the environment: folders, what Prefect and torch must find,
+where messages go.
+"""
 
 import logging
 import os
@@ -28,13 +30,17 @@ BAR = "flows.progress"  # the logger of what a terminal shows as a bar
 MOVING = (BAR, "flows.benchmark.ranking")  # the loggers that say that a long step moves
 MINUTE_S = 60
 
-PREFECT_DEFAULTS = tomllib.loads(Path(__file__).with_name("prefect_defaults.toml").read_text(encoding="utf-8"))
+PREFECT_DEFAULTS = tomllib.loads(
+    Path(__file__).with_name("prefect_defaults.toml").read_text(encoding="utf-8")
+)
 
 # What a program needs to find itself, its libraries, the network, and how this one is set up.
 NEEDED = re.compile(
-    r"(DTML|PREFECT|PYTHON|LC|XDG|OMP|KMP|GOMP|MKL|OPENBLAS|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|CT2)\w*"
+    r"(DTML|PREFECT|PYTHON|LC|XDG)\w*"
+    r"|(OMP|KMP|GOMP|MKL|OPENBLAS|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|CT2)\w*"
     r"|(PG|KRB5|SSL_CERT|COVERAGE|MALLOC)\w*"
-    r"|PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV|(DY)?LD_\w+|THP_MEM_ALLOC_ENABLE"
+    r"|PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV"
+    r"|(DY)?LD_\w+|THP_MEM_ALLOC_ENABLE"
     r"|(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy|(REQUESTS|CURL)_CA_BUNDLE"
 )
 NOT_NEEDED = ("DTML_READER_PASSWORD",)  # used once, to make a role
@@ -44,14 +50,18 @@ WEIGHTS = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # below 
 
 
 def keep_needed_variables() -> None:
-    """Remove from the environment what the runs of a service do not need, and every secret in it."""
+    """Remove from the environment what the runs of a service do not need, and
+    every secret in it.
+    """
     for name in list(os.environ):
         if not NEEDED.fullmatch(name) or name in NOT_NEEDED:
             del os.environ[name]
 
 
 def data_folder() -> Path:
-    """Return where models and, by default, the database lie: `DTML_DATA`, or `data` below the current folder."""
+    """Return where models and, by default, the database lie: `DTML_DATA`, or
+    `data` below the current folder.
+    """
     return Path(os.environ.get("DTML_DATA", "data")).absolute()
 
 
@@ -61,7 +71,10 @@ def weights_file(path: str) -> Path:
     Raises DtmlError for a path outside the folder of models: the store may be a stranger's.
     """
     if not WEIGHTS.fullmatch(path):
-        raise DtmlError(f"the store names {path!r} as the weights of a model: it lies outside {data_folder() / MODELS}")
+        raise DtmlError(
+            f"the store names {path!r} as the weights of a model: it lies outside "
+            f"{data_folder() / MODELS}"
+        )
     return data_folder() / path
 
 
@@ -76,7 +89,9 @@ def page_of(study: str, row: Mapping[str, Any]) -> Path:
 
 
 def export_folder() -> Path | None:
-    """Return where nights keep Parquet files of the history: `DTML_EXPORT`; None where it is not set."""
+    """Return where nights keep Parquet files of the history: `DTML_EXPORT`;
+    None where it is not set.
+    """
     folder = os.environ.get("DTML_EXPORT")
     return Path(folder).absolute() if folder else None
 
@@ -92,16 +107,21 @@ def make_data_folder() -> None:
 
 
 def prefect_folder() -> Path:
-    """Make the folder of Prefect's own files, which hold its keys, for this user alone, and return it.
+    """Make the folder of Prefect's own files, which hold its keys, for this user alone, and return
+    it.
 
-    Raises DtmlError for a folder that another user owns or may write to: its files could run code as this user.
+    Raises DtmlError for a folder that another user owns or may write to: its files could run code
+    as this user.
     """
     make_data_folder()
     folder = data_folder() / "prefect"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
-        raise DtmlError(f"{folder} belongs to another user, or others may write to it: move it away, or set DTML_DATA")
+        raise DtmlError(
+            f"{folder} belongs to another user, or others may write to it: move it away, or set "
+            "DTML_DATA"
+        )
     folder.chmod(0o700)
     return folder
 
@@ -109,8 +129,8 @@ def prefect_folder() -> Path:
 def prepare_torch() -> None:
     """Have torch ask for large tensors in pages of 2 MB: a training writes hundreds of MB a second.
 
-    By default the system clears them in pages of 4 KB: a sixth of a training's time. torch reads the variable once, at
-    its first large tensor.
+    By default the system clears them in pages of 4 KB: a sixth of a training's time. torch reads
+    the variable once, at its first large tensor.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
@@ -132,13 +152,18 @@ def _files_of_prefect() -> dict[str, str]:
 
 
 def prepare_prefect(*, quiet: bool) -> None:
-    """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
+    """Set what Prefect needs, leaving what the user has set; call it before the
+    first import of prefect.
+    """
     defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
     defaults["PREFECT_HOME"] = str(data_folder() / "prefect")
     defaults |= _files_of_prefect()
     if quiet:
         # Prefect stores every line; the console shows only the command's own output.
-        defaults |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}
+        defaults |= {
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+            "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+        }
     if "PREFECT_LOGGING_SETTINGS_PATH" in os.environ:  # the older name of the same
         del defaults["PREFECT_LOGGING_CONFIG_PATH"]
     for name, value in defaults.items():
@@ -146,7 +171,8 @@ def prepare_prefect(*, quiet: bool) -> None:
 
 
 class Shown(logging.Filter):
-    """Choose our own lines: all but progress for a terminal, where a bar shows that; else warnings, and progress.
+    """Choose our own lines: all but progress for a terminal, where a bar shows that; else warnings,
+    and progress.
 
     Of progress a line a minute is shown, none in the first.
     """
@@ -168,7 +194,8 @@ class Shown(logging.Filter):
 
 
 def set_up_logging(*, debug: bool) -> None:
-    """Send our own lines to standard error; into a pipe or a cron mail warnings alone, and that long steps move.
+    """Send our own lines to standard error; into a pipe or a cron mail warnings alone, and that
+    long steps move.
 
     Prefect's own lines go to its server; they are shown with `debug`.
     """

@@ -21,9 +21,9 @@ GO_ON = "interrupted: run the same command again to go on"
 def signals_of(attended: bool) -> Iterator[None]:
     """End an attended run on the first interrupt or termination, with its temporary server.
 
-    By default Prefect would spend minutes reporting to a server that the same signal has ended. Exiting loses nothing:
-    what is stored is whole, and a training resumes from its last epoch. Enter this inside a flow, because Prefect sets
-    its own handler of SIGTERM when it starts one.
+    By default Prefect would spend minutes reporting to a server that the same signal has ended.
+    Exiting loses nothing: what is stored is whole, and a training resumes from its last epoch.
+    Enter this inside a flow, because Prefect sets its own handler of SIGTERM when it starts one.
     """
     if not attended:
         yield
@@ -50,7 +50,8 @@ def end_with_service() -> None:
 
 @cache
 def end_with_parent() -> None:
-    """End this process when the one that started it ends, however that was: a pool's worker would wait for ever.
+    """End this process when the one that started it ends, however that was: a pool's worker would
+    wait for ever.
 
     The parent of a fork is not the process that started it, but the server that forked it.
     """

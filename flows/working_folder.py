@@ -1,9 +1,10 @@
-"""Keep Prefect from obeying files that it finds in the working folder, where a stranger may have left them.
+"""Keep Prefect from obeying files that it finds in the working folder, where a stranger may have
+left them.
 
-Prefect reads `.env`, `prefect.toml` and `pyproject.toml` of the current folder whenever it makes its
-settings, at its import for the first time, and some settings name programs to run. It also looks in
-the current folder first for modules that it imports by name. No setting ends that, so the functions
-that do it are replaced when the modules that hold them are imported.
+Prefect reads `.env`, `prefect.toml` and `pyproject.toml` of the current folder whenever it makes
+its settings, at its import for the first time, and some settings name programs to run. It also
+looks in the current folder first for modules that it imports by name. No setting ends that, so the
+functions that do it are replaced when the modules that hold them are imported.
 """
 
 import sys
@@ -26,7 +27,9 @@ def _nothing(*_: object) -> dict[str, object]:
 
 # By module, the functions that look into the current folder, and what stands in for them.
 REPLACED: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "pydantic_settings.sources.providers.dotenv": {"DotEnvSettingsSource._read_env_files": _nothing},
+    "pydantic_settings.sources.providers.dotenv": {
+        "DotEnvSettingsSource._read_env_files": _nothing
+    },
     "prefect.settings.sources": {"TomlConfigSettingsSourceBase._read_files": _nothing},
     "prefect.utilities.importtools": {"load_module": import_module},
     # Prefect's server has Alembic put the current folder first among those of modules.

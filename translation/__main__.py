@@ -1,13 +1,15 @@
 """Train and run translation models alone, without Prefect and without a database.
 
-`python -m translation train recipe.toml` writes the model to `models/NAME`, or below `--to`, and scores it; it resumes.
-`python -m translation translate MODEL_FOLDER` prints a translation of each line of standard input.
+`python -m translation train recipe.toml` writes the model to `models/NAME`, or below `--to`, and
+scores it; it resumes. `python -m translation translate MODEL_FOLDER` prints a translation of each
+line of standard input.
 """
 
 import sys
 
 if not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/translation/"):
-    # `python -m` looks for modules in the working folder first, where a stranger may have left a torch.py.
+    # `python -m` looks for modules in the working folder first, where a stranger may have left a
+    # torch.py.
     del sys.path[0]
 
 import argparse
@@ -54,27 +56,42 @@ def _say(line: object) -> None:
 
 
 def main() -> int:
-    """Run the command line; a failure is a line on standard error, 2 for the user's mistakes and 1 for the rest."""
-    parser = argparse.ArgumentParser("python -m translation", description=(__doc__ or "").splitlines()[0])
+    """Run the command line; a failure is a line on standard error, 2 for the
+    user's mistakes and 1 for the rest.
+    """
+    parser = argparse.ArgumentParser(
+        "python -m translation", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     commands = parser.add_subparsers(dest="command", required=True)
-    of_training = commands.add_parser("train", help="train the model of a recipe, and score it on its test sets")
+    of_training = commands.add_parser(
+        "train", help="train the model of a recipe, and score it on its test sets"
+    )
     of_training.add_argument("recipe", type=Path)
     of_training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
     of_training.add_argument("--processes", type=int, default=1, help="that share each update")
     translating = commands.add_parser("translate", help="translate the lines of standard input")
     translating.add_argument("model", type=Path, help="the folder of a model")
     translating.add_argument("--beams", type=int, default=Search.beams)
-    translating.add_argument("--alpha", type=float, default=Search.alpha, help="of the length penalty")
+    translating.add_argument(
+        "--alpha", type=float, default=Search.alpha, help="of the length penalty"
+    )
     asked = parser.parse_args()
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors in pages of 2 MB: a sixth of a training's time
+    os.environ.setdefault(
+        "THP_MEM_ALLOC_ENABLE", "1"
+    )  # large tensors in pages of 2 MB: a sixth of a training's time
     try:
         if asked.command == "train":
             train(asked)
             return 0
-        how, model = Search(asked.beams, asked.alpha), load_model(asked.model, torch.device(asked.device))
+        how, model = (
+            Search(asked.beams, asked.alpha),
+            load_model(asked.model, torch.device(asked.device)),
+        )
         lines = sys.stdin.read().splitlines()
-        sys.stdout.writelines(f"{' '.join(each.text.splitlines())}\n" for each in translate(model, lines, how))
+        sys.stdout.writelines(
+            f"{' '.join(each.text.splitlines())}\n" for each in translate(model, lines, how)
+        )
     except (TranslationError, OSError) as error:
         _say(f"translation: {error}")
         return 2 if isinstance(error, UsageError) else 1

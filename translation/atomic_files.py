@@ -18,8 +18,10 @@ UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by the kernel or by
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """Write `file` atomically, even with several writers or a power cut.
 
-    `write` gets the path of a temporary file beside `file` and must fill that very file, which then replaces `file`.
-    The temporary file is locked: other writers of `file` wait, and the next one overwrites what a killed one left.
+    `write` gets the path of a temporary file beside `file` and must fill that very file, which then
+    replaces `file`.
+    The temporary file is locked: other writers of `file` wait, and the next one overwrites what a
+    killed one left.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -35,11 +37,13 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
         os.close(held)
 
 
-def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces: bool = False) -> None:
+def write_folder_whole(
+    folder: Path, fill: Callable[[Path], object], *, replaces: bool = False
+) -> None:
     """Write `folder` atomically, as `write_whole` does a file.
 
-    `fill` gets an empty folder beside it, .NAME.partial. A folder that is already there and not empty is exchanged
-    for the new one in one step if `replaces`; otherwise it raises OSError.
+    `fill` gets an empty folder beside it, .NAME.partial. A folder that is already there and not
+    empty is exchanged for the new one in one step if `replaces`; otherwise it raises OSError.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +54,9 @@ def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
-            held.append(_lock(os.open(folder, os.O_RDONLY)))  # after the exchange it is the .partial of the next writer
+            held.append(
+                _lock(os.open(folder, os.O_RDONLY))
+            )  # after the exchange it is the .partial of the next writer
             _exchange(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)
         else:
@@ -64,7 +70,9 @@ def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces
 
 
 def _locked(partial: Path, open_it: Callable[[], int]) -> int:
-    """Return a descriptor of the temporary path, locked by this process alone; `open_it` creates the path if needed."""
+    """Return a descriptor of the temporary path, locked by this process alone;
+    `open_it` creates the path if needed.
+    """
     while True:
         held = _lock(open_it())
         with suppress(FileNotFoundError):
@@ -107,7 +115,9 @@ def _clear(folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Swap two folders in one step; where the system cannot, put `one` in place of `other`, missing for a moment."""
+    """Swap two folders in one step; where the system cannot, put `one` in place
+    of `other`, missing for a moment.
+    """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:

@@ -1,4 +1,7 @@
-"""Read what a model says of itself: its languages, its sizes, and how it was trained. This file needs no torch."""
+"""Read what a model says of itself: its languages, its sizes, and how it was trained.
+
+This file needs no torch.
+"""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +16,9 @@ CONFIG = "model.json"
 
 @dataclass(frozen=True)
 class Card:
-    """The description of a model; `network` is the configuration of its kind, `made` how it was trained."""
+    """The description of a model; `network` is the configuration of its kind,
+    `made` how it was trained.
+    """
 
     name: str
     kind: str
@@ -38,32 +43,57 @@ def receipt(card: Card) -> str:
 
 def recipe_of(card: Card) -> str:
     """Return how a model was trained, in a line: a figure of it means nothing without."""
-    training, progress, seeds = card.made["training"], card.made["progress"], card.made.get("seeds", 1)
+    training, progress, seeds = (
+        card.made["training"],
+        card.made["progress"],
+        card.made.get("seeds", 1),
+    )
     peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
     saved = progress["saved"]
-    weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
+    weights = (
+        f"mean of {len(saved)} checks to {saved[-1]:,}"
+        if len(saved) > 1
+        else f"check at {saved[0]:,}"
+    )
     weights = weights if seeds == 1 else "each seed's best"
-    updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
-    schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
+    updates = (
+        f"{progress['step']:,} updates of {training['accumulate']} x "
+        f"{training['batch_tokens']:,} positions"
+    )
+    schedule, warmup = (
+        training.get("schedule", "inverse_sqrt"),
+        training["warmup"],
+    )  # a share, or updates
     warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
-    rates = f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
+    rates = (
+        f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout "
+        f"{card.network['dropout']:g}"
+    )
     rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, "
     alone = ", ".join(f"{each:.1f}" for each in card.made.get("validation_bleu_by_seed", []))
-    together = f"an ensemble of {seeds} seeds from {training['seed']}, alone of validation BLEU {alone}"
+    together = (
+        f"an ensemble of {seeds} seeds from {training['seed']}, alone of validation BLEU {alone}"
+    )
     rest += f"seed {training['seed']}" if seeds == 1 else together
     rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
     return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 
 
 def read_card(folder: Path) -> Card:
-    """Read the card of a model; raises UsageError if there is no model and TranslationError if the card is damaged."""
+    """Read the card of a model; raises UsageError if there is no model and
+    TranslationError if the card is damaged.
+    """
     if not (folder / CONFIG).exists():
-        raise UsageError(f"no model in {folder}: train one with dtml translate train, or name another")
+        raise UsageError(
+            f"no model in {folder}: train one with dtml translate train, or name another"
+        )
     values = read_json(folder / CONFIG)
     try:
         return Card(**values | {"tokenizer_hashes": tuple(values["tokenizer_hashes"])})
     except (TypeError, KeyError) as error:
-        raise TranslationError(f"{folder / CONFIG} is damaged ({error}): train the model again") from error
+        raise TranslationError(
+            f"{folder / CONFIG} is damaged ({error}): train the model again"
+        ) from error
 
 
 def read_json(file: Path) -> Any:

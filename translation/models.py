@@ -1,4 +1,6 @@
-"""Save and load a model as a folder of configuration, weights and tokenizers, none of which can run code."""
+"""Save and load a model as a folder of configuration, weights and tokenizers,
+none of which can run code.
+"""
 
 import hashlib
 import json
@@ -19,11 +21,19 @@ from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
 from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.errors import TranslationError, UsageError
 from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
-from translation.training.checkpoints import load_weights, read_tensors, require_finite, save_weights
+from translation.training.checkpoints import (
+    load_weights,
+    read_tensors,
+    require_finite,
+    save_weights,
+)
 from translation.transformer import Transformer, TransformerConfig
 
 NetworkConfig = TransformerConfig | RecurrentConfig
-KINDS: Mapping[str, type[NetworkConfig]] = {"transformer": TransformerConfig, "rnn": RecurrentConfig}
+KINDS: Mapping[str, type[NetworkConfig]] = {
+    "transformer": TransformerConfig,
+    "rnn": RecurrentConfig,
+}
 WEIGHTS = "weights.safetensors"
 SOURCE, TARGET, LANGUAGE_ID = "source.model", "target.model", "language_id.json"
 
@@ -38,9 +48,30 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "dropout": 0.2,
         "norm": "pre",
     },
-    "small": {"d_model": 256, "heads": 4, "d_ff": 1024, "encoder_layers": 5, "decoder_layers": 5, "dropout": 0.3},
-    "base": {"d_model": 512, "heads": 8, "d_ff": 2048, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.1},
-    "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
+    "small": {
+        "d_model": 256,
+        "heads": 4,
+        "d_ff": 1024,
+        "encoder_layers": 5,
+        "decoder_layers": 5,
+        "dropout": 0.3,
+    },
+    "base": {
+        "d_model": 512,
+        "heads": 8,
+        "d_ff": 2048,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "dropout": 0.1,
+    },
+    "big": {
+        "d_model": 1024,
+        "heads": 16,
+        "d_ff": 4096,
+        "encoder_layers": 6,
+        "decoder_layers": 6,
+        "dropout": 0.3,
+    },
 }
 # The pairs that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
 PAIRS_FOR = {"big": 10_000_000, "base": 1_000_000, "small": 100_000}
@@ -51,7 +82,8 @@ EPOCHS_NEEDED = 5.0
 def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
     """Return the largest named size that suits a corpus of so many sentence pairs.
 
-    `epochs` tells how often a network of a size can read them in the time there is; None for as often as it needs.
+    `epochs` tells how often a network of a size can read them in the time there is; None for as
+    often as it needs.
     """
     fit = (name for name in PAIRS_FOR if pairs >= PAIRS_FOR[name])
     return next((name for name in fit if epochs is None or epochs(name) >= EPOCHS_NEEDED), "tiny")
@@ -104,7 +136,9 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
 
 
 def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
-    """Build a network with new weights; raises UsageError for an unknown kind or an impossible configuration."""
+    """Build a network with new weights; raises UsageError for an unknown kind
+    or an impossible configuration.
+    """
     config = network_config(kind, values)
     try:
         return config.build()
@@ -113,7 +147,8 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
 
 
 def save_model(folder: Path, model: Model) -> Card:
-    """Save a model atomically, in place of an earlier one, and return its card with the hash of the weights.
+    """Save a model atomically, in place of an earlier one, and return its card with the hash of the
+    weights.
 
     Raises TranslationError, naming the parameter, for a weight that is NaN or infinite.
     """
@@ -133,14 +168,20 @@ def _fill(made: Path, model: Model) -> None:
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
-    """Load a model for evaluation; raises TranslationError for a file that is missing, damaged or not the card's."""
+    """Load a model for evaluation; raises TranslationError for a file that is
+    missing, damaged or not the card's.
+    """
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:
-        raise TranslationError(f"{folder / WEIGHTS} was changed or damaged since the training: train the model again")
+        raise TranslationError(
+            f"{folder / WEIGHTS} was changed or damaged since the training: train the model again"
+        )
     source = Tokenizer.load(folder / SOURCE)
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
-        raise TranslationError(f"the tokenizer in {folder} is not the one that {card.name} was trained with")
+        raise TranslationError(
+            f"the tokenizer in {folder} is not the one that {card.name} was trained with"
+        )
     networks = [build_network(card.kind, card.network) for _ in range(card.made.get("seeds", 1))]
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
     weights = read_tensors(folder / WEIGHTS)[0]

@@ -6,28 +6,39 @@ import torch
 
 from translation.errors import TranslationError
 
-# On a CPU torch raises a plain RuntimeError with one of these texts: Linux, Windows, and C++ on any system.
+# On a CPU torch raises a plain RuntimeError with one of these texts: Linux, Windows, and C++ on any
+# system.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the GPU or the machine has no memory left."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in NO_MEMORY)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(error) for words in NO_MEMORY
+    )
 
 
 def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -> TranslationError:
-    """Return the error for batches of `tokens`, with a number of tokens that fits; see `fitting_tokens`."""
+    """Return the error for batches of `tokens`, with a number of tokens that fits; see
+    `fitting_tokens`.
+    """
     fits = fitting_tokens(tokens, longest, attempt)
     if fits is None:
         smaller = "choose a smaller size under [network], or lower longest under [rules]"
-        return TranslationError(f"out of memory with batch_tokens = {tokens}, and with one sentence alone: {smaller}")
-    return TranslationError(f"out of memory with batch_tokens = {tokens}: {fits} fits; set it under [training]")
+        return TranslationError(
+            f"out of memory with batch_tokens = {tokens}, and with one sentence alone: {smaller}"
+        )
+    return TranslationError(
+        f"out of memory with batch_tokens = {tokens}: {fits} fits; set it under [training]"
+    )
 
 
 def fitting_tokens(tokens: int, longest: int, attempt: Callable[[int], object]) -> int | None:
-    """Return the first of a half, a quarter and so on of `tokens` at which `attempt` does not run out of memory.
+    """Return the first of a half, a quarter and so on of `tokens` at which `attempt` does not run
+    out of memory.
 
-    `longest` is the positions of the longest sentence, and so of the smallest batch: None if even that does not fit.
+    `longest` is the positions of the longest sentence, and so of the smallest batch: None if even
+    that does not fit.
     """
     while tokens > longest:
         tokens = max(tokens // 2, longest)

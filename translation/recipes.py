@@ -1,4 +1,6 @@
-"""Read a recipe: the TOML file in which a user names the corpora of a model and changes defaults of its size."""
+"""Read a recipe: the TOML file in which a user names the corpora of a model and
+changes defaults of its size.
+"""
 
 import hashlib
 import json
@@ -20,7 +22,8 @@ from translation.training.loop import WARMUP, TrainingConfig
 
 Decider = Literal["bleu", "loss"]
 
-# tiny is the best found on Multi30k (benchmarks/README.md); the batches of base and big are those of Vaswani et al.
+# tiny is the best found on Multi30k (benchmarks/README.md); the batches of base and big are those
+# of Vaswani et al.
 TRAININGS: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"batch_tokens": 1024, "optimiser": "muon", "peak": 0.0035, "updates": 20_000},
     "small": {"batch_tokens": 4096, "accumulate": 2, "peak": 0.002, "updates": 30_000},
@@ -29,16 +32,24 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
 }
 UNLIMITED = 10**9  # updates of a training of minutes
 VOCABULARY = {"tiny": 8000, "small": 16_000, "base": 32_000, "big": 32_000}
-TABLES = dict.fromkeys(("train", "validation", "test", "tokens", "network", "training", "rules"), dict)
+TABLES = dict.fromkeys(
+    ("train", "validation", "test", "tokens", "network", "training", "rules"), dict
+)
 WORDS = dict.fromkeys(("name", "source_language", "target_language"), str)
-OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}  # set by [tokens], not by [network]
+OF_TOKENS = {
+    "source_vocabulary",
+    "target_vocabulary",
+    "shared_embeddings",
+}  # set by [tokens], not by [network]
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 TYPES |= {list: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a model is trained from and how; None stands for the default of its size, which the corpus decides."""
+    """What a model is trained from and how; None stands for the default of its
+    size, which the corpus decides.
+    """
 
     name: str
     source_language: str
@@ -61,15 +72,21 @@ class Recipe:
         return VOCABULARY[size] if self.vocabulary is None else self.vocabulary
 
     def network_for(self, size: str) -> dict[str, Any]:
-        """Return the network's configuration without vocabularies; an RNN has twice the width and the same dropout."""
+        """Return the network's configuration without vocabularies; an RNN has
+        twice the width and the same dropout.
+        """
         named = dict(SIZES[size])
         if self.kind == "rnn":
             named = {"d_model": 2 * named["d_model"], "dropout": named["dropout"]}
         return named | {"shared_embeddings": self.joint} | dict(self.network)
 
     def training_for(self, size: str) -> TrainingConfig:
-        """Return the settings of the training; what the file leaves out follows from the size and the budget."""
-        told = dict(TRAININGS[size]) | ({"updates": UNLIMITED} if "minutes" in self.training else {})
+        """Return the settings of the training; what the file leaves out follows
+        from the size and the budget.
+        """
+        told = dict(TRAININGS[size]) | (
+            {"updates": UNLIMITED} if "minutes" in self.training else {}
+        )
         if self.training.get("schedule", "linear") != "linear":
             told["warmup"] = WARMUP
         if self.kind == "rnn":  # of which Muon has not been measured
@@ -77,7 +94,8 @@ class Recipe:
         return TrainingConfig(**told | dict(self.training))
 
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
-        """Return a hash of all settings but when the training is checked and ends: one resumes another of its hash.
+        """Return a hash of all settings but when the training is checked and ends: one resumes
+        another of its hash.
 
         `number` is that of the seed, from 0 on.
         """
@@ -93,7 +111,9 @@ class Recipe:
 
 
 def read_recipe(file: Path) -> Recipe:
-    """Read a recipe from a TOML file, whose paths are relative to it; raises UsageError for any mistake."""
+    """Read a recipe from a TOML file, whose paths are relative to it; raises
+    UsageError for any mistake.
+    """
     try:
         told = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -104,28 +124,48 @@ def read_recipe(file: Path) -> Recipe:
     missing = sorted((WORDS.keys() | {"train", "validation"}) - told.keys())
     if missing:
         raise UsageError(f"{file} lacks {', '.join(missing)}")
-    tokens, network, training = (dict(told.get(name, {})) for name in ("tokens", "network", "training"))
+    tokens, network, training = (
+        dict(told.get(name, {})) for name in ("tokens", "network", "training")
+    )
     _require_known(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
-    _require_known(file, "network", network, _network_keys(file, network.get("kind", "transformer")))
-    _require_known(file, "training", training, {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig))
+    _require_known(
+        file, "network", network, _network_keys(file, network.get("kind", "transformer"))
+    )
+    _require_known(
+        file,
+        "training",
+        training,
+        {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig),
+    )
     _require_known(file, "test", told.get("test", {}), dict.fromkeys(told.get("test", {}), dict))
     named = _name(file, told["name"]), told["source_language"], told["target_language"]
     train, validation = (_corpus(file, name, told[name]) for name in ("train", "validation"))
-    tests = {name: _corpus(file, f"test.{name}", each) for name, each in told.get("test", {}).items()}
+    tests = {
+        name: _corpus(file, f"test.{name}", each) for name, each in told.get("test", {}).items()
+    }
     rules = _rules(file, told.get("rules", {}))
     for table in (network, training):  # what of them is neither the network's nor the loop's
-        tokens |= {key: table.pop(key) for key in ("kind", "size", "decide_by", "seeds") if key in table}
-    recipe = Recipe(*named, train, validation, tests, network=network, training=training, rules=rules, **tokens)
+        tokens |= {
+            key: table.pop(key) for key in ("kind", "size", "decide_by", "seeds") if key in table
+        }
+    recipe = Recipe(
+        *named, train, validation, tests, network=network, training=training, rules=rules, **tokens
+    )
     _refuse_impossible(file, recipe)
     return recipe
 
 
-def _require_known(file: Path, table: str, told: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+def _require_known(
+    file: Path, table: str, told: Mapping[str, Any], types: Mapping[str, Any]
+) -> None:
     """Raise UsageError for an unknown key, and for a value that is not of its key's type."""
     unknown = sorted(told.keys() - types.keys())
     if unknown:
         place = f" of [{table}]" if table else ""
-        raise UsageError(f"{file} has unknown {', '.join(unknown)}{place}: the known are {', '.join(sorted(types))}")
+        raise UsageError(
+            f"{file} has unknown {', '.join(unknown)}{place}: the known are "
+            f"{', '.join(sorted(types))}"
+        )
     for key, value in told.items():
         if not _is_of(value, types[key]):
             name = f"{table}.{key}" if table else key
@@ -159,17 +199,25 @@ def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
 
 
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
-    """Raise UsageError for values of the right type that cannot work; an undecided size is taken for tiny."""
+    """Raise UsageError for values of the right type that cannot work; an
+    undecided size is taken for tiny.
+    """
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
-        raise UsageError(f"{file}: tokens.vocabulary is {recipe.vocabulary}, but must be {SMALLEST} or more")
+        raise UsageError(
+            f"{file}: tokens.vocabulary is {recipe.vocabulary}, but must be {SMALLEST} or more"
+        )
     if recipe.seeds < 1:
         raise UsageError(f"{file}: training.seeds is {recipe.seeds}, but must be 1 or more")
     least = {"learned_positions": 0}
     for name, value in recipe.network.items():
         if type(value) is int and value < least.get(name, 1):
-            raise UsageError(f"{file}: network.{name} is {value}, but must be {least.get(name, 1)} or more")
+            raise UsageError(
+                f"{file}: network.{name} is {value}, but must be {least.get(name, 1)} or more"
+            )
     size = recipe.size or "tiny"
-    network = recipe.network_for(size) | dict.fromkeys(("source_vocabulary", "target_vocabulary"), SMALLEST)
+    network = recipe.network_for(size) | dict.fromkeys(
+        ("source_vocabulary", "target_vocabulary"), SMALLEST
+    )
     if network["d_model"] % 2:
         raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be even")
     try:
@@ -184,8 +232,15 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
 
 
 def _name(file: Path, name: str) -> str:
-    if not name or name.startswith(".") or not all(each.isalnum() or each in "-_." for each in name):
-        raise UsageError(f"{file}: the name {name!r} must be letters, digits, -, _ and dots, and begin with no dot")
+    if (
+        not name
+        or name.startswith(".")
+        or not all(each.isalnum() or each in "-_." for each in name)
+    ):
+        raise UsageError(
+            f"{file}: the name {name!r} must be letters, digits, -, _ and dots, and begin "
+            "with no dot"
+        )
     return name
 
 
@@ -195,7 +250,10 @@ def _corpus(file: Path, table: str, told: Mapping[str, Any]) -> Corpus:
         raise UsageError(f"{file}: [{table}] must name source, and target unless it is a TSV")
     columns = told.get("columns", [0, 1])
     if [type(each) for each in columns] != [int, int]:
-        raise UsageError(f"{file}: columns of [{table}] must be two numbers from 0 on, of the source and the target")
+        raise UsageError(
+            f"{file}: columns of [{table}] must be two numbers from 0 on, of the source and "
+            "the target"
+        )
     folder = file.parent.resolve()  # absolute, as a model stores where its tests are
     target = folder / told["target"] if "target" in told else None
     try:

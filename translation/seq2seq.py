@@ -1,8 +1,9 @@
 """RNN encoder-decoders, the networks before the Transformer, with attention and without.
 
-"none" is the sequence to sequence learning of Sutskever et al. (NeurIPS 2014), "additive" the attention of Bahdanau et
-al. (ICLR 2015), "dot" that of Luong et al. (EMNLP 2015); each attention may be structured (Kim et al., ICLR 2017).
-They have the interface of `translation.transformer.Transformer`. Every RNN is an LSTM.
+"none" is the sequence to sequence learning of Sutskever et al. (NeurIPS 2014), "additive" the
+attention of Bahdanau et al. (ICLR 2015), "dot" that of Luong et al. (EMNLP 2015); each attention
+may be structured (Kim et al., ICLR 2017). They have the interface of
+`translation.transformer.Transformer`. Every RNN is an LSTM.
 """
 
 import math
@@ -23,7 +24,9 @@ EMBEDDING_RANGE = 0.1  # initial embeddings are uniform in +- this
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Sizes of the network, by default for small corpora; `d_model` is the width of embeddings and hidden states."""
+    """Sizes of the network, by default for small corpora; `d_model` is the
+    width of embeddings and hidden states.
+    """
 
     source_vocabulary: int
     target_vocabulary: int
@@ -36,14 +39,22 @@ class RecurrentConfig:
 
     def __post_init__(self) -> None:
         if self.attention not in (kinds := get_args(AttentionKind)):
-            raise UsageError(f"attention {self.attention!r} is none of {', '.join(kinds)}: name one of them")
+            raise UsageError(
+                f"attention {self.attention!r} is none of {', '.join(kinds)}: name one of them"
+            )
         if self.structured and self.attention == "none":
-            raise UsageError("structured=True needs an attention, additive or dot; attention is none")
+            raise UsageError(
+                "structured=True needs an attention, additive or dot; attention is none"
+            )
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
             sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
-            raise UsageError(f"vocabularies of {sizes} tokens share no embedding: set shared_embeddings=False")
+            raise UsageError(
+                f"vocabularies of {sizes} tokens share no embedding: set shared_embeddings=False"
+            )
         if self.d_model < 2 or self.d_model % 2 or self.layers < 1:
-            raise UsageError(f"d_model is even and layers 1 or more; got {self.d_model} and {self.layers}")
+            raise UsageError(
+                f"d_model is even and layers 1 or more; got {self.d_model} and {self.layers}"
+            )
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout is 0 or more and below 1; got {self.dropout}")
 
@@ -62,13 +73,16 @@ class EncodedSource:
 
 
 class Attention(nn.Module):
-    """Context = sum_i a_i h_i over the encoder's states h, where a is softmax(score) or the marginals of a chain.
+    """Context = sum_i a_i h_i over the encoder's states h, where a is softmax(score) or the
+    marginals of a chain.
 
-    "dot": score(s, h) = s . h, not scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h), whose tanh takes
-    `[sentences, queries, source positions, d_model]` of memory.
+    "dot": score(s, h) = s . h, not scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h),
+    whose tanh takes `[sentences, queries, source positions, d_model]` of memory.
     """
 
-    def __init__(self, score: Literal["additive", "dot"], d_model: int, *, structured: bool) -> None:
+    def __init__(
+        self, score: Literal["additive", "dot"], d_model: int, *, structured: bool
+    ) -> None:
         super().__init__()
         self.additive = score == "additive"
         if self.additive:
@@ -83,7 +97,8 @@ class Attention(nn.Module):
         return keys
 
     def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
-        """Return contexts of queries `[rows, positions, d_model]`, and weights `[rows, positions, source positions]`.
+        """Return contexts of queries `[rows, positions, d_model]`, and weights `[rows, positions,
+        source positions]`.
 
         Rows are sentences, or the beams of each sentence one after the other.
         """
@@ -95,15 +110,18 @@ class Attention(nn.Module):
         else:
             scores = query @ source.keys.mT
         weights = normalise(scores, source.mask, self.pairwise)
-        return (weights @ source.memory).view(rows, positions, -1), weights.view(rows, positions, -1)
+        return (weights @ source.memory).view(rows, positions, -1), weights.view(
+            rows, positions, -1
+        )
 
 
 class Decoder(nn.Module):
     """An LSTM over the target, with no attention or that of Luong et al.
 
-    Without attention, its first state, the encoder's last, is all that it knows of the source. With it, attention comes
-    after the recurrence, for all positions at once, and out = tanh(W [context; s]). Luong et al. also feed that output
-    into the next step; this is left out, as the recurrence would have to wait for the attention.
+    Without attention, its first state, the encoder's last, is all that it knows of the source. With
+    it, attention comes after the recurrence, for all positions at once, and out = tanh(W [context;
+    s]). Luong et al. also feed that output into the next step; this is left out, as the recurrence
+    would have to wait for the attention.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -114,8 +132,12 @@ class Decoder(nn.Module):
             self.attention = Attention(config.attention, width, structured=config.structured)
             self.combine = nn.Linear(2 * width, width, bias=False)
 
-    def forward(self, x: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
-        """Map embedded tokens `[rows, positions, d_model]` to their shape; weights, and the state after the last."""
+    def forward(
+        self, x: Tensor, state: LstmState, source: EncodedSource
+    ) -> tuple[Tensor, Weights, LstmState]:
+        """Map embedded tokens `[rows, positions, d_model]` to their shape;
+        weights, and the state after the last.
+        """
         hidden, state = self.recurrence(x, state)
         if self.attention is None:
             return hidden, None, state
@@ -124,11 +146,12 @@ class Decoder(nn.Module):
 
 
 class BahdanauDecoder(nn.Module):
-    """An LSTM that attends from its last state before each token, and reads the context together with the token.
+    """An LSTM that attends from its last state before each token, and reads the context together
+    with the token.
 
-    The first layer attends; layers above run over its states. The output is that of Luong et al., tanh(W [context; s]),
-    in place of Bahdanau's maxout, so that the two attentions differ in nothing else. Positions are computed one by one,
-    as each needs the state before.
+    The first layer attends; layers above run over its states. The output is that of Luong et al.,
+    tanh(W [context; s]), in place of Bahdanau's maxout, so that the two attentions differ in
+    nothing else. Positions are computed one by one, as each needs the state before.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -140,15 +163,21 @@ class BahdanauDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.combine = nn.Linear(2 * width, width, bias=False)
 
-    def forward(self, x: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
+    def forward(
+        self, x: Tensor, state: LstmState, source: EncodedSource
+    ) -> tuple[Tensor, Weights, LstmState]:
         """Map as `Decoder.forward` does."""
         hidden, cell = state[0][0], state[1][0]
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
         for token in x.unbind(dim=1):
             context, weights = self.attention(hidden.unsqueeze(1), source)
-            hidden, cell = self.first(torch.cat([token, context.squeeze(1)], dim=-1), (hidden, cell))
+            hidden, cell = self.first(
+                torch.cat([token, context.squeeze(1)], dim=-1), (hidden, cell)
+            )
             steps.append((context.squeeze(1), weights.squeeze(1), hidden))
-        contexts, all_weights, top = (torch.stack(parts, dim=1) for parts in zip(*steps, strict=True))
+        contexts, all_weights, top = (
+            torch.stack(parts, dim=1) for parts in zip(*steps, strict=True)
+        )
         last = hidden.unsqueeze(0), cell.unsqueeze(0)
         if self.above is not None:
             top, above = self.above(self.dropout(top), (state[0][1:], state[1][1:]))
@@ -159,8 +188,8 @@ class BahdanauDecoder(nn.Module):
 class RecurrentTranslator(nn.Module):
     """An encoder-decoder of LSTMs; token 0 is padding, on either side, and changes no output.
 
-    The encoder runs in both directions, each half of d_model wide; the last states of both directions, layer by layer,
-    are the decoder's first state.
+    The encoder runs in both directions, each half of d_model wide; the last states of both
+    directions, layer by layer, are the decoder's first state.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -168,19 +197,27 @@ class RecurrentTranslator(nn.Module):
         width = config.d_model
         self.embed_target = nn.Embedding(config.target_vocabulary, width)
         shared = config.shared_embeddings
-        self.embed_source = self.embed_target if shared else nn.Embedding(config.source_vocabulary, width)
+        self.embed_source = (
+            self.embed_target if shared else nn.Embedding(config.source_vocabulary, width)
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = _lstm(config, width // 2, config.layers, bidirectional=True)
-        self.decoder = BahdanauDecoder(config) if config.attention == "additive" else Decoder(config)
+        self.decoder = (
+            BahdanauDecoder(config) if config.attention == "additive" else Decoder(config)
+        )
         _initialise(self)
 
     def encode(self, source: Tensor) -> tuple[EncodedSource, LstmState]:
-        """Encode `[sentences, source positions]` tokens; return what the decoder attends to, and its first state."""
+        """Encode `[sentences, source positions]` tokens; return what the
+        decoder attends to, and its first state.
+        """
         real = source != PADDING
         order = in_front(real)
         x = _moved(self.dropout(self.embed_source(source)), order)
         lengths = real.sum(dim=-1).clamp(min=1).cpu()
-        packed, last = self.encoder(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        packed, last = self.encoder(
+            pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        )
         memory, _ = pad_packed_sequence(packed, batch_first=True, total_length=source.shape[-1])
         memory = self.dropout(_moved(memory, order.argsort(dim=-1)))
         attention = self.decoder.attention
@@ -188,36 +225,54 @@ class RecurrentTranslator(nn.Module):
         hidden, cell = (each.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2) for each in last)
         return EncodedSource(memory, keys, real.unsqueeze(1)), (hidden, cell)
 
-    def decode(self, target: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
-        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as in `Attention`."""
-        decoded, weights, state = self.decoder(self.dropout(self.embed_target(target)), state, source)
+    def decode(
+        self, target: Tensor, state: LstmState, source: EncodedSource
+    ) -> tuple[Tensor, Weights, LstmState]:
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on;
+        rows as in `Attention`.
+        """
+        decoded, weights, state = self.decoder(
+            self.dropout(self.embed_target(target)), state, source
+        )
         return self.dropout(decoded), weights, state
 
-    def forward(self, source: Tensor, target: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[..., d_model]`; see `logits`.
+    def forward(
+        self, source: Tensor, target: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[...,
+        d_model]`; see `logits`.
 
-        Weights on request are `[sentences, target positions, source positions]`, None without attention.
+        Weights on request are `[sentences, target positions, source positions]`, None without
+        attention.
         """
         remembered, state = self.encode(source)
         order = in_front(target != PADDING)
         back = order.argsort(dim=-1)
         decoded, weights, _ = self.decode(target.gather(-1, order), state, remembered)
-        return _moved(decoded, back), _moved(weights, back) if need_weights and weights is not None else None
+        return _moved(decoded, back), _moved(
+            weights, back
+        ) if need_weights and weights is not None else None
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`, by the embedding itself."""
+        """Map `[..., d_model]` to scores of the next token, `[..., target
+        vocabulary]`, by the embedding itself.
+        """
         return decoded @ self.embed_target.weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the output layer's weight `[target vocabulary, d_model]`: the embedding of target tokens."""
+        """Return the output layer's weight `[target vocabulary, d_model]`: the
+        embedding of target tokens.
+        """
         return self.embed_target.weight
 
 
 class RecurrentClassifier(nn.Module):
-    """The class of a text from the last state of LSTMs, which have the same embeddings and layers as the encoder.
+    """The class of a text from the last state of LSTMs, which have the same embeddings and layers
+    as the encoder.
 
-    `masked` stops at the last token, wherever padding lies; otherwise padding is read like text, as token 0.
+    `masked` stops at the last token, wherever padding lies; otherwise padding is read like text, as
+    token 0.
     """
 
     def __init__(self, config: RecurrentConfig, classes: int, *, masked: bool) -> None:
@@ -243,7 +298,9 @@ class RecurrentClassifier(nn.Module):
 
 @dataclass
 class RecurrentState:
-    """The decoder's state of each beam: `hidden` and `cell` are `[layers, sentences, beams, d_model]`."""
+    """The decoder's state of each beam: `hidden` and `cell` are `[layers,
+    sentences, beams, d_model]`.
+    """
 
     source: EncodedSource
     hidden: Tensor
@@ -257,12 +314,16 @@ class RecurrentState:
     def keep(self, sentences: Tensor) -> None:
         """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         source = self.source
-        self.source = EncodedSource(source.memory[sentences], source.keys[sentences], source.mask[sentences])
+        self.source = EncodedSource(
+            source.memory[sentences], source.keys[sentences], source.mask[sentences]
+        )
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 
 
 class IncrementalRnn:
-    """Decode with an RNN position by position: each step gives the row that a full pass would give."""
+    """Decode with an RNN position by position: each step gives the row that a
+    full pass would give.
+    """
 
     def __init__(self, network: RecurrentTranslator) -> None:
         self.network = network
@@ -275,17 +336,23 @@ class IncrementalRnn:
         return RecurrentState(remembered, hidden, cell)
 
     @torch.no_grad()
-    def step(self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         """Implement `translation.decoding.incremental.IncrementalDecoder`."""
         before = state.hidden.flatten(1, 2), state.cell.flatten(1, 2)
         decoded, weights, after = self.network.decode(tokens.reshape(-1, 1), before, state.source)
         state.hidden, state.cell = (each.view_as(state.hidden) for each in after)
         scores = self.network.logits(decoded).view(*tokens.shape, -1)
-        return scores, weights.view(*tokens.shape, -1) if need_weights and weights is not None else None
+        return scores, weights.view(
+            *tokens.shape, -1
+        ) if need_weights and weights is not None else None
 
 
 def in_front(real: Tensor) -> Tensor:
-    """Return the positions of each row of `[rows, positions]`, real ones first, otherwise in their order."""
+    """Return the positions of each row of `[rows, positions]`, real ones first,
+    otherwise in their order.
+    """
     return (~real).byte().argsort(dim=-1, stable=True)
 
 
@@ -293,13 +360,26 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
     return x.take_along_dim(order.unsqueeze(-1), dim=1)
 
 
-def _lstm(config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False) -> nn.LSTM:
-    dropout = config.dropout if layers > 1 else 0.0  # torch drops out between layers only, and warns of one alone
-    return nn.LSTM(config.d_model, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+def _lstm(
+    config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
+) -> nn.LSTM:
+    dropout = (
+        config.dropout if layers > 1 else 0.0
+    )  # torch drops out between layers only, and warns of one alone
+    return nn.LSTM(
+        config.d_model,
+        hidden,
+        layers,
+        batch_first=True,
+        dropout=dropout,
+        bidirectional=bidirectional,
+    )
 
 
 def _initialise(network: nn.Module) -> None:
-    """Initialise matrices as Glorot and Bengio, biases 0 but 1 for the forget gate (Jozefowicz et al., ICML 2015)."""
+    """Initialise matrices as Glorot and Bengio, biases 0 but 1 for the forget
+    gate (Jozefowicz et al., ICML 2015).
+    """
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):
             continue  # zeros: at first, positions are independent
@@ -309,15 +389,19 @@ def _initialise(network: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter)
         else:
             nn.init.zeros_(parameter)
-            if ".bias_ih" in name:  # input, forget, candidate, output: torch adds bias_hh, which stays 0
+            if (
+                ".bias_ih" in name
+            ):  # input, forget, candidate, output: torch adds bias_hh, which stays 0
                 parameter.data.unflatten(0, (4, -1))[1] = 1.0
 
 
 def normalise(scores: Tensor, mask: Tensor, pairwise: Tensor | None) -> Tensor:
-    """Return the weight of each position, 0 where `mask` is False: softmax, or `chain_marginals` given `pairwise`.
+    """Return the weight of each position, 0 where `mask` is False: softmax, or `chain_marginals`
+    given `pairwise`.
 
-    `scores` are `[..., positions]`, `mask` broadcasts to them, and `pairwise` is `[2, 2]`. The value of a masked score
-    is ignored. Softmax rows sum to 1 and need one unmasked position; marginals are each between 0 and 1.
+    `scores` are `[..., positions]`, `mask` broadcasts to them, and `pairwise` is `[2, 2]`. The
+    value of a masked score is ignored. Softmax rows sum to 1 and need one unmasked position;
+    marginals are each between 0 and 1.
     """
     if pairwise is not None:
         return chain_marginals(scores, mask, pairwise)
@@ -325,12 +409,14 @@ def normalise(scores: Tensor, mask: Tensor, pairwise: Tensor | None) -> Tensor:
 
 
 def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
-    """Return p(z = 1) of each position in a chain of z in {0, 1} (section 3.1 of Kim et al., ICLR 2017).
+    """Return p(z = 1) of each position in a chain of z in {0, 1} (section 3.1 of Kim et al., ICLR
+    2017).
 
-    p(z) is proportional to exp(sum_i unary_i z_i + sum_i pairwise[z_i, z_(i+1)]), with log-potentials `unary`
-    `[..., positions]` and `pairwise` `[2, 2]`. The marginals are `[..., positions]`; as in the paper, a row is not
-    normalised and may sum to anything from 0 to the number of positions. `mask` broadcasts to `unary`; a masked
-    position has marginal 0 and is left out of the chain, so that its neighbours become adjacent. Time is linear.
+    p(z) is proportional to exp(sum_i unary_i z_i + sum_i pairwise[z_i, z_(i+1)]), with
+    log-potentials `unary` `[..., positions]` and `pairwise` `[2, 2]`. The marginals are `[...,
+    positions]`; as in the paper, a row is not normalised and may sum to anything from 0 to the
+    number of positions. `mask` broadcasts to `unary`; a masked position has marginal 0 and is left
+    out of the chain, so that its neighbours become adjacent. Time is linear.
     """
     mask = mask.expand(unary.shape)
     unary = unary.masked_fill(~mask, 0.0)
@@ -342,8 +428,9 @@ def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
 
 def _messages(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     """Return the message that reaches each position from those before it, as log-odds of z = 1."""
-    # As z is binary, log-odds are all that a forward-backward pass in log space has to carry. Messages are
-    # `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the first unmasked position they are 0.
+    # As z is binary, log-odds are all that a forward-backward pass in log space has to carry.
+    # Messages are `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the
+    # first unmasked position they are 0.
     stay_0, to_1, to_0, stay_1 = pairwise.view(-1, 4, *[1] * (unary.dim() - 2)).unbind(1)
     message, messages = torch.zeros_like(unary[..., 0]), []
     for score, there in zip(unary.unbind(-1), mask.unbind(-1), strict=True):

@@ -1,8 +1,9 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017), to be read beside the paper.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017), to be read beside
+the paper.
 
-This file imports torch alone. Attention works on the last axis but one; every axis before it is a batch. A sentence
-is `[sentences, positions, d_model]`, a market is `[days, stocks, hidden]`: the same block serves both.
-Masks are boolean and True means "may attend".
+This file imports torch alone. Attention works on the last axis but one; every axis before it is a
+batch. A sentence is `[sentences, positions, d_model]`, a market is `[days, stocks, hidden]`: the
+same block serves both. Masks are boolean and True means "may attend".
 """
 
 import math
@@ -19,13 +20,19 @@ Weights = Tensor | None  # of attention: None unless asked for
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    need_weights: bool = False,
 ) -> tuple[Tensor, Weights]:
     """Compute scaled dot-product attention, softmax(QK^T / sqrt(d_k)) V (eq. 1 of Vaswani et al.).
 
-    `query` is `[..., queries, d_k]`, `key` `[..., keys, d_k]`, `value` `[..., keys, d_v]`; `mask` broadcasts to
-    `[..., queries, keys]`. Returns the values `[..., queries, d_v]` and, on request, the weights
-    `[..., queries, keys]`, whose rows sum to 1. Every query needs at least one key that it may attend to.
+    `query` is `[..., queries, d_k]`, `key` `[..., keys, d_k]`, `value` `[..., keys, d_v]`; `mask`
+    broadcasts to `[..., queries, keys]`. Returns the values `[..., queries, d_v]` and, on request,
+    the weights `[..., queries, keys]`, whose rows sum to 1. Every query needs at least one key that
+    it may attend to.
     """
     if not need_weights:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), None
@@ -37,9 +44,11 @@ def attend(
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in `heads` subspaces of width d_model / heads, concatenated (section 3.2.2 of Vaswani et al.).
+    """Attention in `heads` subspaces of width d_model / heads, concatenated (section 3.2.2 of
+    Vaswani et al.).
 
-    `output_projection=False` leaves out W_O, as DTML does. Queries, keys and values share one packed weight.
+    `output_projection=False` leaves out W_O, as DTML does. Queries, keys and values share one
+    packed weight.
     """
 
     product = staticmethod(nn.functional.linear)  # incremental decoding sets a faster one
@@ -52,8 +61,11 @@ class MultiHeadAttention(nn.Module):
         self.project_qkv = nn.Linear(d_model, 3 * d_model)
         self.project_output = nn.Linear(d_model, d_model) if output_projection else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Attend from `x` `[..., positions, d_model]` to itself; weights on request are `[..., heads, queries, keys]`.
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Attend from `x` `[..., positions, d_model]` to itself; weights on request are `[...,
+        heads, queries, keys]`.
 
         `mask` broadcasts to `[..., queries, keys]` and holds for every head.
         """
@@ -61,7 +73,9 @@ class MultiHeadAttention(nn.Module):
         return self.mix(query, key, value, mask, need_weights=need_weights)
 
     def queries_keys_values(self, x: Tensor) -> Iterator[Tensor]:
-        """Project `x` `[..., positions, d_model]` to queries, keys and values, each `[..., heads, positions, d_k]`."""
+        """Project `x` `[..., positions, d_model]` to queries, keys and values,
+        each `[..., heads, positions, d_k]`.
+        """
         return self._heads(self.project_qkv(x), 3)
 
     def queries(self, x: Tensor) -> Tensor:
@@ -75,9 +89,17 @@ class MultiHeadAttention(nn.Module):
         return self._heads(self.product(memory, weight[width:], bias[width:]), 2)
 
     def mix(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, need_weights: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Attend in every head, concatenate, project: `[..., queries, d_model]`, and the weights on request."""
+        """Attend in every head, concatenate, project: `[..., queries,
+        d_model]`, and the weights on request.
+        """
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
         mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)
         return self.project_output(mixed.transpose(-3, -2).flatten(-2)), weights
@@ -105,8 +127,8 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """The residual connection around every sub-layer (sections 3.1 and 5.4 of Vaswani et al.).
 
-    "post", as published, is LayerNorm(x + Dropout(Sublayer(x))); "pre" is x + Dropout(Sublayer(LayerNorm(x))); with
-    "none" there is no LayerNorm.
+    "post", as published, is LayerNorm(x + Dropout(Sublayer(x))); "pre" is x +
+    Dropout(Sublayer(LayerNorm(x))); with "none" there is no LayerNorm.
     """
 
     def __init__(self, d_model: int, norm: Norm, dropout: float) -> None:
@@ -129,7 +151,8 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each with a residual (section 3.1 of Vaswani et al.).
 
-    `dropout` applies to the output of each sub-layer, `activation_dropout` between the two maps of the feed-forward.
+    `dropout` applies to the output of each sub-layer, `activation_dropout` between the two maps of
+    the feed-forward.
     """
 
     def __init__(
@@ -149,17 +172,29 @@ class EncoderLayer(nn.Module):
         self.around_attention = Residual(d_model, norm, dropout)
         self.around_feed_forward = Residual(d_model, norm, dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Map `x` `[..., positions, d_model]` to its shape; weights on request are `[..., heads, queries, keys]`."""
-        attended, weights = self.attention(self.around_attention.enter(x), mask, need_weights=need_weights)
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Map `x` `[..., positions, d_model]` to its shape; weights on request
+        are `[..., heads, queries, keys]`.
+        """
+        attended, weights = self.attention(
+            self.around_attention.enter(x), mask, need_weights=need_weights
+        )
         x = self.around_attention.leave(x, attended)
-        return self.around_feed_forward.leave(x, self.feed_forward(self.around_feed_forward.enter(x))), weights
+        return self.around_feed_forward.leave(
+            x, self.feed_forward(self.around_feed_forward.enter(x))
+        ), weights
 
 
 class DecoderLayer(nn.Module):
-    """The encoder's layer with, between its sub-layers, attention over the encoder's output, the memory."""
+    """The encoder's layer with, between its sub-layers, attention over the
+    encoder's output, the memory.
+    """
 
-    def __init__(self, d_model: int, heads: int, d_ff: int, *, norm: Norm = "post", dropout: float = 0.0) -> None:
+    def __init__(
+        self, d_model: int, heads: int, d_ff: int, *, norm: Norm = "post", dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(d_model, heads)
         self.memory_attention = MultiHeadAttention(d_model, heads)
@@ -169,32 +204,58 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(d_model, norm, dropout)
 
     def forward(
-        self, x: Tensor, mask: Tensor, memory: Tensor, memory_mask: Tensor, *, need_weights: bool = False
+        self,
+        x: Tensor,
+        mask: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor,
+        *,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Map `x` `[..., positions, d_model]` to its shape; the weights on request are those over `memory`."""
+        """Map `x` `[..., positions, d_model]` to its shape; the weights on
+        request are those over `memory`.
+        """
         attended, _ = self.attention(self.around_attention.enter(x), mask)
-        return self.attend_memory(x, attended, self.remember(memory), memory_mask, need_weights=need_weights)
+        return self.attend_memory(
+            x, attended, self.remember(memory), memory_mask, need_weights=need_weights
+        )
 
     def remember(self, memory: Tensor) -> Tensor:
-        """Project `memory` `[..., positions, d_model]` to keys and values `[2, ..., heads, positions, d_k]`."""
+        """Project `memory` `[..., positions, d_model]` to keys and values `[2,
+        ..., heads, positions, d_k]`.
+        """
         return torch.stack(list(self.memory_attention.keys_values(memory)))
 
     def attend_memory(
-        self, x: Tensor, attended: Tensor, remembered: Tensor, memory_mask: Tensor, *, need_weights: bool = False
+        self,
+        x: Tensor,
+        attended: Tensor,
+        remembered: Tensor,
+        memory_mask: Tensor,
+        *,
+        need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
         """Compute the rest of the layer from the output of its self-attention, `attended`."""
         x = self.around_attention.leave(x, attended)
         query = self.memory_attention.queries(self.around_memory_attention.enter(x))
         key, value = remembered
-        found, weights = self.memory_attention.mix(query, key, value, memory_mask, need_weights=need_weights)
+        found, weights = self.memory_attention.mix(
+            query, key, value, memory_mask, need_weights=need_weights
+        )
         x = self.around_memory_attention.leave(x, found)
-        return self.around_feed_forward.leave(x, self.feed_forward(self.around_feed_forward.enter(x))), weights
+        return self.around_feed_forward.leave(
+            x, self.feed_forward(self.around_feed_forward.enter(x))
+        ), weights
 
 
 class Embedding(nn.Module):
-    """The sum of token embedding, times sqrt(d_model), and position embedding (sections 3.4, 3.5 of Vaswani et al.)."""
+    """The sum of token embedding, times sqrt(d_model), and position embedding
+    (sections 3.4, 3.5 of Vaswani et al.).
+    """
 
-    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float) -> None:
+    def __init__(
+        self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float
+    ) -> None:
         super().__init__()
         self.tokens, self.learned = tokens, positions
         self.dropout = nn.Dropout(dropout)
@@ -208,7 +269,9 @@ class Embedding(nn.Module):
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i / width) (section 3.5 of Vaswani et al.)."""
+    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i /
+    width) (section 3.5 of Vaswani et al.).
+    """
     even = torch.arange(0, width, 2, device=positions.device)
     angles = positions.unsqueeze(-1) * torch.exp(even * (-math.log(10000.0) / width))
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -236,19 +299,27 @@ class TransformerConfig:
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder (figure 1 of Vaswani et al.); token 0 is padding, on either side, and changes no output."""
+    """The encoder-decoder (figure 1 of Vaswani et al.); token 0 is padding, on
+    either side, and changes no output.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         width, count = config.d_model, config.learned_positions
         source = nn.Embedding(config.source_vocabulary, width)
-        target = source if config.shared_embeddings else nn.Embedding(config.target_vocabulary, width)
+        target = (
+            source if config.shared_embeddings else nn.Embedding(config.target_vocabulary, width)
+        )
         positions = nn.Embedding(count, width) if count else None
         self.embed_source = Embedding(source, positions, config.dropout)
         self.embed_target = Embedding(target, positions, config.dropout)
         sizes, norm, dropout = (width, config.heads, config.d_ff), config.norm, config.dropout
-        encoder = [EncoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.encoder_layers)]
-        decoder = [DecoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.decoder_layers)]
+        encoder = [
+            EncoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.encoder_layers)
+        ]
+        decoder = [
+            DecoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.decoder_layers)
+        ]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         self.encoder_norm = nn.Identity() if norm == "post" else nn.LayerNorm(width)
         self.decoder_norm = nn.Identity() if norm == "post" else nn.LayerNorm(width)
@@ -259,7 +330,9 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=width**-0.5)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode `[sentences, source positions]` tokens; return the memory and the mask for attention over it."""
+        """Encode `[sentences, source positions]` tokens; return the memory and
+        the mask for attention over it.
+        """
         real = source != PADDING
         mask = real.unsqueeze(-2)
         x = self.embed_source(source, positions_of(real))
@@ -267,11 +340,14 @@ class Transformer(nn.Module):
             x, _ = layer(x, mask)
         return self.encoder_norm(x), mask
 
-    def forward(self, source: Tensor, target: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[..., d_model]`; see `logits`.
+    def forward(
+        self, source: Tensor, target: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[...,
+        d_model]`; see `logits`.
 
-        Weights on request are the last layer's over the source, averaged over heads: `[sentences, target positions,
-        source positions]`.
+        Weights on request are the last layer's over the source, averaged over heads: `[sentences,
+        target positions, source positions]`.
         """
         memory, memory_mask = self.encode(source)
         real = target != PADDING
@@ -285,9 +361,11 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def every_head(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the attention of each layer and head in decoding tokens `[positions]` of a target, BEGIN first.
+        """Return the attention of each layer and head in decoding tokens `[positions]` of a target,
+        BEGIN first.
 
-        Tensors are `[layers, heads, queries, keys]`, of the source ("encoder"), the target ("decoder") and "between".
+        Tensors are `[layers, heads, queries, keys]`, of the source ("encoder"), the target
+        ("decoder") and "between".
         """
         memory, memory_mask = self.encode(source)
         seen = torch.ones(2 * target.shape, dtype=torch.bool, device=target.device).tril()
@@ -298,21 +376,29 @@ class Transformer(nn.Module):
             found["encoder"].append(weights)
         x = self.embed_target(target, positions_of(target != PADDING))
         for layer in cast(Sequence[DecoderLayer], self.decoder):
-            found["decoder"].append(layer.attention(layer.around_attention.enter(x), seen, need_weights=True)[1])
+            found["decoder"].append(
+                layer.attention(layer.around_attention.enter(x), seen, need_weights=True)[1]
+            )
             x, weights = layer(x, seen, memory, memory_mask, need_weights=True)
             found["between"].append(weights)
         return {name: torch.stack(each) for name, each in found.items()}
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`, by the embedding itself."""
+        """Map `[..., d_model]` to scores of the next token, `[..., target
+        vocabulary]`, by the embedding itself.
+        """
         return decoded @ self.output_weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the output layer's weight `[target vocabulary, d_model]`: the embedding of target tokens."""
+        """Return the output layer's weight `[target vocabulary, d_model]`: the
+        embedding of target tokens.
+        """
         return self.embed_target.tokens.weight
 
 
 def positions_of(real: Tensor) -> Tensor:
-    """Return positions from 0 on, counted from the first real token: padding in front changes none."""
+    """Return positions from 0 on, counted from the first real token: padding in
+    front changes none.
+    """
     return (real.cumsum(dim=-1) - 1).clamp(min=0)

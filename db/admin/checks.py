@@ -1,4 +1,6 @@
-"""Whether a store is sound, by the database's checks and between its rows; and the repair of moments ahead of now."""
+"""Whether a store is sound, by the database's checks and between its rows; and
+the repair of moments ahead of now.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +21,20 @@ from db.rows import fetches
 from db.rows.fetches import AHEAD
 from db.rows.markets import of_market
 
-# Every moment as known at which prices came, or which was the newest of those that something is made from.
+# Every moment as known at which prices came, or which was the newest of those that something is
+# made from.
 MOMENTS = (
-    tables.price_fetch.c.known_at, tables.price.c.known_at, tables.rejected_bar.c.first_known_at,
-    tables.symbol_warning.c.known_at, tables.run.c.data_watermark, tables.prediction.c.known_at,
-    tables.outcome.c.known_at, tables.night.c.known_at, tables.backtest.c.data_watermark,
+    tables.price_fetch.c.known_at,
+    tables.price.c.known_at,
+    tables.rejected_bar.c.first_known_at,
+    tables.symbol_warning.c.known_at,
+    tables.run.c.data_watermark,
+    tables.prediction.c.known_at,
+    tables.outcome.c.known_at,
+    tables.night.c.known_at,
+    tables.backtest.c.data_watermark,
     tables.benchmark.c.data_watermark,
-)  # fmt: skip
+)
 SHOWN = 5  # offending rows that a finding names
 
 JSON_WORDS: Mapping[str, Mapping[str, str]] = {
@@ -38,18 +47,23 @@ Rows = list[dict[str, Any]]
 
 # PostgreSQL watches over both by itself.
 OF_THE_FILE: Mapping[str, str] = {
-    "the file is intact": "select integrity_check as said from pragma_integrity_check where said <> 'ok'",
-    "every foreign key leads to a row": 'select "table", rowid, parent from pragma_foreign_key_check',
+    "the file is intact": "select integrity_check as said from pragma_integrity_check where "
+    "said <> 'ok'",
+    "every foreign key leads "
+    "to a row": 'select "table", rowid, parent from pragma_foreign_key_check',
 }
 
-# What must hold, and a query for the rows that break it; JSON is read by each engine's own words. SQLite reads a cross
-# join in the order written: predictions in that of an index, so that millions need no sorting.
+# What must hold, and a query for the rows that break it; JSON is read by each engine's own words.
+# SQLite reads a cross join in the order written: predictions in that of an index, so that millions
+# need no sorting.
 LAWS: Mapping[str, str] = statements("laws")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check says: the rows or things found, as many as `SHOWN`, and whether there are more."""
+    """What a check says: the rows or things found, as many as `SHOWN`, and
+    whether there are more.
+    """
 
     check: str
     state: State
@@ -58,15 +72,21 @@ class Finding:
 
 
 def check_store(engine: Engine) -> Iterator[Finding]:
-    """Return the finding of each check, as soon as there is one; a store of another schema is held to no law."""
+    """Return the finding of each check, as soon as there is one; a store of
+    another schema is held to no law.
+    """
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
             yield _finding(check, partial(_asked, engine, sql))
-    current = _finding(f"the schema is this program's ({REVISION})", partial(_of_another_schema, engine))
+    current = _finding(
+        f"the schema is this program's ({REVISION})", partial(_of_another_schema, engine)
+    )
     yield current
     if current.state == "ok":
         for law, sql in LAWS.items():
-            yield _finding(law, partial(_asked, engine, sql.format_map(JSON_WORDS[engine.dialect.name])))
+            yield _finding(
+                law, partial(_asked, engine, sql.format_map(JSON_WORDS[engine.dialect.name]))
+            )
         yield _finding("no fetch is dated ahead of this clock", partial(_dated_ahead, engine))
         yield _finding("no night was interrupted", partial(_interrupted, engine), "note")
 
@@ -103,27 +123,39 @@ def _dated_ahead(engine: Engine) -> Rows:
 def _interrupted(engine: Engine) -> Rows:
     """Return nights that are left running although nobody is at their market."""
     table = tables.night
-    begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(table.c.status == "running")
+    begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(
+        table.c.status == "running"
+    )
     with reading(engine) as conn:
-        rows = [dict(row) for row in conn.execute(begun.order_by(table.c.market, table.c.as_of)).mappings()]
+        rows = [
+            dict(row)
+            for row in conn.execute(begun.order_by(table.c.market, table.c.as_of)).mappings()
+        ]
     free = {market for market in {row["market"] for row in rows} if is_free(engine, market)}
     return [row | {"to do": "run it again"} for row in rows if row["market"] in free]
 
 
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
-    """Set a market's moments that lie ahead of the clock to just after now, and return old and new ones.
+    """Set a market's moments that lie ahead of the clock to just after now, and return old and new
+    ones.
 
-    Nothing changes where none lies a day or more ahead: so much is made up for by itself. The moments keep their order
-    and stay after all others, and what leads from one row to another still does: a night is replayed from the same
-    bars. What was known at any moment up to now does not change, and what is fetched next comes after. Asked inside a
-    `transaction`.
+    Nothing changes where none lies a day or more ahead: so much is made up for by itself. The
+    moments keep their order
+    and stay after all others, and what leads from one row to another still does: a night is
+    replayed from the same bars. What was known at any moment up to now does not change, and what is
+    fetched next comes after. Asked inside a `transaction`.
     """
     now = datetime.now(UTC)
-    stored = (sa.select(column).distinct().where(of_market(column.table, market), column > now) for column in MOMENTS)
+    stored = (
+        sa.select(column).distinct().where(of_market(column.table, market), column > now)
+        for column in MOMENTS
+    )
     ahead = sorted({moment for each in stored for moment in conn.execute(each).scalars()})
     if not ahead or ahead[-1] <= now + AHEAD:
         return {}
-    redated = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
+    redated = {
+        moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)
+    }
     for column in MOMENTS:
         mine = sa.update(column.table).where(of_market(column.table, market))
         for old, new in redated.items():

@@ -1,7 +1,7 @@
 """A whole store copied into an empty one, of either engine, and compared with it row by row.
 
-Rows pass as SQLite keeps them: dates, moments in UTC and JSON as text, truth as 0 or 1. Nothing is rounded, and a
-chunk of rows is all that memory holds.
+Rows pass as SQLite keeps them: dates, moments in UTC and JSON as text, truth as 0 or 1. Nothing is
+rounded, and a chunk of rows is all that memory holds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,19 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, Connection, Date, Engine, String, Table, func, select, text
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Connection,
+    Date,
+    Engine,
+    String,
+    Table,
+    func,
+    select,
+    text,
+)
 
 from db.connection.bulk import insert_rows
 from db.engine import open_engine, prepare, reading, transaction
@@ -24,7 +36,8 @@ Progress = Callable[[str, str, int], None]
 """Told what is being done, of which table, and how many of its rows are done."""
 NO_PROGRESS: Progress = lambda *_: None  # noqa: E731 - the default of three functions
 
-# How PostgreSQL is to write a value so that it reads as SQLite's does; the session's time zone is UTC.
+# How PostgreSQL is to write a value so that it reads as SQLite's does; the session's time zone is
+# UTC.
 AS_SQLITE = {
     JSON: "cast({} as text)",
     Boolean: "cast({} as integer)",
@@ -36,25 +49,35 @@ AS_SQLITE = {
 def table_counts(conn: Connection) -> dict[str, int]:
     """Return the number of rows of each table, by its name."""
     count = select(func.count())
-    return {each.name: conn.execute(count.select_from(each)).scalar_one() for each in metadata.sorted_tables}
+    return {
+        each.name: conn.execute(count.select_from(each)).scalar_one()
+        for each in metadata.sorted_tables
+    }
 
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """Open a connection that reads the store as it is at one moment, however long it takes, while others write."""
+    """Open a connection that reads the store as it is at one moment, however
+    long it takes, while others write.
+    """
     if engine.dialect.name == "postgresql":
-        engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        engine = engine.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
     with reading(engine) as conn, conn.begin():
         if conn.dialect.name == "postgresql":
             conn.execute(text("set local statement_timeout = 0"))
         yield conn
 
 
-def copy_store(source: Connection, target: Engine, progress: Progress = NO_PROGRESS) -> dict[str, int]:
-    """Copy all rows of a `snapshot` into an empty store and compare them; return how many rows each table has.
+def copy_store(
+    source: Connection, target: Engine, progress: Progress = NO_PROGRESS
+) -> dict[str, int]:
+    """Copy all rows of a `snapshot` into an empty store and compare them; return how many rows each
+    table has.
 
-    All or nothing. Raises StoreUsageError when the target holds a row, StoreError for a row that is not the same on
-    both sides, naming it.
+    All or nothing. Raises StoreUsageError when the target holds a row, StoreError for a row that is
+    not the same on both sides, naming it.
     """
     prepare(target)
     with transaction(target) as conn:
@@ -67,7 +90,9 @@ def copy_store(source: Connection, target: Engine, progress: Progress = NO_PROGR
             for rows in _rows(source, table):
                 done += insert_rows(conn, table, table.c.keys(), rows)
                 progress("copying", table.name, done)
-        copied = {table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables}
+        copied = {
+            table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables
+        }
         _set_sequences(conn)
     return copied
 
@@ -81,11 +106,15 @@ def require_empty(conn: Connection) -> None:
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
-    """Write the store as it is at one moment into a new SQLite file, while others write; rows of each table."""
+    """Write the store as it is at one moment into a new SQLite file, while
+    others write; rows of each table.
+    """
     copied = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
         progress("copying", "all tables", 0)
-        with reading(engine) as conn:  # its cursor, because a transaction could not be begun around it
+        with reading(
+            engine
+        ) as conn:  # its cursor, because a transaction could not be begun around it
             conn.connection.cursor().execute("vacuum into ?", (str(file),))
         target = open_engine(copied, read_only=True)
         with reading(target) as conn:
@@ -105,7 +134,9 @@ def _compare(source: Connection, target: Connection, table: Table, progress: Pro
     done = 0
     for ours, theirs in zip_longest(_rows(source, table), _rows(target, table), fillvalue=()):
         if ours != theirs:
-            one, other = next((one, other) for one, other in zip_longest(ours, theirs) if one != other)
+            one, other = next(
+                (one, other) for one, other in zip_longest(ours, theirs) if one != other
+            )
             became = f"{one or 'no row'} became {other or 'no row'}"
             raise StoreError(f"the copy of {table.name} differs, so nothing was kept: {became}")
         done += len(ours)
@@ -114,11 +145,15 @@ def _compare(source: Connection, target: Connection, table: Table, progress: Pro
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
-    """Return all rows in the order of the primary key, strings by their bytes, as many at a time as memory may hold."""
+    """Return all rows in the order of the primary key, strings by their bytes,
+    as many at a time as memory may hold.
+    """
     columns = ", ".join(_value(conn, column) for column in table.c)
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
-    on_the_server: dict[str, Any] = {"name": "rows", "binary": True} if conn.dialect.name == "postgresql" else {}
+    on_the_server: dict[str, Any] = (
+        {"name": "rows", "binary": True} if conn.dialect.name == "postgresql" else {}
+    )
     with closing(conn.connection.cursor(**on_the_server)) as cursor:
         cursor.execute(sql)
         while rows := cursor.fetchmany(ROWS):

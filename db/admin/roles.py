@@ -1,8 +1,10 @@
-"""A role of PostgreSQL that reads the documented views and what studies found, and can do nothing else.
+"""A role of PostgreSQL that reads the documented views and what studies found, and can do nothing
+else.
 
-What every role may do in any database is more than it seems: make large objects, hold advisory locks (those of the
-nights among them), write to the log that servers replicate, connect to every other database. All that is taken from
-PUBLIC here and given to the roles that have something here, and a reader can open this database alone.
+What every role may do in any database is more than it seems: make large objects, hold advisory
+locks (those of the nights among them), write to the log that servers replicate, connect to every
+other database. All that is taken from PUBLIC here and given to the roles that have something here,
+and a reader can open this database alone.
 """
 
 import re
@@ -23,12 +25,17 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 SQL = statements("roles")
 
-VERSION = "alembic_version"  # one row, which says whether the views are this program's: `dtml query` asks it
+# one row, which says whether the views are this program's: `dtml query` asks it
+VERSION = "alembic_version"
 
-# Functions of the server that PUBLIC may call, and that write, or hold what others wait for, in whatever transaction.
-WRITING = "^(lo_.*|loread|lowrite|pg_(try_)?advisory_.*|pg_logical_emit_message|pg_export_snapshot)$"
+# Functions of the server that PUBLIC may call, and that write, or hold what others wait for, in
+# whatever transaction.
+WRITING = (
+    "^(lo_.*|loread|lowrite|pg_(try_)?advisory_.*|pg_logical_emit_message|pg_export_snapshot)$"
+)
 
-# A library that is nowhere: a role that must load it cannot connect, and only a superuser could excuse it from that.
+# A library that is nowhere: a role that must load it cannot connect, and only a superuser could
+# excuse it from that.
 ELSEWHERE = "this role may open one database alone"
 TEMPORARY_LIMIT = "1GB"  # of files that one connection sorts and joins in; a reader cannot lift it
 CONNECTIONS = 20  # at once, of a reader for whom no other number was set: a dashboard opens 15
@@ -44,27 +51,40 @@ POWERS = {
 
 
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
-    """Let a role read views and findings and nothing else; return whether it was made. Asked again, it gives the same.
+    """Let a role read views and findings and nothing else; return whether it was made.
 
-    The server gets a hash of the password. A reader can lift two of its limits, read only and 30 s a statement; it has
-    no right that would let it write. Raises StoreUsageError for SQLite, which has no roles, for a name that is no plain
-    identifier, for a role that has rights from elsewhere, and for anyone who asks but a superuser; StoreError when the
-    server refuses.
+    Asked again, it gives the same.
+
+    The server gets a hash of the password. A reader can lift two of its limits, read only and 30 s
+    a statement; it has no right that would let it write. Raises StoreUsageError for SQLite, which
+    has no roles, for a name that is no plain identifier, for a role that has rights from elsewhere,
+    and for anyone who asks but a superuser; StoreError when the server refuses.
     """
     _require_fitting(engine, name)
     require_current(engine)
     with transaction(engine) as conn:
         _require_superuser(conn)
-        is_new = conn.execute(text("select 1 from pg_roles where rolname = :name"), {"name": name}).first() is None
+        is_new = (
+            conn.execute(
+                text("select 1 from pg_roles where rolname = :name"), {"name": name}
+            ).first()
+            is None
+        )
         if is_new:
             _run(conn, f'create role "{name}"')
         _require_harmless(conn, name)
         _run(conn, f'alter role "{name}" login')
         if password:
             raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
-            hashed = raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
-            _run(conn, f"alter role \"{name}\" password '{hashed}'")  # in clear it could end in the server's log
-        database, schema = conn.execute(text("select quote_ident(current_database()), current_schema()")).one()
+            hashed = raw.pgconn.encrypt_password(
+                password.encode(), name.encode(), b"scram-sha-256"
+            ).decode()
+            _run(
+                conn, f"alter role \"{name}\" password '{hashed}'"
+            )  # in clear it could end in the server's log
+        database, schema = conn.execute(
+            text("select quote_ident(current_database()), current_schema()")
+        ).one()
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, _quoted(schema))
         _grant_reading(conn, name, database, _quoted(schema))
@@ -75,7 +95,9 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
 
 def _require_fitting(engine: Engine, name: str) -> None:
     if engine.dialect.name != "postgresql":
-        instead = "`dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
+        instead = (
+            "`dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
+        )
         raise StoreUsageError(f"SQLite has no roles: {instead}")
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
         rule = "take letters, digits and _, not a digit first, 63 at most, no pg_"
@@ -86,7 +108,8 @@ def _require_superuser(conn: Connection) -> None:
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
         opened = "large objects, advisory locks and other databases, which are open to all"
         raise StoreUsageError(
-            f"a reader is granted by a superuser of the server: no other role can keep it from {opened}"
+            "a reader is granted by a superuser of the server: no other role can keep it from "
+            f"{opened}"
         )
 
 
@@ -102,28 +125,51 @@ def _quoted(name: str) -> str:
 
 def _require_harmless(conn: Connection, name: str) -> None:
     """Refuse a role whose rights do not all come from here: it may be somebody's account."""
-    role = conn.execute(text("select * from pg_roles where rolname = :name"), {"name": name}).mappings().one()
+    role = (
+        conn.execute(text("select * from pg_roles where rolname = :name"), {"name": name})
+        .mappings()
+        .one()
+    )
     reasons = [said for power, said in POWERS.items() if role[power]]
-    if conn.execute(text("select :name in (current_user, session_user)"), {"name": name}).scalar_one():
+    if conn.execute(
+        text("select :name in (current_user, session_user)"), {"name": name}
+    ).scalar_one():
         reasons.append("the role that asks")
-    member_of = "select g.rolname from pg_auth_members m join pg_roles g on g.oid = m.roleid where m.member = :role"
-    reasons += [f"a member of {each}" for each in conn.execute(text(member_of), {"role": role["oid"]}).scalars()]
+    member_of = (
+        "select g.rolname from pg_auth_members m join pg_roles g on g.oid = "
+        "m.roleid where "
+        "m.member = :role"
+    )
+    reasons += [
+        f"a member of {each}"
+        for each in conn.execute(text(member_of), {"role": role["oid"]}).scalars()
+    ]
     owned = text(SQL["what a role owns"])
-    reasons += [f"the owner of {each}" for each in conn.execute(owned, {"role": role["oid"]}).scalars()]
+    reasons += [
+        f"the owner of {each}" for each in conn.execute(owned, {"role": role["oid"]}).scalars()
+    ]
     if reasons:
-        raise StoreUsageError(f"role {name} is {', '.join(reasons)}: name another, which only reads")
+        raise StoreUsageError(
+            f"role {name} is {', '.join(reasons)}: name another, which only reads"
+        )
 
 
 def _revoke_all(conn: Connection, name: str, database: str) -> None:
     _run(conn, f'revoke all on database {database} from "{name}"')
-    for schema in conn.execute(text(SQL["schemas with what a role was granted"]), {"name": name}).scalars().all():
+    for schema in (
+        conn.execute(text(SQL["schemas with what a role was granted"]), {"name": name})
+        .scalars()
+        .all()
+    ):
         for things in ("tables", "sequences", "routines"):
             _run(conn, f'revoke all on all {things} in schema {_quoted(schema)} from "{name}"')
         _run(conn, f'revoke all on schema {_quoted(schema)} from "{name}"')
 
 
 def _close_to_the_public(conn: Connection, name: str, database: str, schema: str) -> None:
-    """Take what every role may do here, and in old servers make tables: those who have something here keep it."""
+    """Take what every role may do here, and in old servers make tables: those
+    who have something here keep it.
+    """
     owners = text("select distinct tableowner from pg_tables where schemaname = current_schema()")
     for owner in conn.execute(owners).scalars().all():
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
@@ -137,9 +183,15 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
 
 
 def _others(conn: Connection, name: str) -> list[str]:
-    """Return roles that own something in this database, were granted something, or belong to one; none is a reader."""
+    """Return roles that own something in this database, were granted something,
+    or belong to one; none is a reader.
+    """
     mark = f'session_preload_libraries="{ELSEWHERE}"'
-    return list(conn.execute(text(SQL["roles that have something here"]), {"name": name, "mark": mark}).scalars())
+    return list(
+        conn.execute(
+            text(SQL["roles that have something here"]), {"name": name, "mark": mark}
+        ).scalars()
+    )
 
 
 def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> None:
@@ -150,19 +202,33 @@ def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> N
 
 
 def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
-    """Set what a reader begins with here, and what holds it: no other database, and no disk filled by sorting."""
-    begins = ("default_transaction_read_only = on", f"statement_timeout = '{READ_LIMIT_S}s'", f"search_path = {schema}")
+    """Set what a reader begins with here, and what holds it: no other database,
+    and no disk filled by sorting.
+    """
+    begins = (
+        "default_transaction_read_only = on",
+        f"statement_timeout = '{READ_LIMIT_S}s'",
+        f"search_path = {schema}",
+    )
     for limit in (*begins, "session_preload_libraries from current"):
         _run(conn, f'alter role "{name}" in database {database} set {limit}')
     _run(conn, f"alter role \"{name}\" set session_preload_libraries = '{ELSEWHERE}'")
     _run(conn, f"alter role \"{name}\" set temp_file_limit = '{TEMPORARY_LIMIT}'")
-    if conn.execute(text("select rolconnlimit < 0 from pg_roles where rolname = :name"), {"name": name}).scalar_one():
+    if conn.execute(
+        text("select rolconnlimit < 0 from pg_roles where rolname = :name"), {"name": name}
+    ).scalar_one():
         _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
 
 
 def _require_only_reading(conn: Connection, name: str) -> None:
-    """Raise StoreUsageError, which takes all back, when the role may do more: some right comes from elsewhere."""
+    """Raise StoreUsageError, which takes all back, when the role may do more:
+    some right comes from elsewhere.
+    """
     given = {"name": name, "readable": [*FINDINGS, VERSION], "writing": WRITING}
-    if more := conn.execute(text(SQL["what a role could do beyond reading"]), given).scalars().all():
+    if (
+        more := conn.execute(text(SQL["what a role could do beyond reading"]), given)
+        .scalars()
+        .all()
+    ):
         right = f"role {name} could still {more[0]}, a right that PUBLIC has"
         raise StoreUsageError(f"{right}: revoke it from PUBLIC and try again")

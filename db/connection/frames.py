@@ -1,7 +1,7 @@
 """SQL rows as DataFrames with one dtype for each SQL type, the same on both engines.
 
-Date: datetime64[ns]. UtcTimestamp: datetime64[ns, UTC]. Float: float64, missing NaN. Integer: int64, or Int64
-with missing values. The others as pandas infers them; JSON as Python values.
+Date: datetime64[ns]. UtcTimestamp: datetime64[ns, UTC]. Float: float64, missing NaN. Integer:
+int64, or Int64 with missing values. The others as pandas infers them; JSON as Python values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Select, Table, select
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    CursorResult,
+    Date,
+    Float,
+    Integer,
+    Select,
+    Table,
+    select,
+)
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
@@ -38,27 +48,37 @@ def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
 
 
 def row_of(table: Table, key: str, conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row whose column `key` is `name`, every column of the table; None when there is none."""
+    """Return the row whose column `key` is `name`, every column of the table;
+    None when there is none.
+    """
     return row(conn, select(table).where(table.c[key] == name))
 
 
 def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
-    """Return the conditions that columns of a table or a view have these values; None is no condition."""
+    """Return the conditions that columns of a table or a view have these
+    values; None is no condition.
+    """
     return [of.c[name] == value for name, value in values.items() if value is not None]
 
 
-def within(column: ColumnElement[Any], first: object | None, last: object | None) -> list[ColumnElement[bool]]:
+def within(
+    column: ColumnElement[Any], first: object | None, last: object | None
+) -> list[ColumnElement[bool]]:
     """Return the conditions that a column lies in first..last, both included; None is no bound."""
     return ([] if first is None else [column >= first]) + ([] if last is None else [column <= last])
 
 
 def shown(
-    name: str, *order: str, span: tuple[str, object | None, object | None] | None = None, **values: object
+    name: str,
+    *order: str,
+    span: tuple[str, object | None, object | None] | None = None,
+    **values: object,
 ) -> Statement:
-    """Return the statement that selects the rows of a documented view whose columns have these values (`matching`).
+    """Return the statement that selects the rows of a documented view whose columns have these
+    values (`matching`).
 
-    `order` names the columns that sort them, with a minus where the last comes first; `span` is a column and the
-    bounds that it lies `within`.
+    `order` names the columns that sort them, with a minus where the last comes first; `span` is a
+    column and the bounds that it lies `within`.
     """
     of = view(name)
     mine = matching(of, **values) + ([] if span is None else within(of.c[span[0]], *span[1:]))
@@ -72,29 +92,45 @@ def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
 
 
 def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
-    """Yield all rows of a statement as Python values, in batches: neither a page nor this program holds them all."""
+    """Yield all rows of a statement as Python values, in batches: neither a
+    page nor this program holds them all.
+    """
     yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
 
 
-def rows_of(table: Table, owner: str, conn: Connection, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:
-    """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary key."""
+def rows_of(
+    table: Table, owner: str, conn: Connection, name: str, *, order: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return rows whose column `owner` is `name`, without it, by `order` or the
+    rest of the primary key.
+    """
     sought = order or [each.name for each in table.primary_key if each.name != owner]
     columns = (each for each in table.c if each.name != owner)
-    return frame(conn, select(*columns).where(table.c[owner] == name).order_by(*(table.c[each] for each in sought)))
+    return frame(
+        conn,
+        select(*columns)
+        .where(table.c[owner] == name)
+        .order_by(*(table.c[each] for each in sought)),
+    )
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
-    """Return a bars frame with known_at, sorted, of rows of instrument_id, session, known_at and BAR_VALUES.
+    """Return a bars frame with known_at, sorted, of rows of instrument_id, session, known_at and
+    BAR_VALUES.
 
-    `ids` maps each symbol, sorted, to its instrument. The rows are the driver's own, and hold dates as it gives them:
-    a million of them, read one by one, would take seconds, and few are distinct.
+    `ids` maps each symbol, sorted, to its instrument. The rows are the driver's own, and hold dates
+    as it gives them: a million of them, read one by one, would take seconds, and few are distinct.
     """
     cursor = result.cursor
     assert cursor is not None
     parts = [_bar_part(rows) for rows in iter(lambda: cursor.fetchmany(FETCHED_ROWS), [])]
     result.close()
     rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
-    rank = pd.Series(np.arange(len(ids)), index=ids.to_numpy()).reindex(rows.pop("instrument_id")).to_numpy()
+    rank = (
+        pd.Series(np.arange(len(ids)), index=ids.to_numpy())
+        .reindex(rows.pop("instrument_id"))
+        .to_numpy()
+    )
     order = np.lexsort((rows["session"].to_numpy(), rank))
     sorted_rows = rows.take(order).reset_index(drop=True)
     sorted_rows.insert(0, "symbol", ids.index.take(rank[order]))
@@ -102,7 +138,9 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
 
 
 def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return a driver's rows as a frame: whole numbers stay whole beside missing ones (Int64), decimals are float64."""
+    """Return a driver's rows as a frame: whole numbers stay whole beside
+    missing ones (Int64), decimals are float64.
+    """
     lists = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     columns = [_plain(values) for values in lists]
     found = pd.concat(columns, axis=1) if columns else pd.DataFrame()
@@ -111,8 +149,12 @@ def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
 
 
 def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return rows of a driver as objects, each value as it came, whatever else is in its column; decimals as floats."""
-    told = [[float(value) if isinstance(value, Decimal) else value for value in row] for row in rows]
+    """Return rows of a driver as objects, each value as it came, whatever else
+    is in its column; decimals as floats.
+    """
+    told = [
+        [float(value) if isinstance(value, Decimal) else value for value in row] for row in rows
+    ]
     return pd.DataFrame(told, columns=pd.Index(names), dtype=object)
 
 
@@ -132,7 +174,9 @@ def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     numbers = {name: each.astype("float64") for name, each in zip(BAR_VALUES, values, strict=True)}
     days = _each_distinct(sessions, utc=False).astype("datetime64[ns]")
     moments = _each_distinct(known, utc=True).astype("datetime64[ns, UTC]")
-    return pd.DataFrame({"instrument_id": ids.astype("int64"), "session": days, **numbers, "known_at": moments})
+    return pd.DataFrame(
+        {"instrument_id": ids.astype("int64"), "session": days, **numbers, "known_at": moments}
+    )
 
 
 def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:

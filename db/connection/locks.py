@@ -18,10 +18,11 @@ MARKET_LOCK = 0x64746D6D  # any number, as long as every process of a store asks
 
 @contextmanager
 def market_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Hold a market of a store; raises StoreBusyError when another process has held it for `WAIT_S` seconds.
+    """Hold a market of a store; raises StoreBusyError when another process has held it for `WAIT_S`
+    seconds.
 
-    On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both are let go when
-    the process or the connection ends, however that was.
+    On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both
+    are let go when the process or the connection ends, however that was.
     """
     hold = _file if engine.dialect.name == "sqlite" else _advisory
     with hold(engine, market):
@@ -56,7 +57,9 @@ def _advisory(engine: Engine, market: str) -> Iterator[None]:
         try:
             conn.execute(text("select pg_advisory_lock(:lock, hashtext(:market))"), key)
         except OperationalError as error:
-            raise _busy(market) if getattr(error.orig, "sqlstate", None) == LOCKED else error from error
+            raise (
+                _busy(market) if getattr(error.orig, "sqlstate", None) == LOCKED else error
+            ) from error
         try:
             yield
         finally:

@@ -1,4 +1,6 @@
-"""Run SQL that a user typed on the Parquet files of an export, in DuckDB, which reaches nothing else."""
+"""Run SQL that a user typed on the Parquet files of an export, in DuckDB, which
+reaches nothing else.
+"""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,27 +16,38 @@ from db.errors import StoreUsageError
 from db.views import views
 
 MEMORY = "1500MB"
-# Nothing is read but what is registered: no file, no extension, no variable of this program. A directory that were
-# allowed could be written to as well, by a `copy` within a `with`.
+# Nothing is read but what is registered: no file, no extension, no variable of this program. A
+# directory that were allowed could be written to as well, by a `copy` within a `with`.
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "python_enable_replacements": False, "enable_external_access": False, "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False, "temp_directory": "", "memory_limit": MEMORY,
-}  # fmt: skip
+    "python_enable_replacements": False,
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "temp_directory": "",
+    "memory_limit": MEMORY,
+}
 
 
 @contextmanager
-def asked_of_parquet(files: Mapping[str, Sequence[Path]], sql: str, *, ends: bool = True) -> Iterator[Answer]:
-    """Run one statement on these views of an export, by their files; its rows are read within, as `asked` does.
+def asked_of_parquet(
+    files: Mapping[str, Sequence[Path]], sql: str, *, ends: bool = True
+) -> Iterator[Answer]:
+    """Run one statement on these views of an export, by their files; its rows are read within, as
+    `asked` does.
 
-    A view has its documented columns and its `year`. Raises StoreUsageError, in one line, without DuckDB, for SQL that
-    does not run or is no select, and where it `ends`, after READ_LIMIT_S.
+    A view has its documented columns and its `year`. Raises StoreUsageError, in one line, without
+    DuckDB, for SQL that does not run or is no select, and where it `ends`, after READ_LIMIT_S.
     """
     try:
         import duckdb
     except ImportError as error:
-        raise StoreUsageError("Parquet is asked with DuckDB: pip install 'dtml-nightshift[analysis]'") from error
+        raise StoreUsageError(
+            "Parquet is asked with DuckDB: pip install 'dtml-nightshift[analysis]'"
+        ) from error
     with duckdb.connect(":memory:", config=CONFIG) as conn:
-        conn.execute("set timezone = 'UTC'; set enable_progress_bar = false; set lock_configuration = true")
+        conn.execute(
+            "set timezone = 'UTC'; set enable_progress_bar = false; set lock_configuration = true"
+        )
         for name, parts in files.items():
             conn.register(f"files of {name}", _dataset(parts))
             columns = ", ".join(f'"{each.name}"' for each in views()[name].columns)
@@ -44,17 +57,32 @@ def asked_of_parquet(files: Mapping[str, Sequence[Path]], sql: str, *, ends: boo
             timer.start()
         try:
             asked = conn.extract_statements(sql)
-            if len(asked) != 1 or asked[0].type not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
+            if len(asked) != 1 or asked[0].type not in (
+                duckdb.StatementType.SELECT,
+                duckdb.StatementType.EXPLAIN,
+            ):
                 raise StoreUsageError("Parquet is asked by one select")
             conn.execute(asked[0])
-            yield Answer([each[0] for each in conn.description or ()], iter(lambda: conn.fetchmany(ROWS), []))
+            yield Answer(
+                [each[0] for each in conn.description or ()], iter(lambda: conn.fetchmany(ROWS), [])
+            )
         except duckdb.InterruptException as error:
-            raise StoreUsageError(f"interrupted: a read may take {opened.READ_LIMIT_S} s; ask for less") from error
+            raise StoreUsageError(
+                f"interrupted: a read may take {opened.READ_LIMIT_S} s; ask for less"
+            ) from error
         except duckdb.OutOfMemoryException as error:
-            raise StoreUsageError(f"the SQL takes more than {MEMORY} of memory: ask for less") from error
+            raise StoreUsageError(
+                f"the SQL takes more than {MEMORY} of memory: ask for less"
+            ) from error
         except duckdb.Error as error:
-            there = f"; the folder has {', '.join(files)}" if isinstance(error, duckdb.CatalogException) else ""
-            raise StoreUsageError(f"the SQL does not run: {' '.join(str(error).split())}{there}") from error
+            there = (
+                f"; the folder has {', '.join(files)}"
+                if isinstance(error, duckdb.CatalogException)
+                else ""
+            )
+            raise StoreUsageError(
+                f"the SQL does not run: {' '.join(str(error).split())}{there}"
+            ) from error
         finally:
             timer.cancel()
 
@@ -62,6 +90,8 @@ def asked_of_parquet(files: Mapping[str, Sequence[Path]], sql: str, *, ends: boo
 def _dataset(files: Sequence[Path]) -> Any:
     from pyarrow import dataset
 
-    named = dataset.partitioning(pa.schema([("market", pa.string()), ("year", pa.int32())]), flavor="hive")
+    named = dataset.partitioning(
+        pa.schema([("market", pa.string()), ("year", pa.int32())]), flavor="hive"
+    )
     paths, base = [str(file) for file in files], str(files[0].parents[2])
     return dataset.dataset(paths, format="parquet", partitioning=named, partition_base_dir=base)

@@ -1,4 +1,6 @@
-"""Run SQL that a user typed, and only to read the store: no file, no program, no unbounded time or rows."""
+"""Run SQL that a user typed, and only to read the store: no file, no program,
+no unbounded time or rows.
+"""
 
 import logging
 import math
@@ -25,8 +27,8 @@ WRITES = "attempt to write a readonly database"  # as SQLite says it
 READS = ("select", "with", "values", "table", "explain", "show")
 LONGEST = 16_000_000  # bytes of a value on SQLite
 ROWS, BYTES = 2000, 8_000_000  # of a batch, whichever comes first
-# Steps of SQLite's machine between two looks at the clock: some 20 ms. Each look takes the interpreter from all else
-# that this process does, such as the pages that others read meanwhile.
+# Steps of SQLite's machine between two looks at the clock: some 20 ms. Each look takes the
+# interpreter from all else that this process does, such as the pages that others read meanwhile.
 STEPS = 1_000_000
 # What an answer may hold in memory at once.
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
@@ -34,14 +36,19 @@ HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 CANCEL_LIMIT_S = 5  # for PostgreSQL to be told that a statement is to end
 UNREAD = "the SQL was interrupted: nobody waits for its answer"
 
-# Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide what does.
+# Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide
+# what does.
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\r\n]*(?:[\r\n]|$))*([a-z]*)", re.IGNORECASE)
-# Whoever is one of these, or may become one, reads files of the server or runs programs there: `set_config` changes a
-# role in the midst of a statement, and `query_to_xml` makes one of text that no search of the statement finds.
+# Whoever is one of these, or may become one, reads files of the server or runs programs there:
+# `set_config` changes a role in the midst of a statement, and `query_to_xml` makes one of text that
+# no search of the statement finds.
 _OUTSIDE = """
     select rolname from pg_roles
     where pg_has_role(session_user, oid, 'member') and (
-        rolsuper or rolname in ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program')
+        rolsuper
+        or rolname in (
+            'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program'
+        )
     )
     order by rolsuper desc, rolname limit 1
 """
@@ -72,7 +79,9 @@ class Interruption:
         return self._is_requested
 
     def request(self) -> None:
-        """End the statement that runs, and any that would begin; it waits until PostgreSQL was told."""
+        """End the statement that runs, and any that would begin; it waits until
+        PostgreSQL was told.
+        """
         with self._lock:
             self._is_requested = True
             if self._cancel is not None:
@@ -80,7 +89,9 @@ class Interruption:
 
     @contextmanager
     def ends_by(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Let a request call this, until the statement is over: its connection may then be another reader's."""
+        """Let a request call this, until the statement is over: its connection
+        may then be another reader's.
+        """
         with self._lock:
             self._cancel = cancel
         try:
@@ -92,13 +103,20 @@ class Interruption:
 
 @contextmanager
 def asked(
-    engine: Engine, sql: str, *, own: bool = False, ends: bool = True, interruption: Interruption | None = None
+    engine: Engine,
+    sql: str,
+    *,
+    own: bool = False,
+    ends: bool = True,
+    interruption: Interruption | None = None,
 ) -> Iterator[Answer]:
-    """Run one statement of a user, or this program's `own`; what it gives is read within, in batches of ROWS or BYTES.
+    """Run one statement of a user, or this program's `own`; what it gives is read within, in
+    batches of ROWS or BYTES.
 
-    Where it `ends`, that is after READ_LIMIT_S at most; an `interruption` ends it at once. Raises StoreUsageError, in
-    one line, for SQL that does not run, that writes, that holds more than one statement or gives no rows, for an engine
-    that was not opened read only, for SQL that a superuser of PostgreSQL typed and for what is interrupted.
+    Where it `ends`, that is after READ_LIMIT_S at most; an `interruption` ends it at once. Raises
+    StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one
+    statement or gives no rows, for an engine that was not opened read only, for SQL that a
+    superuser of PostgreSQL typed and for what is interrupted.
     """
     if not opened.is_read_only(engine):
         raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
@@ -118,18 +136,27 @@ def asked(
         raise
     except StoreError as error:
         if WRITES in str(error):
-            raise StoreUsageError("the SQL does not run: it would write, and the store is open for reading") from error
+            raise StoreUsageError(
+                "the SQL does not run: it would write, and the store is open for reading"
+            ) from error
         raise StoreUsageError(f"the SQL does not run: {error}") from error
 
 
 def select(
-    engine: Engine, sql: str, most: int | None = None, *, own: bool = False, interruption: Interruption | None = None
+    engine: Engine,
+    sql: str,
+    most: int | None = None,
+    *,
+    own: bool = False,
+    interruption: Interruption | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
+    """Return the rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and
+    timestamps as text.
 
-    With `most`, the first rows, no more than that. A statement that is this program's `own` may be asked as a superuser
-    of PostgreSQL too. An `interruption` ends it at once. Raises StoreUsageError, in one line, for what `asked` refuses
-    and for an answer of more than HELD_ROWS or about HELD_BYTES.
+    With `most`, the first rows, no more than that. A statement that is this program's `own` may be
+    asked as a superuser of PostgreSQL too. An `interruption` ends it at once. Raises
+    StoreUsageError, in one line, for what `asked` refuses and for an answer of more than HELD_ROWS
+    or about HELD_BYTES.
     """
     with asked(engine, sql, own=own, interruption=interruption) as answer:
         return held(answer, most)
@@ -144,7 +171,9 @@ def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
             break
         size += sum(getsizeof(value) for row in batch for value in row)
         if len(rows) > HELD_ROWS or size > HELD_BYTES:
-            instead = "ask for less, or for CSV, JSON or Parquet, which are written as the rows come"
+            instead = (
+                "ask for less, or for CSV, JSON or Parquet, which are written as the rows come"
+            )
             most_held = f"more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes"
             raise StoreUsageError(f"an answer of {most_held} is not held at once: {instead}")
     return typed(rows[:most], answer.names)
@@ -152,8 +181,8 @@ def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
 
 @contextmanager
 def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
-    # A cursor that is left open ends when garbage is collected, in any thread, and its end waits for
-    # the statement that its connection runs then: one that failed is closed too.
+    # A cursor that is left open ends when garbage is collected, in any thread, and its end waits
+    # for the statement that its connection runs then: one that failed is closed too.
     with closing(cursor):
         cursor.execute(sql)
         yield Answer([each[0] for each in cursor.description or ()], _batches(cursor))
@@ -161,7 +190,9 @@ def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
 
 @contextmanager
 def _of_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
-    """Read row by row, or the client would hold them all; as one statement, behind which no commit can be hung."""
+    """Read row by row, or the client would hold them all; as one statement,
+    behind which no commit can be hung.
+    """
     with closing(cursor.stream(sql)) as rows:
         first = next(rows, None)
         if first is not None:
@@ -187,20 +218,31 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
 
 @contextmanager
 def guarded(
-    conn: Connection, sql: str, *, own: bool = False, ends: bool = True, interruption: Interruption | None = None
+    conn: Connection,
+    sql: str,
+    *,
+    own: bool = False,
+    ends: bool = True,
+    interruption: Interruption | None = None,
 ) -> Iterator[None]:
-    """Hold a read-only connection while one statement of a user, or this program's `own`, runs on it.
+    """Hold a read-only connection while one statement of a user, or this program's `own`, runs on
+    it.
 
-    SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are opened with theirs,
-    which is taken from one that never `ends`. An `interruption` ends it at once.
-    There only what gives rows may begin the statement, and no role may type one that could reach the server's files
-    or programs: nothing holds a superuser's SQL that is written against what holds it. Raises StoreUsageError for
-    what is refused.
+    SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are
+    opened with theirs, which is taken from one that never `ends`. An `interruption` ends it at
+    once. There only what gives rows may begin the statement, and no role may type one that could
+    reach the server's files
+    or programs: nothing holds a superuser's SQL that is written against what holds it. Raises
+    StoreUsageError for what is refused.
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
-        limit = opened.READ_LIMIT_S if ends else math.inf  # a look at the clock lets an interrupt in, too
-        with _time_limit(cast(sqlite3.Connection, conn.connection.driver_connection), limit, interruption):
+        limit = (
+            opened.READ_LIMIT_S if ends else math.inf
+        )  # a look at the clock lets an interrupt in, too
+        with _time_limit(
+            cast(sqlite3.Connection, conn.connection.driver_connection), limit, interruption
+        ):
             yield
         return
     found = _FIRST_WORD.match(sql)
@@ -208,8 +250,10 @@ def guarded(
         raise StoreUsageError(f"a statement that asks begins with {', '.join(READS)}")
     if not own and (power := conn.execute(text(_OUTSIDE)).scalar()) is not None:
         raise StoreUsageError(
-            f"as {power}, SQL could read the server's files and run programs there, so none is: put a role without such"
-            f" rights into {opened.URL_VARIABLE}; `dtml db grant-reader NAME` makes one that reads the views"
+            f"as {power}, SQL could read the server's files and run programs there, so none is: "
+            "put a role without such"
+            f" rights into {opened.URL_VARIABLE}; `dtml db grant-reader NAME` makes one that reads "
+            "the views"
         )
     if not ends:
         conn.execute(text("set local statement_timeout = 0"))
@@ -218,10 +262,14 @@ def guarded(
 
 
 @contextmanager
-def _time_limit(driver: sqlite3.Connection, limit: float, interruption: Interruption) -> Iterator[None]:
+def _time_limit(
+    driver: sqlite3.Connection, limit: float, interruption: Interruption
+) -> Iterator[None]:
     until = time.monotonic() + limit
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    driver.set_progress_handler(lambda: interruption.is_requested or time.monotonic() > until, STEPS)
+    driver.set_progress_handler(
+        lambda: interruption.is_requested or time.monotonic() > until, STEPS
+    )
     try:
         yield
     finally:
@@ -232,10 +280,13 @@ def _time_limit(driver: sqlite3.Connection, limit: float, interruption: Interrup
 def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]:
     """Let an interruption cancel what PostgreSQL runs on this connection, which is given up then.
 
-    The server may take the cancellation late: the next statement on the connection would be the one that ends.
+    The server may take the cancellation late: the next statement on the connection would be the one
+    that ends.
     """
     try:
-        with interruption.ends_by(partial(_cancel, conn.connection.driver_connection, conn.dialect.loaded_dbapi.Error)):
+        with interruption.ends_by(
+            partial(_cancel, conn.connection.driver_connection, conn.dialect.loaded_dbapi.Error)
+        ):
             if interruption.is_requested:
                 raise StoreUsageError(UNREAD)
             yield

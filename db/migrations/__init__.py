@@ -1,7 +1,8 @@
-"""How a store gets its schema: whole in an empty database, and step by step where an older one has rows to keep.
+"""How a store gets its schema: whole in an empty database, and step by step where an older one has
+rows to keep.
 
-Tables change by the revisions in versions/, which nobody changes once they are released. Views hold nothing: every
-upgrade drops them before its revisions and creates those of today from db/views.
+Tables change by the revisions in versions/, which nobody changes once they are released. Views hold
+nothing: every upgrade drops them before its revisions and creates those of today from db/views.
 """
 
 from pathlib import Path
@@ -19,7 +20,9 @@ _GRANTS = """
     select c.relname, a.privilege_type,
         case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
     from pg_class c cross join lateral aclexplode(c.relacl) a
-    where c.relkind = 'v' and c.relnamespace = current_schema()::regnamespace and a.grantee <> c.relowner
+    where c.relkind = 'v'
+        and c.relnamespace = current_schema()::regnamespace
+        and a.grantee <> c.relowner
 """
 
 
@@ -42,7 +45,9 @@ def create(conn: Connection) -> None:
 
 
 def migrate(conn: Connection) -> None:
-    """Run the revisions that a store lacks, and create its views anew; roles that could read a view still can."""
+    """Run the revisions that a store lacks, and create its views anew; roles
+    that could read a view still can.
+    """
     from alembic import command
 
     granted = conn.execute(text(_GRANTS)).all() if conn.dialect.name == "postgresql" else []

@@ -1,7 +1,9 @@
-"""Twenty questions that a quant asks of a history of predictions, each one SQL statement over the documented views.
+"""Twenty questions that a quant asks of a history of predictions, each one SQL statement over the
+documented views.
 
-A file each, in the order of their numbers: the question in the first line of comment, how to read the answer after an
-empty one, and the statement. The same text runs on SQLite and on PostgreSQL, and a reader's role suffices.
+A file each, in the order of their numbers: the question in the first line of comment, how to read
+the answer after an empty one, and the statement. The same text runs on SQLite and on PostgreSQL,
+and a reader's role suffices.
 """
 
 from dataclasses import dataclass
@@ -9,15 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-MARKET: Final = "'simulated'"  # as it stands in every statement, and nowhere but where the market is meant
+MARKET: Final = (
+    "'simulated'"  # as it stands in every statement, and nowhere but where the market is meant
+)
 
 
 @dataclass(frozen=True)
 class Question:
     """A question in words, the statement that answers it, and a sentence on how to read the answer.
 
-    Every order is total. What is added up is rounded, so that both engines give the same rows, but for a number that
-    lies in the middle of two.
+    Every order is total. What is added up is rounded, so that both engines give the same rows, but
+    for a number that lies in the middle of two.
     """
 
     title: str
@@ -37,13 +41,19 @@ def questions() -> tuple[Question, ...]:
 
 
 def parse_question(text: str) -> Question:
-    """Return the question of a file's text; raises ValueError for one without a title, a note or a statement."""
+    """Return the question of a file's text; raises ValueError for one without a
+    title, a note or a statement.
+    """
     lines = text.splitlines()
-    length = next((place for place, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    length = next(
+        (place for place, line in enumerate(lines) if not line.startswith("--")), len(lines)
+    )
     title, *note = (line.removeprefix("--").strip() for line in lines[:length])
     sql = "\n".join(lines[length:]).strip()
     if not title.endswith("?") or note[:1] != [""] or not any(note) or not sql:
-        raise ValueError(f"not a question, an empty line, how to read its answer and a statement: {lines[:1]}")
+        raise ValueError(
+            f"not a question, an empty line, how to read its answer and a statement: {lines[:1]}"
+        )
     return Question(title, sql, " ".join(note[1:]))
 
 

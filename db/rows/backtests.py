@@ -1,4 +1,6 @@
-"""Backtests: each begun, given its folds one by one, and finished with its figures, which are never changed."""
+"""Backtests: each begun, given its folds one by one, and finished with its
+figures, which are never changed.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,30 +20,39 @@ from db.errors import StoreError
 from db.rows.outcomes import of_fold
 from db.views import view
 
-# Of the backtest of a name: its row, or None; the folds that are done, its figures by slice, value, protocol and
-# predictor, its daily returns by portfolio and session, and its figures by portfolio, each without backtest_id.
+# Of the backtest of a name: its row, or None; the folds that are done, its figures by slice, value,
+# protocol and predictor, its daily returns by portfolio and session, and its figures by portfolio,
+# each without backtest_id.
 backtest = partial(row_of, tables.backtest, "id")
 backtest_folds = partial(rows_of, tables.backtest_fold, "backtest_id")
 backtest_scores = partial(rows_of, tables.backtest_score, "backtest_id")
 backtest_returns = partial(rows_of, tables.backtest_return, "backtest_id")
 backtest_portfolios = partial(rows_of, tables.backtest_portfolio, "backtest_id")
 
-save_backtest = partial(save_row, tables.backtest)  # as it begins: the columns known by then, by name
+save_backtest = partial(
+    save_row, tables.backtest
+)  # as it begins: the columns known by then, by name
 
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
 
 
 def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
-    """Store a fold, whose run is stored: the columns of backtest_fold but backtest_id. The first of a number stands.
+    """Store a fold, whose run is stored: the columns of backtest_fold but backtest_id.
+
+    The first of a number stands.
 
     Raises StoreError when that number is stored with another run or other sessions.
     """
     table = tables.backtest_fold
-    mine = sa.select(table).where(table.c.backtest_id == backtest_id, table.c.number == fold["number"])
+    mine = sa.select(table).where(
+        table.c.backtest_id == backtest_id, table.c.number == fold["number"]
+    )
     stored = row(conn, mine) or fold
     for name in ("run_id", "as_of", "first", "last", "predictions"):
         if stored[name] != fold[name]:
-            differs = f"is stored with {name} {stored[name]}, not {fold[name]}: a fold is never rewritten"
+            differs = (
+                f"is stored with {name} {stored[name]}, not {fold[name]}: a fold is never rewritten"
+            )
             raise StoreError(f"fold {fold['number']} of {backtest_id} {differs}")
     return save_row(table, conn, {"backtest_id": backtest_id, **fold})
 
@@ -57,23 +68,38 @@ def finish_backtest(
     finished_at: datetime,
     seconds: float | None,
 ) -> int:
-    """Store the figures of a backtest that was begun, and that it is finished; return how many rows were new.
+    """Store the figures of a backtest that was begun, and that it is finished; return how many rows
+    were new.
 
-    `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return, backtest_portfolio but
-    backtest_id; what has no value is NaN or None. `counts` holds what `COUNTS` names.
-    Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
+    `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
+    backtest_portfolio but backtest_id; what has no value is NaN or None. `counts` holds what
+    `COUNTS` names.
+    Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with
+    another value.
     """
-    stored, begun = backtest(conn, backtest_id), sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
+    stored, begun = (
+        backtest(conn, backtest_id),
+        sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id),
+    )
     if stored is None:
         raise StoreError(f"backtest {backtest_id} was never begun")
     counted = {name: counts[name] for name in COUNTS}
     if stored["finished_at"] is None:
         conn.execute(begun.values(**counted, finished_at=finished_at, seconds=seconds))
     elif changed := [name for name in COUNTS if stored[name] != counted[name]]:
-        raise StoreError(f"{backtest_id} {changed[0]} is stored with another figure: a finished backtest stands")
-    given = {tables.backtest_score: scores, tables.backtest_return: returns, tables.backtest_portfolio: portfolios}
+        raise StoreError(
+            f"{backtest_id} {changed[0]} is stored with another figure: a finished backtest stands"
+        )
+    given = {
+        tables.backtest_score: scores,
+        tables.backtest_return: returns,
+        tables.backtest_portfolio: portfolios,
+    }
     why = "a finished backtest stands"
-    return sum(save_figures(conn, table, "backtest_id", backtest_id, rows, why=why) for table, rows in given.items())
+    return sum(
+        save_figures(conn, table, "backtest_id", backtest_id, rows, why=why)
+        for table, rows in given.items()
+    )
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -82,23 +108,51 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     Columns: run_id, as_of, target, symbol, probability, probability_std.
     """
     made, fold, stock = tables.prediction.c, tables.backtest_fold, tables.instrument.c
-    columns = (made.run_id, made.as_of, made.target, stock.symbol, made.probability, made.probability_std)
+    columns = (
+        made.run_id,
+        made.as_of,
+        made.target,
+        stock.symbol,
+        made.probability,
+        made.probability_std,
+    )
     joined = fold.join(tables.prediction, of_fold(tables.prediction)).join(tables.instrument)
     statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(made.target, stock.symbol))
 
 
 def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the rows of backtest_summary of the market's backtest that finished last; maybe none."""
+    """Return the rows of backtest_summary of the market's backtest that
+    finished last; maybe none.
+    """
     of = view("backtest_summary").c
-    last = sa.select(of.backtest_id).where(of.market == market).order_by(of.finished_at.desc()).limit(1)
-    return frame(conn, sa.select(*of).where(of.backtest_id == last.scalar_subquery()).order_by(of.portfolio))
+    last = (
+        sa.select(of.backtest_id)
+        .where(of.market == market)
+        .order_by(of.finished_at.desc())
+        .limit(1)
+    )
+    return frame(
+        conn, sa.select(*of).where(of.backtest_id == last.scalar_subquery()).order_by(of.portfolio)
+    )
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
-    """Return the Sharpe ratio a year of each portfolio of predictions in the market's other finished backtests."""
+    """Return the Sharpe ratio a year of each portfolio of predictions in the
+    market's other finished backtests.
+    """
     table, of = tables.backtest_portfolio, tables.backtest
     joined = table.join(of, of.c.id == table.c.backtest_id)
-    mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
-    statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
+    mine = (
+        of.c.market == market,
+        of.c.id != other_than,
+        table.c.strategy.is_not(None),
+        table.c.sharpe.is_not(None),
+    )
+    statement = (
+        sa.select(table.c.sharpe)
+        .select_from(joined)
+        .where(*mine)
+        .order_by(of.c.id, table.c.portfolio)
+    )
     return np.array(conn.execute(statement).scalars().all(), dtype=float)

@@ -12,17 +12,20 @@ from db.connection.bulk import save_row
 from db.connection.frames import frame
 from db.errors import StoreError
 
-AHEAD = timedelta(days=1)  # by which no clock that is looked after is wrong; less is made up for in silence
+AHEAD = timedelta(
+    days=1
+)  # by which no clock that is looked after is wrong; less is made up for in silence
 
 save_fetch = partial(save_row, tables.price_fetch)  # what a fetch brought: every column by name
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:
-    """Return the moment as known at which a fetch that is being stored comes: now, and later than every one before it.
+    """Return the moment as known at which a fetch that is being stored comes: now, and later than
+    every one before it.
 
-    Asked inside the `transaction` that stores the bars. So what was known at a moment never changes afterwards,
-    whatever the clocks of several machines say and whichever of two fetches began first. Raises StoreError for a clock
-    that `require_clocks_agree` refuses.
+    Asked inside the `transaction` that stores the bars. So what was known at a moment never changes
+    afterwards, whatever the clocks of several machines say and whichever of two fetches began
+    first. Raises StoreError for a clock that `require_clocks_agree` refuses.
     """
     now = datetime.now(UTC)
     before = _newest(conn, market, now)
@@ -30,15 +33,19 @@ def next_known_at(conn: Connection, market: str) -> datetime:
 
 
 def require_clocks_agree(conn: Connection, market: str) -> None:
-    """Raise StoreError when this machine's clock is a day or more from its server's, or behind the newest fetch.
+    """Raise StoreError when this machine's clock is a day or more from its server's, or behind the
+    newest fetch.
 
-    One fetch under a clock a year ahead would date all that follow it a year ahead: they have to come after it.
+    One fetch under a clock a year ahead would date all that follow it a year ahead: they have to
+    come after it.
     """
     _newest(conn, market, datetime.now(UTC))
 
 
 def dated_ahead(conn: Connection) -> pd.DataFrame:
-    """Return the fetches that a clock a day or more ahead of this one dated: market, source, known_at."""
+    """Return the fetches that a clock a day or more ahead of this one dated:
+    market, source, known_at.
+    """
     table = tables.price_fetch
     ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
     ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
@@ -55,12 +62,18 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
     last = sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
     newest: datetime | None = conn.execute(last).scalar_one()
     if newest is None:  # a store filled before it kept its fetches
-        bars = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
+        bars = (
+            sa.select(sa.func.max(price.c.known_at))
+            .join_from(price, named)
+            .where(named.c.market == market)
+        )
         newest = conn.execute(bars).scalar_one()
     if newest is not None and newest > now + AHEAD:
         raise StoreError(
-            f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, {(newest - now).days} days after this"
-            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, and nothing was fetched. Set"
+            f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, "
+            f"{(newest - now).days} days after this"
+            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, and nothing "
+            "was fetched. Set"
             f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
         )
     return newest

@@ -1,4 +1,6 @@
-"""Markets: their stocks and index, who was a constituent when, and the number of each symbol in the store."""
+"""Markets: their stocks and index, who was a constituent when, and the number
+of each symbol in the store.
+"""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -16,7 +18,9 @@ from db.views import view
 
 
 def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -> int:
-    """Store symbol, kind, source_symbol, name, sector (the last two may be missing); others are updated."""
+    """Store symbol, kind, source_symbol, name, sector (the last two may be
+    missing); others are updated.
+    """
     columns = ["symbol", "kind", "source_symbol", "name", "sector"]
     rows = records(tables.instrument, instruments[columns].assign(market=market))
     return upsert(conn, tables.instrument, rows, key=("market", "symbol"))
@@ -29,13 +33,17 @@ def save_file(conn: Connection, market: str, path: str, text: str, *, saved_at: 
 
 
 def file_of(conn: Connection, market: str) -> tuple[str, str] | None:
-    """Return the path and the text of the file that describes a user's own market; None for one never stored."""
+    """Return the path and the text of the file that describes a user's own
+    market; None for one never stored.
+    """
     found = row(conn, sa.select(tables.market_file).where(tables.market_file.c.market == market))
     return None if found is None else (found["path"], found["text"])
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
-    """Store, for each symbol that a source answered for, the earliest session it was ever asked from."""
+    """Store, for each symbol that a source answered for, the earliest session
+    it was ever asked from.
+    """
     table = tables.instrument
     for symbol, day in first.items():
         earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
@@ -46,42 +54,56 @@ def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None
 def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -> int:
     """Store a market's whole list: symbol, valid_from, valid_to (NaT: unknown, lasting), source.
 
-    A stored stay that is no longer listed goes: the list is the market file's statement of the past.
+    A stored stay that is no longer listed goes: the list is the market file's statement of the
+    past.
     """
     stays = identified(conn, market, memberships).sort_values("valid_from", na_position="first")
     stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
-    rows = records(tables.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
+    rows = records(
+        tables.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]]
+    )
     listed = {(each["instrument_id"], each["spell"]) for each in rows}
     table, ids = tables.membership, instrument_ids(conn, market).tolist()
-    stored = conn.execute(sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids)))
+    stored = conn.execute(
+        sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids))
+    )
     for instrument_id, spell in {tuple(each) for each in stored} - listed:
-        conn.execute(sa.delete(table).where(table.c.instrument_id == instrument_id, table.c.spell == spell))
+        conn.execute(
+            sa.delete(table).where(table.c.instrument_id == instrument_id, table.c.spell == spell)
+        )
     return upsert(conn, table, rows)
 
 
 def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
-    """Return the frame with the instrument_id of each symbol; `more` names another such column and its symbols.
+    """Return the frame with the instrument_id of each symbol; `more` names another such column and
+    its symbols.
 
     Raises StoreUsageError, naming some, for symbols that are not stored.
     """
     known = instrument_ids(conn, market)
     columns = {"instrument_id": "symbol"} | more
     ids = {name: frame[symbols].map(known) for name, symbols in columns.items()}
-    unknown = sorted({symbol for name, found in ids.items() for symbol in frame[columns[name]][found.isna()]})
+    unknown = sorted(
+        {symbol for name, found in ids.items() for symbol in frame[columns[name]][found.isna()]}
+    )
     if unknown:
         raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
     return frame.assign(**{name: found.astype("int64") for name, found in ids.items()})
 
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
-    """Return a market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
+    """Return a market's stocks and its index: symbol, kind, source_symbol,
+    name, sector, asked_from (NaT: never).
+    """
     named = tables.instrument
     columns = (each for each in named.c if each.name not in ("id", "market"))
     return frame(conn, sa.select(*columns).where(named.c.market == market).order_by(named.c.symbol))
 
 
 def memberships(conn: Connection, market: str) -> pd.DataFrame:
-    """Return stays in a market: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source."""
+    """Return stays in a market: symbol, spell, valid_from (NaT: unknown),
+    valid_to (NaT: it lasts), source.
+    """
     stay, named = tables.membership, tables.instrument
     columns = (named.c.symbol, stay.c.spell, stay.c.valid_from, stay.c.valid_to, stay.c.source)
     statement = sa.select(*columns).join_from(stay, named).where(named.c.market == market)
@@ -91,7 +113,11 @@ def memberships(conn: Connection, market: str) -> pd.DataFrame:
 def instrument_ids(conn: Connection, market: str) -> "pd.Series[int]":
     """Return the store's number of each symbol of a market, index included, by symbol."""
     named = tables.instrument
-    statement = sa.select(named.c.symbol, named.c.id).where(named.c.market == market).order_by(named.c.symbol)
+    statement = (
+        sa.select(named.c.symbol, named.c.id)
+        .where(named.c.market == market)
+        .order_by(named.c.symbol)
+    )
     return cast("pd.Series[int]", frame(conn, statement).set_index("symbol")["id"])
 
 
@@ -108,7 +134,9 @@ def own_markets(conn: Connection) -> list[str]:
 
 
 def owner_of(table: sa.FromClause) -> sa.FromClause:
-    """Return the table that says of which market a row of a table is: itself, or one that its key leads to."""
+    """Return the table that says of which market a row of a table is: itself,
+    or one that its key leads to.
+    """
     owners = (key.column.table for column in table.primary_key for key in column.foreign_keys)
     return next(each for each in (table, *owners) if "market" in each.c)
 
@@ -143,4 +171,6 @@ def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     mine = matching(tables.instrument, symbol=symbol, market=market)
     if row(conn, sa.select(tables.instrument.c.id).where(*mine)) is None:
         where = f" for market {market}" if market else ""
-        raise StoreUsageError(f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first")
+        raise StoreUsageError(
+            f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first"
+        )

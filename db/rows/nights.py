@@ -17,14 +17,25 @@ from db.views import view
 COMPLETE = ("complete", "complete_with_gaps")
 
 
-def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
-    """Open a night: status running. One that is already complete, with gaps or without, stays as it is."""
+def start_night(
+    conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime
+) -> int:
+    """Open a night: status running.
+
+    One that is already complete, with gaps or without, stays as it is.
+    """
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     table = tables.night
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
-    mine = (table.c.market == market, table.c.as_of == as_of, table.c.status.in_(["running", "refused"]))
+    mine = (
+        table.c.market == market,
+        table.c.as_of == as_of,
+        table.c.status.in_(["running", "refused"]),
+    )
     conn.execute(
-        sa.update(table).where(*mine).values(**begun, **{each.name: sa.null() for each in table.c if each.nullable})
+        sa.update(table)
+        .where(*mine)
+        .values(**begun, **{each.name: sa.null() for each in table.c if each.nullable})
     )
     return new
 
@@ -45,11 +56,14 @@ def finish_night(
 ) -> None:
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
-    `counts` holds fetched, stored, rejected, predictions; `gaps` symbol and reason of each stock left out.
+    `counts` holds fetched, stored, rejected, predictions; `gaps` symbol and reason of each stock
+    left out.
     """
     table = tables.night
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
-    values: dict[str, Any] = {name: counts[name] for name in ("fetched", "stored", "rejected", "predictions")}
+    values: dict[str, Any] = {
+        name: counts[name] for name in ("fetched", "stored", "rejected", "predictions")
+    }
     values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
     values |= {"reason": reason, "run_id": run_id, "known_at": known_at, "inputs_hash": inputs_hash}
     if conn.execute(statement.values(values)).rowcount != 1:
@@ -59,13 +73,24 @@ def finish_night(
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
     table = tables.night
-    return frame(conn, sa.select(table).where(*matching(table, market=market)).order_by(table.c.market, table.c.as_of))
+    return frame(
+        conn,
+        sa.select(table)
+        .where(*matching(table, market=market))
+        .order_by(table.c.market, table.c.as_of),
+    )
 
 
-def night(conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False) -> dict[str, Any] | None:
-    """Return a night of a market, by default its last, or its last one with predictions; None when there is none."""
+def night(
+    conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False
+) -> dict[str, Any] | None:
+    """Return a night of a market, by default its last, or its last one with
+    predictions; None when there is none.
+    """
     found = view("night_log")
-    mine = matching(found, market=market, as_of=as_of) + ([found.c.status.in_(COMPLETE)] if complete else [])
+    mine = matching(found, market=market, as_of=as_of) + (
+        [found.c.status.in_(COMPLETE)] if complete else []
+    )
     return row(conn, sa.select(found).where(*mine).order_by(found.c.as_of.desc()).limit(1))
 
 
@@ -83,9 +108,19 @@ def night_log(market: str, last: date | None = None) -> Statement:
     return shown("night_log", "-as_of", span=("as_of", None, last), market=market)
 
 
-def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
-    """Note what somebody should know of a night, of a kind that `tables.alert` lists; return whether it is new."""
-    said = {"market": market, "as_of": as_of, "kind": kind, "message": message, "raised_at": raised_at}
+def raise_alert(
+    conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime
+) -> bool:
+    """Note what somebody should know of a night, of a kind that `tables.alert`
+    lists; return whether it is new.
+    """
+    said = {
+        "market": market,
+        "as_of": as_of,
+        "kind": kind,
+        "message": message,
+        "raised_at": raised_at,
+    }
     return insert_missing(conn, tables.alert, [said]) == 1
 
 
@@ -105,9 +140,13 @@ def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False)
 
 
 def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:
-    """Store the measures of a night's drift, the columns of night_drift but its key; what was stored stands."""
+    """Store the measures of a night's drift, the columns of night_drift but its
+    key; what was stored stands.
+    """
     table = tables.night_drift
-    return insert_missing(conn, table, records(table, rows.assign(market=market, as_of=pd.Timestamp(as_of))))
+    return insert_missing(
+        conn, table, records(table, rows.assign(market=market, as_of=pd.Timestamp(as_of)))
+    )
 
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:

@@ -19,12 +19,14 @@ from db.views import view
 def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     """Store a trained model, every column of run by name. The first row of a name stands.
 
-    A model that keeps no weights has None for its checkpoint's path and hash. Raises StoreError when that name
-    is stored with another checkpoint.
+    A model that keeps no weights has None for its checkpoint's path and hash. Raises StoreError
+    when that name is stored with another checkpoint.
     """
     stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
-        raise StoreError(f"run {run['id']} is stored with another checkpoint: give the new one another name")
+        raise StoreError(
+            f"run {run['id']} is stored with another checkpoint: give the new one another name"
+        )
     return save_row(tables.run, conn, run)
 
 
@@ -37,7 +39,10 @@ def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
-    """Return one trained model: every column of run. Raises StoreUsageError when there is none of that name."""
+    """Return one trained model: every column of run.
+
+    Raises StoreUsageError when there is none of that name.
+    """
     found = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
     if found is None:
         raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
@@ -53,11 +58,14 @@ def latest_trained(
     known_by: datetime | None = None,
     **more: str,
 ) -> dict[str, Any] | None:
-    """Return the row trained on a market's latest sessions, `more` its values in columns; None when there is none.
+    """Return the row trained on a market's latest sessions, `more` its values in columns; None when
+    there is none.
 
     None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
     """
-    mine = within(table.c.train_last, None, on_or_before) + within(table.c.data_watermark, None, known_by)
+    mine = within(table.c.train_last, None, on_or_before) + within(
+        table.c.data_watermark, None, known_by
+    )
     mine += matching(table, market=market, **more)
     newest = (table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
     return row(conn, sa.select(table).where(*mine).order_by(*newest).limit(1))
@@ -80,7 +88,9 @@ def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return the model that predicts a market's nights: the nightly one of the latest sessions; None without one."""
+    """Return the model that predicts a market's nights: the nightly one of the
+    latest sessions; None without one.
+    """
     newest = ("-train_last", "-created_at", "-run_id")
     return row(conn, shown("run_log", *newest, market=market, kind="nightly").limit(1))
 

@@ -1,7 +1,8 @@
 """The queue of texts to translate: put in, taken by workers under a lease, finished or failed.
 
-A text is queued, then taken, then done or failed. A worker holds what it took until its lease ends: if it died, the
-text is queued again. Each worker needs a name of its own. Moments are those of the workers' clocks.
+A text is queued, then taken, then done or failed. A worker holds what it took until its lease ends:
+if it died, the text is queued again. Each worker needs a name of its own. Moments are those of the
+workers' clocks.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +23,9 @@ from db.views import view
 
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0
-MOST_CHARACTERS = 5 * LONGEST_TEXT  # of what is taken at once, unless the first text alone is longer
+MOST_CHARACTERS = (
+    5 * LONGEST_TEXT
+)  # of what is taken at once, unless the first text alone is longer
 DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
 
 text = tables.translation_text
@@ -30,7 +33,8 @@ TURN = (text.c.priority.desc(), text.c.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts at the end of the queue of a model, which need not be stored; return their ids, in order.
+    """Put texts at the end of the queue of a model, which need not be stored; return their ids, in
+    order.
 
     Raises StoreUsageError, naming it, for a text that no worker would translate, and puts in none.
     """
@@ -39,18 +43,30 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
     for number, each in enumerate(texts, start=1):
         if (reason := why_unfit(each)) is not None:
             raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
-    rows = [{"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)} for each in texts]
-    return list(conn.execute(sa.insert(text).returning(text.c.id, sort_by_parameter_order=True), rows).scalars())
+    rows = [
+        {"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)}
+        for each in texts
+    ]
+    return list(
+        conn.execute(
+            sa.insert(text).returning(text.c.id, sort_by_parameter_order=True), rows
+        ).scalars()
+    )
 
 
 def why_unfit(said: str | bytes) -> str | None:
-    """Say why no model can translate a text: it is no text, or longer than `LONGEST_TEXT` characters."""
+    """Say why no model can translate a text: it is no text, or longer than
+    `LONGEST_TEXT` characters.
+    """
     try:
         characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
     except UnicodeError as error:
         return f"it is no text in UTF-8: {error}"
     if characters > LONGEST_TEXT:
-        return f"it has {characters:,} characters, and {LONGEST_TEXT:,} at most are translated: cut it into several"
+        return (
+            f"it has {characters:,} characters, and {LONGEST_TEXT:,} at most are translated: "
+            "cut it into several"
+        )
     return None
 
 
@@ -62,13 +78,16 @@ def take_texts(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> list[dict[str, Any]]:
-    """Take up to `limit` texts of one of the models (None: of any): the highest priority first, then the oldest.
+    """Take up to `limit` texts of one of the models (None: of any): the highest priority first,
+    then the oldest.
 
-    All are of the model of the first one. What a worker died of, or beside, is taken alone: so a text that kills its
-    worker takes no other with it. Together they have `MOST_CHARACTERS`: so a long one keeps few waiting. Each is a
-    mapping of id, model, text, priority, attempts, this one counted, and unfit: None, or why a text that was put in by
-    an INSERT cannot be translated. Nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS`
-    times and never finished is failed. Raises StoreUsageError for a limit below 1.
+    All are of the model of the first one. What a worker died of, or beside, is taken alone: so a
+    text that kills its worker takes no other with it. Together they have `MOST_CHARACTERS`: so a
+    long one keeps few waiting. Each is a
+    mapping of id, model, text, priority, attempts, this one counted, and unfit: None, or why a text
+    that was put in by an INSERT cannot be translated. Nobody else takes it for `lease_s` seconds. A
+    text that was taken `MAX_ATTEMPTS` times and never finished is failed. Raises StoreUsageError
+    for a limit below 1.
     """
     if limit < 1:
         raise StoreUsageError(f"a worker takes 1 text or more, not {limit}")
@@ -82,17 +101,31 @@ def take_texts(
         conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
         conn.execute(ended.values(status="queued", taken_until=None))
         found = _first_model(conn, models)
-        return [] if found is None else _take(conn, worker, found, limit, moment + timedelta(seconds=lease_s))
+        return (
+            []
+            if found is None
+            else _take(conn, worker, found, limit, moment + timedelta(seconds=lease_s))
+        )
 
 
 def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
-    """Return whether a worker would find a text of one of the models (None: of any): queued, or with an ended lease."""
-    ended = sa.select(text.c.id).where(*_over(models, datetime.now(UTC) if now is None else now)).limit(1)
+    """Return whether a worker would find a text of one of the models (None: of
+    any): queued, or with an ended lease.
+    """
+    ended = (
+        sa.select(text.c.id)
+        .where(*_over(models, datetime.now(UTC) if now is None else now))
+        .limit(1)
+    )
     return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
 
 
 def renew(
-    conn: Connection, worker: str, ids: Collection[int], lease_s: float = LEASE_S, now: datetime | None = None
+    conn: Connection,
+    worker: str,
+    ids: Collection[int],
+    lease_s: float = LEASE_S,
+    now: datetime | None = None,
 ) -> int:
     """Let leases of a worker end `lease_s` seconds from now; return how many it still held."""
     until = (datetime.now(UTC) if now is None else now) + timedelta(seconds=lease_s)
@@ -101,28 +134,43 @@ def renew(
 
 
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
-    """Store translations: id, translation, score, and any attention and reason to doubt; return how many were written.
+    """Store translations: id, translation, score, and any attention and reason to doubt; return how
+    many were written.
 
-    What the worker no longer holds, because its lease ended and the text was taken again, is left as it is.
+    What the worker no longer holds, because its lease ended and the text was taken again, is left
+    as it is.
     """
     if not rows:
         return 0
     done = sa.update(text).where(*_held_by(worker), text.c.id == sa.bindparam("of"))
     names = ("translation", "score", "attention", "reason")
     values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
-    statement = done.values(status="done", finished_at=datetime.now(UTC), taken_until=None, **values)
-    given = [{"of": each["id"]} | {f"new_{name}": each.get(name) for name in names} for each in rows]
+    statement = done.values(
+        status="done", finished_at=datetime.now(UTC), taken_until=None, **values
+    )
+    given = [
+        {"of": each["id"]} | {f"new_{name}": each.get(name) for name in names} for each in rows
+    ]
     return conn.execute(statement, given, execution_options={"preserve_rowcount": True}).rowcount
 
 
 def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
     """Note why texts that a worker holds cannot be translated; return how many were written."""
-    values = {"status": "failed", "reason": reason, "finished_at": datetime.now(UTC), "taken_until": None}
-    return conn.execute(sa.update(text).where(*_held_by(worker), text.c.id.in_(ids)).values(values)).rowcount
+    values = {
+        "status": "failed",
+        "reason": reason,
+        "finished_at": datetime.now(UTC),
+        "taken_until": None,
+    }
+    return conn.execute(
+        sa.update(text).where(*_held_by(worker), text.c.id.in_(ids)).values(values)
+    ).rowcount
 
 
 def give_back(conn: Connection, worker: str) -> int:
-    """Queue again, as if not taken, what a worker holds that ends in good order; return how many texts."""
+    """Queue again, as if not taken, what a worker holds that ends in good
+    order; return how many texts.
+    """
     values = {"status": "queued", "taken_until": None, "attempts": text.c.attempts - 1}
     return conn.execute(sa.update(text).where(*_held_by(worker)).values(values)).rowcount
 
@@ -143,8 +191,15 @@ def _over(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElemen
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return the model whose turn it is: each one's first text is found in the index, however many wait behind it."""
-    first = sa.select(text.c.priority, text.c.id).where(text.c.status == "queued").order_by(*TURN).limit(1)
+    """Return the model whose turn it is: each one's first text is found in the
+    index, however many wait behind it.
+    """
+    first = (
+        sa.select(text.c.priority, text.c.id)
+        .where(text.c.status == "queued")
+        .order_by(*TURN)
+        .limit(1)
+    )
     heads = (
         (name, conn.execute(first.where(text.c.model == name)).first())
         for name in (_waiting(conn) if models is None else models)
@@ -157,24 +212,42 @@ def _waiting(conn: Connection) -> list[str]:
     """Return the models that have queued texts; each is found in the index after the one before."""
     least = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
     found = [conn.execute(least).scalar_one()]
-    while found[-1] is not None and found[-1] not in found[:-1]:  # a name that is no text is not found by itself
+    while (
+        found[-1] is not None and found[-1] not in found[:-1]
+    ):  # a name that is no text is not found by itself
         found.append(conn.execute(least.where(text.c.model > found[-1])).scalar_one())
     return found[:-1]
 
 
-def _take(conn: Connection, worker: str, model: str, limit: int, until: datetime) -> list[dict[str, Any]]:
+def _take(
+    conn: Connection, worker: str, model: str, limit: int, until: datetime
+) -> list[dict[str, Any]]:
     queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
     queued = queued.where(text.c.status == "queued", text.c.model == model)
     turns = conn.execute(queued.order_by(*TURN).limit(limit)).all()
     fresh = list(takewhile(lambda each: each.attempts == 0, turns))
     sums = accumulate(each.characters for each in fresh)
-    ids = [each.id for each, total in zip(fresh, sums, strict=True) if total <= MOST_CHARACTERS] or [turns[0].id]
-    values = {"status": "taken", "taken_by": worker, "taken_until": until, "attempts": text.c.attempts + 1}
+    ids = [
+        each.id for each, total in zip(fresh, sums, strict=True) if total <= MOST_CHARACTERS
+    ] or [turns[0].id]
+    values = {
+        "status": "taken",
+        "taken_by": worker,
+        "taken_until": until,
+        "attempts": text.c.attempts + 1,
+    }
     taken = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
     columns = [text.c[name] for name in ("id", "model", "priority", "attempts")]
-    said = text.c.text if conn.dialect.name == "postgresql" else sa.cast(text.c.text, sa.LargeBinary)
-    rows = [dict(each) for each in conn.execute(taken.returning(*columns, said.label("text"))).mappings()]
-    read = [each | {"unfit": why_unfit(each["text"]), "text": _as_text(each["text"])} for each in rows]
+    said = (
+        text.c.text if conn.dialect.name == "postgresql" else sa.cast(text.c.text, sa.LargeBinary)
+    )
+    rows = [
+        dict(each)
+        for each in conn.execute(taken.returning(*columns, said.label("text"))).mappings()
+    ]
+    read = [
+        each | {"unfit": why_unfit(each["text"]), "text": _as_text(each["text"])} for each in rows
+    ]
     return sorted(read, key=lambda each: (-each["priority"], each["id"]))
 
 
@@ -183,9 +256,23 @@ def _as_text(said: str | bytes) -> str:
 
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
-    """Return the texts queued last, of one model or status where given, as in the view translation_job."""
+    """Return the texts queued last, of one model or status where given, as in the view
+    translation_job.
+    """
     asked = view("translation_job")
-    shown = ("id", "model", "status", "text", "translation", "score", "attempts", "reason", "queued_at")
-    chosen = sa.select(*(asked.c[name] for name in shown)).where(*matching(asked, model=model, status=status))
+    shown = (
+        "id",
+        "model",
+        "status",
+        "text",
+        "translation",
+        "score",
+        "attempts",
+        "reason",
+        "queued_at",
+    )
+    chosen = sa.select(*(asked.c[name] for name in shown)).where(
+        *matching(asked, model=model, status=status)
+    )
     found = frame(conn, chosen.order_by(asked.c.id.desc()).limit(limit))
     return found.assign(text=found["text"].map(_as_text))

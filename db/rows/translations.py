@@ -1,4 +1,7 @@
-"""Translation models: themselves, how their training goes, their scores. Their texts are in translation_queue.py."""
+"""Translation models: themselves, how their training goes, their scores.
+
+Their texts are in translation_queue.py.
+"""
 
 import json
 from collections.abc import Mapping
@@ -13,36 +16,53 @@ from db.connection.frames import frame
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
-    """Store a model in place of the one of its name, dropping scores of other weights; return 1 when it is new."""
+    """Store a model in place of the one of its name, dropping scores of other
+    weights; return 1 when it is new.
+    """
     table = tables.translation_model
     same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
-    if conn.execute(sa.select(table.c.name).where(*same)).first() is None:  # scores are of weights that are gone
-        conn.execute(sa.delete(tables.translation_score).where(tables.translation_score.c.model == model["name"]))
+    if (
+        conn.execute(sa.select(table.c.name).where(*same)).first() is None
+    ):  # scores are of weights that are gone
+        conn.execute(
+            sa.delete(tables.translation_score).where(
+                tables.translation_score.c.model == model["name"]
+            )
+        )
     before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
     return 1 - before
 
 
 def save_progress(conn: Connection, rows: Rows) -> int:
-    """Store or renew how a training goes: every column of translation_progress, a row a step; return how many new."""
+    """Store or renew how a training goes: every column of translation_progress,
+    a row a step; return how many new.
+    """
     return upsert(conn, tables.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
 def forget_progress(conn: Connection, model: str) -> int:
-    """Drop what is stored of a model's steps, for a training that begins again; return how many rows."""
+    """Drop what is stored of a model's steps, for a training that begins again;
+    return how many rows.
+    """
     table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
-    """Store a score, in place of the one of its model, test set, search and other model; 1 when it is new.
+    """Store a score, in place of the one of its model, test set, search and other model; 1 when it
+    is new.
 
-    The columns of translation_score by name but id and search_text; what may be missing may be left out.
+    The columns of translation_score by name but id and search_text; what may be missing may be left
+    out.
     """
     table = tables.translation_score
     given = dict.fromkeys(("bleu_low", "bleu_high", "against", "difference", "p")) | dict(score)
     given["search_text"] = json.dumps(given["search"], sort_keys=True)
-    key = (table.c[name].is_not_distinct_from(given[name]) for name in ("model", "test_hash", "search_text", "against"))
+    key = (
+        table.c[name].is_not_distinct_from(given[name])
+        for name in ("model", "test_hash", "search_text", "against")
+    )
     if conn.execute(sa.update(table).where(*key).values(given)).rowcount:
         return 0
     conn.execute(sa.insert(table), [given])

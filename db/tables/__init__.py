@@ -1,13 +1,16 @@
-"""The tables, each in a file beside this one: what each row and each column means, which the data dictionary prints.
+"""The tables, each in a file beside this one: what each row and each column means, which the data
+dictionary prints.
 
-Here is what they and the views are made of: the metadata that tables join, moments, the types of columns by name.
+Here is what they and the views are made of: the metadata that tables join, moments, the types of
+columns by name.
 
 Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL, never 0.
 
-A line of a table's `columns` is a name, a role, a type and a meaning. A `key` is part of the primary key, `numbered`
-one that the store counts up; a `required` column always has a value, and the meaning of an `optional` one says when it
-lacks it. An `interval` is a figure with the ends of its day-resampled interval, `paired` with those of a paired one.
-The type is a name in TYPES, or the column of another table in which the value is found.
+A line of a table's `columns` is a name, a role, a type and a meaning. A `key` is part of the
+primary key, `numbered` one that the store counts up; a `required` column always has a value, and
+the meaning of an `optional` one says when it lacks it. An `interval` is a figure with the ends of
+its day-resampled interval, `paired` with those of a paired one. The type is a name in TYPES, or the
+column of another table in which the value is found.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +28,30 @@ from sqlalchemy.types import TypeEngine
 from db.errors import StoreError
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
-# What studies found, which a role that only reads may read beside the views: no price, no path, no address is in them.
+# What studies found, which a role that only reads may read beside the views: no price, no path, no
+# address is in them.
 FINDINGS = (
     *("backtest", "backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"),
-    *("benchmark", "benchmark_score", "benchmark_seed", "ranking", "ranking_score", "ranking_difference"),
+    *(
+        "benchmark",
+        "benchmark_score",
+        "benchmark_seed",
+        "ranking",
+        "ranking_score",
+        "ranking_difference",
+    ),
     "ranking_portfolio",
 )
-LONGEST_TEXT = 20_000  # characters to translate, about ten pages: others taken with it wait for its translation
-NULLABLE = {"key": False, "numbered": False, "required": False, "optional": True, "interval": True, "paired": True}
+# characters to translate, about ten pages: others taken with it wait for its translation
+LONGEST_TEXT = 20_000
+NULLABLE = {
+    "key": False,
+    "numbered": False,
+    "required": False,
+    "optional": True,
+    "interval": True,
+    "paired": True,
+}
 INTERVALS = {"interval": "day-resampled", "paired": "paired"}
 
 metadata = sa.MetaData(
@@ -78,7 +97,8 @@ class Now(FunctionElement[datetime]):
     inherit_cache = True
 
 
-# SQLite's own current_timestamp has no fraction: a copy in PostgreSQL, which has one, would differ from it.
+# SQLite's own current_timestamp has no fraction: a copy in PostgreSQL, which has one, would differ
+# from it.
 @compiles(Now, "sqlite")
 def _now_of_sqlite(_element: Now, _compiler: object, **_options: object) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
@@ -90,10 +110,17 @@ def _now_of_postgresql(_element: Now, _compiler: object, **_options: object) -> 
 
 
 TYPES: Mapping[str, TypeEngine[Any]] = {
-    "date": sa.Date(), "integer": sa.Integer(), "big_integer": sa.BigInteger(), "small_integer": sa.SmallInteger(),
-    "number": sa.Float(53), "boolean": sa.Boolean(), "text": sa.String(), "json": sa.JSON(),
-    "nullable_json": sa.JSON(none_as_null=True), "timestamp": UtcTimestamp(),
-}  # fmt: skip
+    "date": sa.Date(),
+    "integer": sa.Integer(),
+    "big_integer": sa.BigInteger(),
+    "small_integer": sa.SmallInteger(),
+    "number": sa.Float(53),
+    "boolean": sa.Boolean(),
+    "text": sa.String(),
+    "json": sa.JSON(),
+    "nullable_json": sa.JSON(none_as_null=True),
+    "timestamp": UtcTimestamp(),
+}
 
 
 def _table(
@@ -108,9 +135,11 @@ def _table(
     with_rowid: bool = False,
     **options: Any,
 ) -> None:
-    """Add a table to the metadata; without a rowid SQLite keeps the rows in the order of their key."""
-    # PostgreSQL answers from the key's index alone what reads it and the columns in `covering`: of others it fetches a
-    # page of the table for each row.
+    """Add a table to the metadata; without a rowid SQLite keeps the rows in the
+    order of their key.
+    """
+    # PostgreSQL answers from the key's index alone what reads it and the columns in `covering`: of
+    # others it fetches a page of the table for each row.
     made = list(_columns(columns, defaults))
     parts: list[SchemaItem] = [_constraint(each, said) for each, said in constraints.items()]
     if covering:
@@ -128,20 +157,28 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]
         name, role, kind, meaning = line.split(maxsplit=3)
         default = defaults.get(name)
         yield sa.Column(
-            name, TYPES[kind] if kind in TYPES else sa.ForeignKey(kind), primary_key=role in ("key", "numbered"),
-            autoincrement="auto" if role == "numbered" else False, nullable=NULLABLE[role],
-            server_default=Now() if default == "now()" else default and sa.text(default), comment=meaning,
-        )  # fmt: skip
+            name,
+            TYPES[kind] if kind in TYPES else sa.ForeignKey(kind),
+            primary_key=role in ("key", "numbered"),
+            autoincrement="auto" if role == "numbered" else False,
+            nullable=NULLABLE[role],
+            server_default=Now() if default == "now()" else default and sa.text(default),
+            comment=meaning,
+        )
         if role in INTERVALS:
             low = f"Lower end of its {INTERVALS[role]} 95 % interval; missing with too few days."
             yield sa.Column(f"{name}_low", TYPES[kind], comment=low)
             yield sa.Column(
-                f"{name}_high", TYPES[kind], comment="Upper end of that interval; missing with too few days."
+                f"{name}_high",
+                TYPES[kind],
+                comment="Upper end of that interval; missing with too few days.",
             )
 
 
 def _constraint(name: str, said: str | list[str]) -> SchemaItem:
-    """Return a check of that name or, of a list of columns, what makes them unique or leads to those of a table."""
+    """Return a check of that name or, of a list of columns, what makes them
+    unique or leads to those of a table.
+    """
     if isinstance(said, str):
         return sa.CheckConstraint(said, name=name)
     if name == "unique":
@@ -150,12 +187,20 @@ def _constraint(name: str, said: str | list[str]) -> SchemaItem:
 
 
 def _index(
-    table: sa.Table, columns: Sequence[str], name: str | None = None, where: str | None = None, **options: Any
+    table: sa.Table,
+    columns: Sequence[str],
+    name: str | None = None,
+    where: str | None = None,
+    **options: Any,
 ) -> None:
     if where is not None:
         options |= {"sqlite_where": sa.text(where), "postgresql_where": sa.text(where)}
     found = (each.split() for each in columns)
-    sa.Index(name, *(table.c[each].desc() if order else table.c[each] for each, *order in found), **options)
+    sa.Index(
+        name,
+        *(table.c[each].desc() if order else table.c[each] for each, *order in found),
+        **options,
+    )
 
 
 for _file in sorted(Path(__file__).parent.glob("*.toml")):

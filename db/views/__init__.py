@@ -1,7 +1,9 @@
-"""The documented views: one file of SQL each, whose head says what the view and each of its columns means.
+"""The documented views: one file of SQL each, whose head says what the view and each of its columns
+means.
 
-The head is lines of comment: the meaning of the view, an empty one, a line for each column with its name, its type and
-its meaning, and, after another empty one, why the SQL is as it is, where that needs saying. The select follows.
+The head is lines of comment: the meaning of the view, an empty one, a line for each column with its
+name, its type and its meaning, and, after another empty one, why the SQL is as it is, where that
+needs saying. The select follows.
 """
 
 import re
@@ -33,7 +35,9 @@ class ViewColumn:
 
 @dataclass(frozen=True)
 class View:
-    """A documented view: what it means, its columns in order, and the statement that creates it on either engine."""
+    """A documented view: what it means, its columns in order, and the statement
+    that creates it on either engine.
+    """
 
     name: str
     meaning: str
@@ -46,33 +50,47 @@ class View:
 
     @property
     def comments(self) -> str:
-        """Return the statements that tell PostgreSQL, and what browses it, what the view and its columns mean."""
+        """Return the statements that tell PostgreSQL, and what browses it, what
+        the view and its columns mean.
+        """
         told = {f"view {self.name}": self.meaning}
-        told |= {f'column {self.name}."{name}"': meaning for name, meaning in self.meanings().items()}
+        told |= {
+            f'column {self.name}."{name}"': meaning for name, meaning in self.meanings().items()
+        }
         quoted = {what: said.replace("'", "''") for what, said in told.items()}
         return ";".join(f"comment on {what} is '{said}'" for what, said in quoted.items())
 
 
 @cache
 def views() -> Mapping[str, View]:
-    """Return the documented views by name, sorted; a view reads tables alone, so any order creates them."""
+    """Return the documented views by name, sorted; a view reads tables alone,
+    so any order creates them.
+    """
     files = sorted(FOLDER.glob("*.sql"))
-    return MappingProxyType({each.stem: parse_view(each.stem, each.read_text(encoding="utf-8")) for each in files})
+    return MappingProxyType(
+        {each.stem: parse_view(each.stem, each.read_text(encoding="utf-8")) for each in files}
+    )
 
 
 @cache
 def view(name: str) -> sa.TableClause:
     """Return a documented view to select from, with the types that both engines give back alike."""
-    return sa.table(name, *(sa.column(each.name, COLUMN_TYPES[each.type]) for each in views()[name].columns))
+    return sa.table(
+        name, *(sa.column(each.name, COLUMN_TYPES[each.type]) for each in views()[name].columns)
+    )
 
 
 def parse_view(name: str, text: str) -> View:
-    """Return the view that a file's text defines; raises ValueError, naming the line, for a head of another form."""
+    """Return the view that a file's text defines; raises ValueError, naming the
+    line, for a head of another form.
+    """
     said, columns, select = _split(name, text)
     found = [_COLUMN.fullmatch(line) for line in columns]
     if None in found:
         line = columns[found.index(None)]
-        raise ValueError(f"view {name}: {line!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}")
+        raise ValueError(
+            f"view {name}: {line!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}"
+        )
     made = tuple(ViewColumn(*each.groups()) for each in found if each is not None)
     if not made or len({each.name for each in made}) < len(made):
         raise ValueError(f"view {name}: no column is explained, or one is twice")
@@ -81,17 +99,23 @@ def parse_view(name: str, text: str) -> View:
 
 def _split(name: str, text: str) -> tuple[str, list[str], str]:
     lines = text.splitlines()
-    length = next((place for place, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    length = next(
+        (place for place, line in enumerate(lines) if not line.startswith("--")), len(lines)
+    )
     head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:length])
     said, *rest = head.split("\n\n")
     select = "\n".join(lines[length:]).strip()
     if not said.endswith(".") or not rest or not select:
-        raise ValueError(f"view {name}: its file says what it means, what each column means, and selects")
+        raise ValueError(
+            f"view {name}: its file says what it means, what each column means, and selects"
+        )
     return " ".join(said.split()), rest[0].splitlines(), select
 
 
 def data_dictionary() -> str:
-    """Return the data dictionary: every view and table with the meaning of each column, as Markdown."""
+    """Return the data dictionary: every view and table with the meaning of each
+    column, as Markdown.
+    """
     parts = []
     for each in views().values():
         parts += [f"**`{each.name}`** (view): {each.meaning}", "", *_meanings(each.meanings()), ""]
@@ -102,4 +126,8 @@ def data_dictionary() -> str:
 
 
 def _meanings(columns: Mapping[str, str]) -> list[str]:
-    return ["| column | meaning |", "| --- | --- |", *(f"| `{name}` | {said} |" for name, said in columns.items())]
+    return [
+        "| column | meaning |",
+        "| --- | --- |",
+        *(f"| `{name}` | {said} |" for name, said in columns.items()),
+    ]

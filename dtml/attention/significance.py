@@ -1,10 +1,12 @@
-"""Is attention an explanation? It is compared with chance, with what changes predictions, and with known drivers.
+"""Is attention an explanation? It is compared with chance, with what changes predictions, and with
+known drivers.
 
-There are three tests, each of which attention can fail. Networks of the same settings are trained on true labels and on
-labels of shuffled days, from which nothing can be learnt: attention that is the same in both groups explains nothing
-(`distance_test`). The stocks that a stock looks at most should be those whose rows, taken from another day, change its
-prediction most (`importance_by_day`, `agreement`). And in a simulated market, the driver of each stock should be among
-them (`share_found`).
+There are three tests, each of which attention can fail. Networks of the same settings are trained
+on true labels and on
+labels of shuffled days, from which nothing can be learnt: attention that is the same in both groups
+explains nothing (`distance_test`). The stocks that a stock looks at most should be those whose
+rows, taken from another day, change its prediction most (`importance_by_day`, `agreement`). And in
+a simulated market, the driver of each stock should be among them (`share_found`).
 
 Everything is drawn from a seed.
 """
@@ -33,7 +35,9 @@ Together = Bool[ndarray, "days stocks stocks"]
 Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
-STOCKS = 50  # at most: 1,000 sessions of so many, or more sessions of fewer; see `dtml.attention.weights.STOCK_DAYS`
+# at most: 1,000 sessions of so many, or more sessions of fewer; see
+# `dtml.attention.weights.STOCK_DAYS`
+STOCKS = 50
 DRAWS = 3  # times that every day takes the rows of another
 TOP = 3  # sources of a stock among which its driver should be
 SIGNIFICANT = 0.05
@@ -45,8 +49,9 @@ RESAMPLES = 1000
 class Findings:
     """The findings of the three tests: columns of the table `explanation`.
 
-    `distance` and its p-value are those of `distance_test`, `agreement` and its ends those of `agreement` (NaN: too few
-    days), `drivers` and `drivers_importance` shares of `share_found`, None where no driver is known.
+    `distance` and its p-value are those of `distance_test`, `agreement` and its ends those of
+    `agreement` (NaN: too few days), `drivers` and `drivers_importance` shares of `share_found`,
+    None where no driver is known.
     """
 
     stocks: int
@@ -66,17 +71,27 @@ class Findings:
 
 
 def find(
-    attention: OfNetworks, importance: PerDay, together: Together, seeds: int, drivers: Drivers, *, seed: int = 0
+    attention: OfNetworks,
+    importance: PerDay,
+    together: Together,
+    seeds: int,
+    drivers: Drivers,
+    *,
+    seed: int = 0,
 ) -> Findings:
-    """Run every test on the attention of all networks, the `seeds` of true labels first, and on their `importance`.
+    """Run every test on the attention of all networks, the `seeds` of true labels first, and on
+    their `importance`.
 
-    Only days count on which both stocks are `together`. `drivers` maps a stock to the one that drives it.
+    Only days count on which both stocks are `together`. `drivers` maps a stock to the one that
+    drives it.
     """
     true = attention[:seeds].mean(axis=0)
     means = np.array([over_days(each, together) for each in attention])
     distance, p = distance_test(means, seeds, seed=seed)
     agreed = agreement(true, importance, together, seed=seed)
-    looked, changed = (share_found(over_days(each, together), drivers, TOP) for each in (true, importance))
+    looked, changed = (
+        share_found(over_days(each, together), drivers, TOP) for each in (true, importance)
+    )
     chance = min(1.0, TOP / (together.shape[1] - 1)) if drivers else None
     sizes = together.shape[1], len(together), seeds, len(attention) - seeds
     return Findings(*sizes, distance, p, p <= SIGNIFICANT, *agreed, TOP, looked, chance, changed)
@@ -85,15 +100,18 @@ def find(
 def shuffled(windows: Windows, seed: int) -> Windows:
     """Return the same windows with the movements of days shuffled: nothing can be learnt from them.
 
-    Movements are shuffled as whole rows, so that stocks still rise together, and as often; that of a stock which was
-    not observed on its day is dropped, and a stock-day that gets none has no label.
+    Movements are shuffled as whole rows, so that stocks still rise together, and as often; that of
+    a stock which was not observed on its day is dropped, and a stock-day that gets none has no
+    label.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
     return replace(windows, movement=windows.movement.masked_fill(~windows.observed, np.nan)[order])
 
 
 def attention_by_day(network: DTML, windows: Windows, days: Positions) -> PerDay:
-    """Return how much stock u (row) looked at stock v (column) on each of these days, the mean over heads."""
+    """Return how much stock u (row) looked at stock v (column) on each of these
+    days, the mean over heads.
+    """
     seen, observed = _seen(windows, days)
     with torch.no_grad():
         _, weights = network(seen.flatten(0, 1), _places(seen), observed, need_attention=True)
@@ -101,12 +119,15 @@ def attention_by_day(network: DTML, windows: Windows, days: Positions) -> PerDay
     return np.asarray(weights.mean(dim=1).double())
 
 
-def importance_by_day(network: Network, windows: Windows, days: Positions, draws: int = DRAWS, seed: int = 0) -> PerDay:
-    """Return how much the logit of stock u (row) changes when stock v (column) has the window of another day.
+def importance_by_day(
+    network: Network, windows: Windows, days: Positions, draws: int = DRAWS, seed: int = 0
+) -> PerDay:
+    """Return how much the logit of stock u (row) changes when stock v (column) has the window of
+    another day.
 
-    It is the mean absolute change over `draws` drawings, in each of which every day takes the window of one other of
-    these days; 0 on the diagonal, and on days on which v is not observed. Its unit is that of a logit, without an upper
-    bound.
+    It is the mean absolute change over `draws` drawings, in each of which every day takes the
+    window of one other of these days; 0 on the diagonal, and on days on which v is not observed.
+    Its unit is that of a logit, without an upper bound.
     """
     seen, observed = _seen(windows, days)
     found = torch.zeros(len(days), observed.shape[1], observed.shape[1], dtype=torch.float64)
@@ -124,8 +145,12 @@ def importance_by_day(network: Network, windows: Windows, days: Positions, draws
 
 
 def _seen(windows: Windows, days: Positions) -> tuple[Tensor, Tensor]:
-    """Return the rows each day sees, `[days window symbols features]`, the index last, and the stocks observed."""
-    return torch.cat([windows.stocks[days].movedim(1, 2), windows.index[days].unsqueeze(2)], 2), windows.observed[days]
+    """Return the rows each day sees, `[days window symbols features]`, the
+    index last, and the stocks observed.
+    """
+    return torch.cat(
+        [windows.stocks[days].movedim(1, 2), windows.index[days].unsqueeze(2)], 2
+    ), windows.observed[days]
 
 
 def _places(seen: Tensor) -> Tensor:
@@ -133,9 +158,15 @@ def _places(seen: Tensor) -> Tensor:
     return torch.arange(seen.shape[0] * seen.shape[1]).view(seen.shape[:2])
 
 
-def _other_days(observed: Bool[ndarray, "days stocks"], generator: np.random.Generator) -> Int[ndarray, "days stocks"]:
-    """Draw the day that each day takes a stock's rows from: one cycle through the days on which it is observed."""
-    order = generator.permutation(len(observed))  # of all stocks, so that none depends on its place among them
+def _other_days(
+    observed: Bool[ndarray, "days stocks"], generator: np.random.Generator
+) -> Int[ndarray, "days stocks"]:
+    """Draw the day that each day takes a stock's rows from: one cycle through
+    the days on which it is observed.
+    """
+    order = generator.permutation(
+        len(observed)
+    )  # of all stocks, so that none depends on its place among them
     donors = np.tile(np.arange(len(observed))[:, None], observed.shape[1])
     for stock in range(observed.shape[1]):
         cycle = order[observed[order, stock]]
@@ -148,21 +179,29 @@ def over_days(each: PerDay, together: Together) -> Matrix:
     return np.asarray((each * together).sum(axis=0) / np.maximum(together.sum(axis=0), 1))
 
 
-def distance_test(matrices: Float[ndarray, "networks stocks stocks"], first: int, seed: int = 0) -> tuple[float, float]:
-    """Return the energy distance of the first so many networks' matrices from the others', and its p-value.
+def distance_test(
+    matrices: Float[ndarray, "networks stocks stocks"], first: int, seed: int = 0
+) -> tuple[float, float]:
+    """Return the energy distance of the first so many networks' matrices from the others', and its
+    p-value.
 
-    The distance of two matrices is the root of the mean squared distance of their rows. The p-value is the share of all
-    ways to choose the first group, or of `WAYS` drawn ones where there are more, that give at least this distance
-    (Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true labels share their
-    labels, and so are a little more alike than those of shuffled ones: of 98 markets without any signal, 7 were told
-    apart at 5 %. One network against 19 is exact.
+    The distance of two matrices is the root of the mean squared distance of their rows. The p-value
+    is the share of all ways to choose the first group, or of `WAYS` drawn ones where there are
+    more, that give at least this distance (Szekely & Rizzo, "Testing for equal distributions in
+    high dimension", 2004). Networks of true labels share their
+    labels, and so are a little more alike than those of shuffled ones: of 98 markets without any
+    signal, 7 were told apart at 5 %. One network against 19 is exact.
     """
-    apart = np.linalg.norm(matrices[:, None] - matrices[None], axis=(-2, -1)) / np.sqrt(matrices.shape[1])
+    apart = np.linalg.norm(matrices[:, None] - matrices[None], axis=(-2, -1)) / np.sqrt(
+        matrices.shape[1]
+    )
     found = _energy(apart, _groupings(len(matrices), first, np.random.default_rng(seed)))
     return float(found[0]), float((found >= found[0] - 1e-12).mean())
 
 
-def _groupings(networks: int, first: int, generator: np.random.Generator) -> Float[ndarray, "ways networks"]:
+def _groupings(
+    networks: int, first: int, generator: np.random.Generator
+) -> Float[ndarray, "ways networks"]:
     """Return 1 for the networks of the first group, 0 for the others, the true grouping first."""
     if comb(networks, first) <= WAYS:
         chosen = np.array(list(combinations(range(networks), first)))
@@ -177,21 +216,28 @@ def _groupings(networks: int, first: int, generator: np.random.Generator) -> Flo
 def _energy(
     apart: Float[ndarray, "networks networks"], one: Float[ndarray, "ways networks"]
 ) -> Float[ndarray, " ways"]:
-    """Return twice the mean distance between groups less those within each, the zeros of the diagonal included."""
+    """Return twice the mean distance between groups less those within each, the
+    zeros of the diagonal included.
+    """
     other = 1 - one
     pairs = ((one, other), (one, one), (other, other))
-    between, first, rest = (((a @ apart) * b).sum(axis=1) / (a.sum(axis=1) * b.sum(axis=1)) for a, b in pairs)
+    between, first, rest = (
+        ((a @ apart) * b).sum(axis=1) / (a.sum(axis=1) * b.sum(axis=1)) for a, b in pairs
+    )
     return np.asarray(2 * between - first - rest)
 
 
-def agreement(attention: PerDay, importance: PerDay, together: Together, seed: int = 0) -> tuple[float, float, float]:
-    """Return Spearman's correlation of attention with importance, over a stock's other stocks, and its interval.
+def agreement(
+    attention: PerDay, importance: PerDay, together: Together, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return Spearman's correlation of attention with importance, over a stock's other stocks, and
+    its interval.
 
-    Both are means over days; the correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over
-    stocks. The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
-    `MINIMUM_DAYS`) but centred on the estimate: resamples add an error to both ranks and lie too near 0. It allows for
-    other days, not for other networks. Two unrelated maps that both prefer a few stocks still reach about
-    2 / sqrt(stocks).
+    Both are means over days; the correlation, from -1 to 1 and 0 where one of them is the same for
+    all, is a mean over stocks. The 95 % interval is as wide as that of resampled days
+    (`dtml.evaluation.bootstrap`; NaN below `MINIMUM_DAYS`) but centred on the estimate: resamples
+    add an error to both ranks and lie too near 0. It allows for other days, not for other networks.
+    Two unrelated maps that both prefer a few stocks still reach about 2 / sqrt(stocks).
     """
     parts = (attention * together, importance * together, together)
     sums = np.concatenate([each.reshape(len(together), -1) for each in parts], axis=1)
@@ -202,21 +248,29 @@ def agreement(attention: PerDay, importance: PerDay, together: Together, seed: i
 
 
 def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"]:
-    """Return the mean correlation from attention, importance and days, each summed over days, pair by pair."""
+    """Return the mean correlation from attention, importance and days, each
+    summed over days, pair by pair.
+    """
     stocks = isqrt(sums.shape[-1] // 3)
     looked, moved, days = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, stocks, stocks), -3, 0)
     others = ~np.eye(stocks, dtype=bool)
     means = ((each / np.maximum(days, 1))[..., others] for each in (looked, moved))
-    one, other = (rankdata(mean.reshape(*days.shape[:-1], stocks - 1), axis=-1) - stocks / 2 for mean in means)
+    one, other = (
+        rankdata(mean.reshape(*days.shape[:-1], stocks - 1), axis=-1) - stocks / 2 for mean in means
+    )
     product = (one * other).sum(axis=-1)
     norm = np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
-    return np.asarray(np.divide(product, norm, out=np.zeros_like(product), where=norm > 0).mean(axis=-1))
+    return np.asarray(
+        np.divide(product, norm, out=np.zeros_like(product), where=norm > 0).mean(axis=-1)
+    )
 
 
 def share_found(matrix: Matrix, drivers: Drivers, top: int) -> float | None:
-    """Return the share of stocks whose driver is among the `top` largest other entries of their row; None without any.
+    """Return the share of stocks whose driver is among the `top` largest other entries of their
+    row; None without any.
 
-    Equal entries share the places left, as a draw among them would: a constant row finds its driver by chance.
+    Equal entries share the places left, as a draw among them would: a constant row finds its driver
+    by chance.
     """
     found = []
     for stock, driver in drivers.items():

@@ -1,7 +1,7 @@
 """Who looked at whom: the attention between the stocks of a day.
 
-A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not symmetric. What the
-test of attention found is said here too, in one word and in sentences.
+A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not
+symmetric. What the test of attention found is said here too, in one word and in sentences.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,31 @@ STOCK_DAYS = 50_000  # at most, on which a model is tested
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention between stocks: `weights[u, v]` is how much stock u of `symbols` looks at v, NaN where unknown."""
+    """The attention between stocks: `weights[u, v]` is how much stock u of
+    `symbols` looks at v, NaN where unknown.
+    """
 
     symbols: tuple[str, ...]
     weights: Float[ndarray, "stocks stocks"]
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Attention":
-        """Read rows `symbol, source, weight`, all pairs or only the strongest, each once; stocks sorted by symbol."""
+        """Read rows `symbol, source, weight`, all pairs or only the strongest,
+        each once; stocks sorted by symbol.
+        """
         symbols = sorted({*rows["symbol"], *rows["source"]})
-        weights = rows.pivot(index="symbol", columns="source", values="weight").reindex(index=symbols, columns=symbols)
+        weights = rows.pivot(index="symbol", columns="source", values="weight").reindex(
+            index=symbols, columns=symbols
+        )
         return cls(tuple(symbols), weights.to_numpy(dtype=float))
 
     def rows(self) -> pd.DataFrame:
         """Return a row a pair, `symbol, source, weight`: a stock and one that it looks at."""
         looking, seen = np.indices(self.weights.shape).reshape(2, -1)
         names = pd.Index(self.symbols)
-        return pd.DataFrame({"symbol": names[looking], "source": names[seen], "weight": self.weights.ravel()})
+        return pd.DataFrame(
+            {"symbol": names[looking], "source": names[seen], "weight": self.weights.ravel()}
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -55,53 +63,74 @@ class Attention:
 
     @cached_property
     def looked_at(self) -> "pd.Series[float]":
-        """Return each stock's mean weight for the others, highest first; an unknown weight counts as 0."""
+        """Return each stock's mean weight for the others, highest first; an
+        unknown weight counts as 0.
+        """
         mean = np.nansum(self.others, axis=0) / max(len(self.symbols) - 1, 1)
-        return pd.Series(mean, index=list(self.symbols), dtype=float).sort_values(ascending=False, kind="stable")
+        return pd.Series(mean, index=list(self.symbols), dtype=float).sort_values(
+            ascending=False, kind="stable"
+        )
 
     def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
-        """Return the other stocks that each looks at most, with weights, strongest first; equal ones by symbol."""
+        """Return the other stocks that each looks at most, with weights,
+        strongest first; equal ones by symbol.
+        """
         held = np.where(np.isnan(self.others), -np.inf, self.others)
         order = np.argsort(-held, axis=1, kind="stable")[:, :most]
         return {
-            symbol: [(self.symbols[v], float(held[u, v])) for v in order[u] if np.isfinite(held[u, v])]
+            symbol: [
+                (self.symbols[v], float(held[u, v])) for v in order[u] if np.isfinite(held[u, v])
+            ]
             for u, symbol in enumerate(self.symbols)
         }
 
 
 def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
-    """Return whether attention explains: it differs from that on shuffled labels, and agrees with importance."""
+    """Return whether attention explains: it differs from that on shuffled
+    labels, and agrees with importance.
+    """
     if row is None:
         return "untested"
     return "holds" if row["told_apart"] and _agrees(row) else "fails"
 
 
 def _agrees(row: Mapping[str, Any]) -> bool:
-    """Return whether the agreement lies above 0 with its whole interval, and above that of unrelated rows."""
+    """Return whether the agreement lies above 0 with its whole interval, and
+    above that of unrelated rows.
+    """
     return bool((row["agreement_low"] or 0) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"]))
 
 
 def words(row: Mapping[str, Any] | None) -> str:
-    """Put a row of the table `explanation` into sentences; None is a model that was never tested."""
+    """Put a row of the table `explanation` into sentences; None is a model that
+    was never tested.
+    """
     if row is None:
         return "What this model looks at has not been tested: run dtml explain MARKET."
-    groups = f"{row['seeds']} networks trained on true labels, {row['shuffles']} on labels of shuffled days"
+    groups = (
+        f"{row['seeds']} networks trained on true labels, {row['shuffles']} on labels of "
+        "shuffled days"
+    )
     apart = "differs from" if row["told_apart"] else "cannot be told from"
     said = [
-        f"What this model looks at {apart} what models trained on nonsense look at ({groups}: energy distance "
+        f"What this model looks at {apart} what models trained on nonsense look at ({groups}: "
+        "energy distance "
         f"{row['distance']:.3f}, p = {row['distance_p']:.2g}).",
         _agreement_in_words(row, agrees=_agrees(row)),
     ]
     if row["drivers"] is not None and np.isfinite(row["drivers"]):
         said.append(
-            f"{row['drivers']:.0%} of the stocks whose driver is known have it among the {row['top']} they look at "
-            f"most, {row['drivers_importance']:.0%} among the {row['top']} that change their prediction most; chance "
+            f"{row['drivers']:.0%} of the stocks whose driver is known have it among the "
+            f"{row['top']} they look at "
+            f"most, {row['drivers_importance']:.0%} among the {row['top']} that change their "
+            "prediction most; chance "
             f"gives {row['drivers_chance']:.0%}."
         )
     if verdict(row) == "fails":
         said.append("Do not read its attention as an explanation.")
     said.append(
-        f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, at most "
+        f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, "
+        "at most "
         f"{STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} days of validation."
     )
     return " ".join(said)
@@ -111,7 +140,10 @@ def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
     low, high = row["agreement_low"], row["agreement_high"]
     what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
     if pd.isna(low):
-        return f"Whether it agrees with what changes predictions is open: {what}, of too few days for an interval."
+        return (
+            f"Whether it agrees with what changes predictions is open: {what}, of too few days "
+            "for an interval."
+        )
     against = "contradicts" if high < 0 else "does not agree with"
     verdict = "agrees with" if agrees else "hardly agrees with" if low > 0 else against
     return f"It {verdict} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."

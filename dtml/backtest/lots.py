@@ -1,4 +1,6 @@
-"""Orders in whole lots: from the shares held towards the weights wanted, for no more than the capital."""
+"""Orders in whole lots: from the shares held towards the weights wanted, for no
+more than the capital.
+"""
 
 import numpy as np
 from jaxtyping import Bool, Float

@@ -20,13 +20,15 @@ from dtml.markets.definition import BASIS_POINT, YEAR
 class Performance:
     """The statistics of a portfolio over `days` sessions, after costs; ratios, not percent.
 
-    `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 % interval; NaN where
-    returns do not vary, its ends also below `dtml.evaluation.metrics.MINIMUM_DAYS`. `index_gain` is it less the
-    index's on the same sessions, with the interval of that difference; NaN without an index. `deflated_sharpe` is in
-    [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per
-    day. `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0
-    where the portfolio loses even without costs, NaN without turnover. `settled` counts the positions that met a move
-    that nothing explains; `unbooked` is what these moves would have added, the sum of shares of the equity at each.
+    `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 %
+    interval; NaN where returns do not vary, its ends also below
+    `dtml.evaluation.metrics.MINIMUM_DAYS`. `index_gain` is it less the index's on the same
+    sessions, with the interval of that difference; NaN without an index. `deflated_sharpe` is in
+    [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0,
+    `turnover` the mean per day. `break_even` is the cost in basis points per unit traded at which
+    the mean return, less borrow, is 0; below 0 where the portfolio loses even without costs, NaN
+    without turnover. `settled` counts the positions that met a move that nothing explains;
+    `unbooked` is what these moves would have added, the sum of shares of the equity at each.
     """
 
     days: int
@@ -48,13 +50,17 @@ class Performance:
 
 
 def performance(
-    track: pd.DataFrame, *, trials: Sequence[float] | None, index: pd.DataFrame | None = None, resamples: int = 4000
+    track: pd.DataFrame,
+    *,
+    trials: Sequence[float] | None,
+    index: pd.DataFrame | None = None,
+    resamples: int = 4000,
 ) -> Performance:
     """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 
-    `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included; None for a
-    yardstick, which was not chosen among tries. `index` is the track of the index at the same fills. Raises
-    ValueError where the track has no day.
+    `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track
+    included; None for a yardstick, which was not chosen among tries. `index` is the track of the
+    index at the same fills. Raises ValueError where the track has no day.
     """
     if track.empty:
         raise ValueError("the track has no day")
@@ -64,15 +70,23 @@ def performance(
     turnover = float(track["turnover"].mean())
     kept = float((track["gross"] - track["borrow"]).mean())
     return Performance(
-        days=len(net), annual_return=float(equity(net)[-1] ** (YEAR / len(net)) - 1),
+        days=len(net),
+        annual_return=float(equity(net)[-1] ** (YEAR / len(net)) - 1),
         annual_volatility=float(net.std(ddof=1) * np.sqrt(YEAR)) if len(net) > 1 else np.nan,
-        sharpe=float(session_sharpe(net) * np.sqrt(YEAR)), sharpe_low=float(low[0]), sharpe_high=float(high[0]),
-        index_gain=gain, index_gain_low=gain_low, index_gain_high=gain_high,
+        sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
+        sharpe_low=float(low[0]),
+        sharpe_high=float(high[0]),
+        index_gain=gain,
+        index_gain_low=gain_low,
+        index_gain_high=gain_high,
         deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
-        max_drawdown=float(drawdown(net).min()), hit_rate=float((net > 0).mean()), turnover=turnover,
-        break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan, settled=int(track["settled"].sum()),
+        max_drawdown=float(drawdown(net).min()),
+        hit_rate=float((net > 0).mean()),
+        turnover=turnover,
+        break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan,
+        settled=int(track["settled"].sum()),
         unbooked=float(track["unbooked"].sum()),
-    )  # fmt: skip
+    )
 
 
 def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
@@ -81,13 +95,17 @@ def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
 
 
 def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
-    """Return how far equity lies below its highest so far, the 1 at the start included; 0 or less."""
+    """Return how far equity lies below its highest so far, the 1 at the start
+    included; 0 or less.
+    """
     value = equity(net)
     return value / np.maximum.accumulate(np.maximum(value, 1)) - 1
 
 
 def session_sharpe(net: Float[ndarray, " days"]) -> float:
-    """Return the mean return over its standard deviation (ddof 1), not annualised; NaN if nothing varies."""
+    """Return the mean return over its standard deviation (ddof 1), not
+    annualised; NaN if nothing varies.
+    """
     if len(net) < 2 or np.ptp(net) == 0:
         return np.nan
     return float(net.mean() / net.std(ddof=1))
@@ -96,7 +114,8 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
 def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000) -> Ends:
     """Return the ends of the 95 % interval of each Sharpe ratio per year, from resampled days.
 
-    NaN for a series that does not vary, and for all of them below `dtml.evaluation.metrics.MINIMUM_DAYS`.
+    NaN for a series that does not vary, and for all of them below
+    `dtml.evaluation.metrics.MINIMUM_DAYS`.
     """
     varies = np.ptp(net, axis=0) > 0
     ends = day_interval(_sums(net), _sharpe_of_sums, resamples=resamples, seed=0)
@@ -105,8 +124,14 @@ def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000
 
 
 def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> tuple[float, float, float]:
-    """Return the Sharpe ratio per year less the index's on the sessions of both, and the ends of its interval."""
-    net = track[["session", "net"]].merge(index[["session", "net"]], on="session")[["net_x", "net_y"]].to_numpy()
+    """Return the Sharpe ratio per year less the index's on the sessions of
+    both, and the ends of its interval.
+    """
+    net = (
+        track[["session", "net"]]
+        .merge(index[["session", "net"]], on="session")[["net_x", "net_y"]]
+        .to_numpy()
+    )
     gain = (session_sharpe(net[:, 0]) - session_sharpe(net[:, 1])) * np.sqrt(YEAR)
     if np.isnan(gain):
         return (np.nan,) * 3
@@ -116,19 +141,25 @@ def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> tuple[flo
 
 
 def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
-    """Return what each day adds to the number of days, the returns and their squares, in units of their range."""
+    """Return what each day adds to the number of days, the returns and their
+    squares, in units of their range.
+    """
     spread = np.ptp(net, axis=0)
-    unit = net / np.where(spread > 0, spread, 1)  # the ratio has no unit; resampled sums keep seven digits
+    unit = net / np.where(
+        spread > 0, spread, 1
+    )  # the ratio has no unit; resampled sums keep seven digits
     return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
 
 
 def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
-    """Return the probability, in [0, 1], that the true Sharpe ratio exceeds what the best of `trials` shows by chance.
+    """Return the probability, in [0, 1], that the true Sharpe ratio exceeds what the best of
+    `trials` shows by chance.
 
-    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with the expected maximum
-    of so many ratios of no skill (`expected_best`), with an error that allows for skew and fat tails. With one trial it
-    is their probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and
-    are left out. Days and trials count as independent. NaN where the returns do not vary.
+    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with
+    the expected maximum of so many ratios of no skill (`expected_best`), with an error that allows
+    for skew and fat tails. With one trial it is their probabilistic Sharpe ratio against 0 (2012).
+    `trials` are per session; those that are NaN never varied and are left out. Days and trials
+    count as independent. NaN where the returns do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -141,10 +172,12 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
 
 
 def expected_best(trials: Sequence[float]) -> float:
-    """Return the best Sharpe ratio to expect of so many trials without skill, in their unit; 0 of one trial.
+    """Return the best Sharpe ratio to expect of so many trials without skill, in their unit; 0 of
+    one trial.
 
-    Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across the trials (ddof 1): where trials that resemble
-    each other are added it falls, and deflates too little. Raises ValueError where no trial is a number.
+    Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across the trials (ddof 1): where
+    trials that resemble each other are added it falls, and deflates too little. Raises ValueError
+    where no trial is a number.
     """
     from scipy.special import ndtri
 
@@ -154,12 +187,16 @@ def expected_best(trials: Sequence[float]) -> float:
         raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
     if number == 1:
         return 0.0
-    highest = (1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(1 - 1 / (number * np.e))
+    highest = (1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(
+        1 - 1 / (number * np.e)
+    )
     return float(np.nanstd(ratios, ddof=1) * highest)
 
 
 def _sharpe_of_sums(sums: ndarray) -> ndarray:
-    """Return the ratio from summed days, returns and squared returns; 0 where a resample does not vary."""
+    """Return the ratio from summed days, returns and squared returns; 0 where a
+    resample does not vary.
+    """
     days, total, squares = np.moveaxis(sums, -1, 0)
     mean = total / days
     deviation = np.sqrt(np.maximum(squares / days - mean**2, 0) * days / (days - 1))

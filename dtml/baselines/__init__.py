@@ -1,1 +1,3 @@
-"""The models and rules that DTML is compared with: recurrent networks, StockNet, classifiers, naive rules."""
+"""The models and rules that DTML is compared with: recurrent networks,
+StockNet, classifiers, naive rules.
+"""

@@ -1,7 +1,8 @@
-"""Logistic regression and gradient boosting on flattened windows: what can be predicted without a network.
+"""Logistic regression and gradient boosting on flattened windows: what can be predicted without a
+network.
 
-One row is one stock-day: the window of the stock, then the window of the index. Settings are chosen from the lists
-below by the accuracy on the validation span; `Fitted.tried` counts the choices.
+One row is one stock-day: the window of the stock, then the window of the index. Settings are chosen
+from the lists below by the accuracy on the validation span; `Fitted.tried` counts the choices.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,10 +25,16 @@ from dtml.windows import Windows
 Kind = Literal["logistic_regression", "gradient_boosting"]
 Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 
-INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # C of the logistic regression: 1 / weight of its squared norm
+INVERSE_PENALTIES = (
+    1e-4,
+    1e-3,
+    1e-2,
+    1e-1,
+)  # C of the logistic regression: 1 / weight of its squared norm
 LEAVES, RATES = (4, 16), (0.03, 0.1)  # of the boosting: the grid
 ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
-COLUMNS_A_SPLIT = 0.3  # share of the columns that a split chooses from, drawn from the seed, which decides nothing else
+# share of the columns that a split chooses from, drawn from the seed, which decides nothing else
+COLUMNS_A_SPLIT = 0.3
 
 
 class Labelled(NamedTuple):
@@ -47,7 +54,9 @@ class Fitted:
     tried: int  # configurations that the validation span chose from, each number of trees included
 
     def probability(self, windows: Windows) -> Float[ndarray, "days stocks"]:
-        """Return the probability of a rise; above 0.5 is a rise, NaN where a stock is not observed."""
+        """Return the probability of a rise; above 0.5 is a rise, NaN where a
+        stock is not observed.
+        """
         x, day, stock = design(windows)
         found = np.full(windows.observed.shape, np.nan)
         if len(x):
@@ -58,26 +67,40 @@ class Fitted:
 def design(
     windows: Windows, which: Bool[ndarray, "days stocks"] | None = None
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
-    """Return the rows of the observed stock-days, or of those in `which`, with the positions of day and stock.
+    """Return the rows of the observed stock-days, or of those in `which`, with the positions of day
+    and stock.
 
-    Columns are the features in percent of the stock, oldest session first, then of the index: 2 x window x features.
+    Columns are the features in percent of the stock, oldest session first, then of the index: 2 x
+    window x features.
     """
     day, stock = np.nonzero(windows.observed.numpy() if which is None else which)
     both = np.stack([windows.stocks.numpy()[day, stock], windows.index.numpy()[day]], axis=1)
     return both.reshape(len(day), 2 * windows.index.shape[1:].numel()), day, stock
 
 
-def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: LabelProtocol, seed: int) -> Fitted:
-    """Fit every configuration on `train` and keep the most accurate on `validation`; of equals, the first.
+def fit_classifier(
+    kind: Kind, train: Windows, validation: Windows, protocol: LabelProtocol, seed: int
+) -> Fitted:
+    """Fit every configuration on `train` and keep the most accurate on `validation`; of equals, the
+    first.
 
-    `protocol` says which stock-days count. The seed draws the columns that each split of a boosting may use; the
-    logistic regression has one solution, the same for every seed. Raises DtmlError where no stock-day counts, or where
-    all that count rise, or all fall.
+    `protocol` says which stock-days count. The seed draws the columns that each split of a boosting
+    may use; the logistic regression has one solution, the same for every seed. Raises DtmlError
+    where no stock-day counts, or where all that count rise, or all fall.
     """
-    seen, heard = _labelled(train, protocol, "training"), _labelled(validation, protocol, "validation")
+    seen, heard = (
+        _labelled(train, protocol, "training"),
+        _labelled(validation, protocol, "validation"),
+    )
     if len(np.unique(seen.rises)) < 2:
-        raise DtmlError(f"all {len(seen.rises)} counted stock-days of the training span rise, or all fall")
-    return _logistic_regression(seen, heard) if kind == "logistic_regression" else _boosting(seen, heard, seed)
+        raise DtmlError(
+            f"all {len(seen.rises)} counted stock-days of the training span rise, or all fall"
+        )
+    return (
+        _logistic_regression(seen, heard)
+        if kind == "logistic_regression"
+        else _boosting(seen, heard, seed)
+    )
 
 
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
@@ -88,7 +111,9 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
-    """Fit one model a penalty, on columns scaled by their training mean and deviation, and keep the best."""
+    """Fit one model a penalty, on columns scaled by their training mean and
+    deviation, and keep the best.
+    """
     # With some hundreds of columns, Newton's method reaches the optimum in a few steps.
     found: list[Fitted] = []
     for c in INVERSE_PENALTIES:
@@ -100,17 +125,31 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
 
 
 def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
-    """Fit one boosting a point of the grid, and keep the one, and the trees, that predict the validation span best."""
+    """Fit one boosting a point of the grid, and keep the one, and the trees,
+    that predict the validation span best.
+    """
     grid = list(product(LEAVES, RATES))
     found: list[Fitted] = []
     for leaves, rate in grid:
-        grown = {"max_leaf_nodes": leaves, "learning_rate": rate, "max_iter": ITERATIONS, "random_state": seed}
-        whole = {"max_features": COLUMNS_A_SPLIT, "early_stopping": False}  # which would split training days at random
+        grown = {
+            "max_leaf_nodes": leaves,
+            "learning_rate": rate,
+            "max_iter": ITERATIONS,
+            "random_state": seed,
+        }
+        whole = {
+            "max_features": COLUMNS_A_SPLIT,
+            "early_stopping": False,
+        }  # which would split training days at random
         model = HistGradientBoostingClassifier(**grown, **whole).fit(*train)
-        accuracies = [_accuracy(p[:, 1], validation.rises) for p in model.staged_predict_proba(validation.x)]
+        accuracies = [
+            _accuracy(p[:, 1], validation.rises) for p in model.staged_predict_proba(validation.x)
+        ]
         trees = int(np.argmax(accuracies)) + 1
         chosen = {"leaves": leaves, "rate": rate, "trees": trees}
-        found.append(Fitted(_first_trees(model, trees), chosen, max(accuracies), len(grid) * ITERATIONS))
+        found.append(
+            Fitted(_first_trees(model, trees), chosen, max(accuracies), len(grid) * ITERATIONS)
+        )
     return max(found, key=lambda fitted: fitted.validation_acc)
 
 
@@ -118,7 +157,9 @@ def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
     return _rising(lambda x: next(islice(model.staged_predict_proba(x), trees - 1, None)))
 
 
-def _rising(classes: Callable[[Float[ndarray, "rows columns"]], Float[ndarray, "rows 2"]]) -> Rising:
+def _rising(
+    classes: Callable[[Float[ndarray, "rows columns"]], Float[ndarray, "rows 2"]],
+) -> Rising:
     """Return the probability of the second class of two: a rise."""
     return lambda x: classes(x)[:, 1]
 

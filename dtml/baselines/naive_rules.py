@@ -1,6 +1,7 @@
 """The one-line rules that every model is printed beside.
 
-Each rule gives all stocks of a session one direction. On the public data sets the best of these rules on the training
+Each rule gives all stocks of a session one direction. On the public data sets the best of these
+rules on the training
 span does as well as the published models: a model that does not beat them has shown no skill.
 """
 
@@ -18,8 +19,10 @@ from dtml.prices.sessions import sessions_up_to
 MODEL = "dtml"  # the name of the model among the predictors
 NAIVE_RULES = {
     "always_up": "every stock rises",
-    "index_reversal": "every stock rises after a session in which the index fell, and falls after the others",
-    "index_below_mean20": "every stock rises while the index closes below its mean of 20 sessions, else falls",
+    "index_reversal": "every stock rises after a session in which the index fell, and falls after "
+    "the others",
+    "index_below_mean20": "every stock rises while the index closes below its mean of 20 sessions, "
+    "else falls",
 }
 RULE_HISTORY = 20  # sessions of the index, the last one included, that the longest rule reads
 
@@ -40,20 +43,28 @@ def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
 
 
 def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return `naive_directions` of the index among `bars` for the session after each day; NaN where it has no bar."""
+    """Return `naive_directions` of the index among `bars` for the session after
+    each day; NaN where it has no bar.
+    """
     index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
     return naive_directions(index).reindex(days)
 
 
 def rules_read_from(calendar: str, day: date) -> date:
-    """Return the first session that a direction predicted on `day` may read, allowing for missing bars of the index."""
+    """Return the first session that a direction predicted on `day` may read,
+    allowing for missing bars of the index.
+    """
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
 
-def beside_rules(scores: pd.DataFrame, nights: str = "nights") -> "tuple[pd.Series[Any], pd.DataFrame] | None":
-    """Return the model's row of one session's scores and the rows of the rules; None where the model has none.
+def beside_rules(
+    scores: pd.DataFrame, nights: str = "nights"
+) -> "tuple[pd.Series[Any], pd.DataFrame] | None":
+    """Return the model's row of one session's scores and the rows of the rules; None where the
+    model has none.
 
-    `scores` has a row a predictor; rules scored on another number of nights, in column `nights`, are left out.
+    `scores` has a row a predictor; rules scored on another number of nights, in column `nights`,
+    are left out.
     """
     own = scores[scores["predictor"] == MODEL]
     if own.empty:
@@ -63,7 +74,9 @@ def beside_rules(scores: pd.DataFrame, nights: str = "nights") -> "tuple[pd.Seri
 
 
 def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
-    """Return the row of the rule with the highest figure, of equals the first; None where no rule has it."""
+    """Return the row of the rule with the highest figure, of equals the first;
+    None where no rule has it.
+    """
     known = rules.dropna(subset=[figure])
     return None if known.empty else known.iloc[int(known[figure].to_numpy(dtype=float).argmax())]
 
@@ -71,10 +84,11 @@ def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
 def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
     """Return the rule with the best ACC on the paper's labels; of equals, the first column.
 
-    `directions` has a column a rule, as `naive_directions` returns them, and a row for each day of a training span;
-    `movement` is the return that followed, a ratio minus 1, NaN where it is not known. Pass training days only: a rule
-    chosen on the days it is scored on has seen their outcomes. Days without a direction of every rule are left out.
-    Raises ValueError when the numbers of days differ, or when no day has both directions and a label.
+    `directions` has a column a rule, as `naive_directions` returns them, and a row for each day of
+    a training span; `movement` is the return that followed, a ratio minus 1, NaN where it is not
+    known. Pass training days only: a rule chosen on the days it is scored on has seen their
+    outcomes. Days without a direction of every rule are left out. Raises ValueError when the
+    numbers of days differ, or when no day has both directions and a label.
     """
     if len(directions) != len(movement):
         days = f"directions of {len(directions)} days and movements of {len(movement)}"
@@ -84,5 +98,8 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
         both = "a direction of every rule and a return large enough for a label"
         raise ValueError(f"no day of {len(directions)} has {both}")
     rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
-    correct = {rule: int(np.where(directions[rule] == 1, rises, falls).sum()) for rule in directions.columns}
+    correct = {
+        rule: int(np.where(directions[rule] == 1, rises, falls).sum())
+        for rule in directions.columns
+    }
     return max(correct, key=lambda rule: correct[rule])

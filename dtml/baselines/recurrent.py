@@ -1,7 +1,7 @@
 """LSTM, ALSTM and Adv-ALSTM: recurrent networks that see one stock at a time.
 
-After Feng, Chen, He, Ding, Sun, Chua, "Enhancing Stock Movement Prediction with Adversarial Training", IJCAI 2019.
-Axes as in `dtml.model`; the rows hold the index, which is never read.
+After Feng, Chen, He, Ding, Sun, Chua, "Enhancing Stock Movement Prediction with Adversarial
+Training", IJCAI 2019. Axes as in `dtml.model`; the rows hold the index, which is never read.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from dtml.model import LSTM
 class RecurrentConfig(NetworkConfig):
     """The shape of an LSTM over the window of one stock.
 
-    Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de Oliveira, IJCNN 2017);
-    with it ALSTM (Qin et al., IJCAI 2017, in their form); with `epsilon` and `adversarial` too, each 0.01 by default in
-    the authors' public code, Adv-ALSTM.
+    Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de
+    Oliveira, IJCNN 2017); with it ALSTM (Qin et al., IJCAI 2017, in their form); with `epsilon` and
+    `adversarial` too, each 0.01 by default in the authors' public code, Adv-ALSTM.
     """
 
     features: int = 11
@@ -32,9 +32,13 @@ class RecurrentConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         if self.features < 1 or self.hidden < 1:
-            raise UsageError(f"features and hidden are 1 or more, got {self.features}, {self.hidden}")
+            raise UsageError(
+                f"features and hidden are 1 or more, got {self.features}, {self.hidden}"
+            )
         if self.epsilon < 0 or self.adversarial < 0:
-            raise UsageError(f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}")
+            raise UsageError(
+                f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}"
+            )
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - every config builds for a number of stocks
         """Return the network, which is the same for any number of stocks."""
@@ -54,17 +58,27 @@ class RecurrentNetwork(Network):
         self.predict = nn.Linear(2 * hidden if config.attention else hidden, 1)
 
     def latent(self, rows: Rows, windows: Positions) -> Float[Tensor, "days stocks latent"]:
-        """Return the last hidden state and, with attention, the context beside it: the input of the linear score."""
+        """Return the last hidden state and, with attention, the context beside
+        it: the input of the linear score.
+        """
         transformed = self.transform(rows[:, :-1]).tanh()
         states: Tensor = self.lstm(transformed, windows)
-        return states[-1] if self.attention is None else torch.cat([states[-1], self.attention(states)], dim=-1)
+        return (
+            states[-1]
+            if self.attention is None
+            else torch.cat([states[-1], self.attention(states)], dim=-1)
+        )
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:  # noqa: ARG002 - no stock sees another
-        """Return the score; a hinge loss calibrates nothing, so its sigmoid only orders stocks by probability."""
+        """Return the score; a hinge loss calibrates nothing, so its sigmoid
+        only orders stocks by probability.
+        """
         return self._score(self.latent(rows, windows))
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the hinge loss plus that of the perturbed latents plus penalty / 2 times the squared last layer."""
+        """Return the hinge loss plus that of the perturbed latents plus penalty
+        / 2 times the squared last layer.
+        """
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
         perturbed = self._score(latent + self.perturbation(score, batch.rises))
@@ -73,10 +87,13 @@ class RecurrentNetwork(Network):
         return loss + self.adversarial * worst + penalty / 2 * last_layer
 
     def perturbation(self, score: Scores, rises: StockDays) -> Float[Tensor, "days stocks latent"]:
-        """Return the step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.
+        """Return the step of length epsilon along the gradient of each stock-day's hinge with
+        respect to its latent.
 
-        Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0. It is a constant to
-        the backward pass. With a linear score that changes no gradient: a unit vector turns at right angles to itself.
+        Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0.
+        It is a constant to
+        the backward pass. With a linear score that changes no gradient: a unit vector turns at
+        right angles to itself.
         """
         sign = _sign(rises, score)
         active = (sign * score < 1).to(score.dtype)
@@ -98,7 +115,9 @@ class AdditiveAttention(nn.Module):
         self.project = nn.Linear(hidden, hidden)
         self.score = nn.Linear(hidden, 1, bias=False)
 
-    def forward(self, states: Float[Tensor, "window *batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+    def forward(
+        self, states: Float[Tensor, "window *batch hidden"]
+    ) -> Float[Tensor, "*batch hidden"]:
         """Sum the states, weighted by the softmax of u . tanh(W h + b) over the window."""
         weights = self.score(self.project(states).tanh()).softmax(dim=0)
         context: Tensor = (weights * states).sum(dim=0)
@@ -106,7 +125,9 @@ class AdditiveAttention(nn.Module):
 
 
 def hinge_loss(score: Scores, rises: StockDays, counted: StockDays) -> Float[Tensor, ""]:
-    """Return the mean of max(0, 1 - y score) over the counted stock-days; y is 1 for a rise, -1 for a fall."""
+    """Return the mean of max(0, 1 - y score) over the counted stock-days; y is
+    1 for a rise, -1 for a fall.
+    """
     each = (1 - _sign(rises, score) * score).clamp_min(0)
     return (each * counted).sum() / counted.sum()
 

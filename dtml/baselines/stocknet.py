@@ -1,7 +1,8 @@
 """StockNet without tweets, its "TechnicalAnalyst", in the order of the paper (Xu, Cohen, ACL 2018).
 
-Axes: `window` sessions, `days`, `stocks`, `hidden` units of the recurrence, `latent` variables, `movement` units of
-the decoded movement. Each stock is seen alone; the rows hold the index, which is never read. The sessions inside the
+Axes: `window` sessions, `days`, `stocks`, `hidden` units of the recurrence, `latent` variables,
+`movement` units of the decoded movement. Each stock is seen alone; the rows hold the index, which
+is never read. The sessions inside the
 window have movements of their own, known from the rows: they are auxiliary targets.
 """
 
@@ -14,7 +15,17 @@ from torch import Tensor, nn
 
 from dtml.errors import UsageError
 from dtml.features import FEATURES
-from dtml.layers.network import Batch, Dropout, Gaussian, Network, NetworkConfig, Positions, Rows, Scores, StockDays
+from dtml.layers.network import (
+    Batch,
+    Dropout,
+    Gaussian,
+    Network,
+    NetworkConfig,
+    Positions,
+    Rows,
+    Scores,
+    StockDays,
+)
 
 Z_ADJ_CLOSE = FEATURES.index("z_adj_close")
 Inputs = Float[Tensor, "window days stocks features"]
@@ -31,7 +42,9 @@ class StockNetConfig(NetworkConfig):
     dropout: float = 0.3  # of the inputs
     alpha: float = 0.5  # weight of the auxiliary targets
     annealing: float = 0.005  # the weight of the KL divergence grows by this a step, up to 1
-    posterior_past: bool = False  # True: with posteriors where the next session was seen, as in that code
+    posterior_past: bool = (
+        False  # True: with posteriors where the next session was seen, as in that code
+    )
     movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
     def __post_init__(self) -> None:
@@ -41,7 +54,9 @@ class StockNetConfig(NetworkConfig):
             raise UsageError(f"hidden, latent and movement are 1 or more, {features}")
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
             got = f"{self.dropout}, {self.alpha}, {self.annealing}"
-            raise UsageError(f"dropout lies in [0, 1), alpha is 0 or more, annealing above 0; got {got}")
+            raise UsageError(
+                f"dropout lies in [0, 1), alpha is 0 or more, annealing above 0; got {got}"
+            )
 
     def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - every config builds for a number of stocks
         """Return the network, which is the same for any number of stocks."""
@@ -60,11 +75,15 @@ class Decoded(NamedTuple):
 
     hidden: Float[Tensor, "window days stocks hidden"]
     latent: Float[Tensor, "window days stocks latent"]
-    posterior: Normal | None  # of the sessions whose movements were given; None where there are none
+    posterior: (
+        Normal | None
+    )  # of the sessions whose movements were given; None where there are none
 
 
 class Prediction(NamedTuple):
-    """Logits of a rise: of the target, of each earlier session of the window, and the attention on those."""
+    """Logits of a rise: of the target, of each earlier session of the window,
+    and the attention on those.
+    """
 
     target: Scores
     auxiliary: Float[Tensor, "earlier days stocks"]
@@ -74,7 +93,8 @@ class Prediction(NamedTuple):
 class StockNet(Network):
     """A variational movement decoder with attention over the movements inside the window.
 
-    The two classes of the paper's softmax are one logit here, their difference. Hidden state and latent start from 0.
+    The two classes of the paper's softmax are one logit here, their difference. Hidden state and
+    latent start from 0.
     """
 
     def __init__(self, config: StockNetConfig) -> None:
@@ -95,10 +115,11 @@ class StockNet(Network):
         self.predict = nn.Linear(1 + movement, 1)
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:  # noqa: ARG002 - no stock sees another
-        """Return the target's logit, its latent at the mean of its prior: the target's movement is not known yet.
+        """Return the target's logit, its latent at the mean of its prior: the target's movement is
+        not known yet.
 
-        The earlier latents are means of priors too or, with `posterior_past`, of posteriors: training draws from
-        these, and the movements that they depend on lie inside the window.
+        The earlier latents are means of priors too or, with `posterior_past`, of posteriors:
+        training draws from these, and the movements that they depend on lie inside the window.
         """
         inputs = rows[windows.mT, :-1]
         x = self.dropout(inputs)
@@ -108,17 +129,22 @@ class StockNet(Network):
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the negative of the paper's objective, averaged over the counted stock-days.
 
-        The target counts once, each earlier session alpha times its attention; each with the log-likelihood of its
-        movement minus the weighted divergence of posterior from prior. That divergence is all the regularisation there
+        The target counts once, each earlier session alpha times its attention; each with the
+        log-likelihood of its movement minus the weighted divergence of posterior from prior. That
+        divergence is all the regularisation there
         is: `penalty` multiplies its annealed weight, and 1 is the published objective.
         """
         inputs = batch.rows[batch.windows.mT, :-1]
         x = self.dropout(inputs)
-        returns = torch.cat([past_movements(inputs, self.movement_feature), batch.rises.unsqueeze(0).to(x.dtype)])
+        returns = torch.cat(
+            [past_movements(inputs, self.movement_feature), batch.rises.unsqueeze(0).to(x.dtype)]
+        )
         decoded = self.decode(x, returns)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
-        divergence = kl_divergence(decoded.posterior, self.prior(torch.cat([x, decoded.hidden], dim=-1)))
+        divergence = kl_divergence(
+            decoded.posterior, self.prior(torch.cat([x, decoded.hidden], dim=-1))
+        )
         movements = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
         cost = nn.functional.binary_cross_entropy_with_logits(movements, returns, reduction="none")
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
@@ -130,10 +156,11 @@ class StockNet(Network):
         return (self.annealing * step).clamp_max(1)
 
     def decode(self, x: Inputs, returns: Float[Tensor, "known days stocks"]) -> Decoded:
-        """Run the recurrence (section 5.2) with latents from the posterior given `returns`, 1 a rise and 0 a fall.
+        """Run the recurrence (section 5.2) with latents from the posterior given `returns`, 1 a
+        rise and 0 a fall.
 
-        While not training, a posterior is taken at its mean. Sessions after the last known movement take the mean of
-        their prior.
+        While not training, a posterior is taken at its mean. Sessions after the last known movement
+        take the mean of their prior.
         """
         hidden, latent = (x.new_zeros(*x.shape[1:-1], size) for size in self.sizes)
         hiddens, latents, posteriors = [], [], []
@@ -142,13 +169,19 @@ class StockNet(Network):
             seen = torch.cat([x[t], hidden], dim=-1)
             if t < len(returns):
                 posterior = self.posterior(torch.cat([seen, returns[t].unsqueeze(-1)], dim=-1))
-                latent = posterior.mean + (posterior.log_variance / 2).exp() * self.gaussian(posterior.mean)
+                latent = posterior.mean + (posterior.log_variance / 2).exp() * self.gaussian(
+                    posterior.mean
+                )
                 posteriors.append(posterior)
             else:
                 latent = self.prior(seen).mean
             hiddens.append(hidden)
             latents.append(latent)
-        posterior = Normal(*(torch.stack(each) for each in zip(*posteriors, strict=True))) if posteriors else None
+        posterior = (
+            Normal(*(torch.stack(each) for each in zip(*posteriors, strict=True)))
+            if posteriors
+            else None
+        )
         return Decoded(torch.stack(hiddens), torch.stack(latents), posterior)
 
     def _recur(self, x: Tensor, hidden: Tensor, latent: Tensor) -> Tensor:
@@ -159,12 +192,18 @@ class StockNet(Network):
         return hidden + update * (candidate - hidden)
 
     def _predict(self, x: Tensor, decoded: Decoded) -> Prediction:
-        """Predict movements from hidden states and latents; the target's from its own and the attended earlier ones."""
-        movement: Tensor = self.decode_movement(torch.cat([x, decoded.hidden, decoded.latent], dim=-1)).tanh()
+        """Predict movements from hidden states and latents; the target's from
+        its own and the attended earlier ones.
+        """
+        movement: Tensor = self.decode_movement(
+            torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
+        ).tanh()
         earlier, last = movement[:-1], movement[-1]
         auxiliary = self.predict_auxiliary(earlier).squeeze(-1)
         attention = self.attention(earlier, last)
-        attended = (attention * auxiliary.sigmoid()).sum(dim=0)  # of two classes one probability says all
+        attended = (attention * auxiliary.sigmoid()).sum(
+            dim=0
+        )  # of two classes one probability says all
         target = self.predict(torch.cat([attended.unsqueeze(-1), last], dim=-1)).squeeze(-1)
         return Prediction(target, auxiliary, attention)
 
@@ -184,7 +223,9 @@ class NormalLayer(nn.Module):
 
 
 class MovementAttention(nn.Module):
-    """Attention on the earlier sessions: the information in each times its dependency with the last (section 5.3)."""
+    """Attention on the earlier sessions: the information in each times its
+    dependency with the last (section 5.3).
+    """
 
     def __init__(self, movement: int) -> None:
         super().__init__()
@@ -193,7 +234,9 @@ class MovementAttention(nn.Module):
         self.project_dependency = nn.Linear(movement, movement, bias=False)
 
     def forward(
-        self, earlier: Float[Tensor, "earlier days stocks movement"], last: Float[Tensor, "days stocks movement"]
+        self,
+        earlier: Float[Tensor, "earlier days stocks movement"],
+        last: Float[Tensor, "days stocks movement"],
     ) -> Float[Tensor, "earlier days stocks"]:
         """Return weights that sum to 1 over the earlier sessions."""
         information = self.information(self.project_information(earlier).tanh()).squeeze(-1)
@@ -202,8 +245,12 @@ class MovementAttention(nn.Module):
         return weights
 
 
-def past_movements(inputs: Inputs, feature: int = Z_ADJ_CLOSE) -> Float[Tensor, "earlier days stocks"]:
-    """Return 1 where the next session is a rise, else 0, for all sessions but the last, read from the next row."""
+def past_movements(
+    inputs: Inputs, feature: int = Z_ADJ_CLOSE
+) -> Float[Tensor, "earlier days stocks"]:
+    """Return 1 where the next session is a rise, else 0, for all sessions but
+    the last, read from the next row.
+    """
     return (inputs[1:, ..., feature] > 0).to(inputs.dtype)
 
 

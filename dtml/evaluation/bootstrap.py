@@ -1,9 +1,11 @@
-"""Intervals that resample days: the stationary bootstrap (Politis & Romano, 1994), for many models at once.
+"""Intervals that resample days: the stationary bootstrap (Politis & Romano, 1994), for many models
+at once.
 
-The same resamples serve every model, as one matrix product of how often each resample holds a day with the sums of
-each model on that day. Three things keep the intervals from being too narrow (`python -m benchmarks.interval_coverage`
-measures what is missing): the mean block follows the dependence found in the data; the quantiles lie as far out as
-Student's t asks for the number of blocks; and dependence that blocks of that length cut through is added back.
+The same resamples serve every model, as one matrix product of how often each resample holds a day
+with the sums of each model on that day. Three things keep the intervals from being too narrow
+(`python -m benchmarks.interval_coverage` measures what is missing): the mean block follows the
+dependence found in the data; the quantiles lie as far out as Student's t asks for the number of
+blocks; and dependence that blocks of that length cut through is added back.
 """
 
 from collections.abc import Callable
@@ -21,33 +23,43 @@ Statistic = Callable[[ndarray], ndarray]  # maps [..., sums] to [...]
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-SIGNIFICANT = 2.0  # c of Politis & White (2004): an autocorrelation below c sqrt(log10(days) / days) counts as none
+# c of Politis & White (2004): an autocorrelation below c sqrt(log10(days) / days) counts as none
+SIGNIFICANT = 2.0
 QUIET = 5  # K of that paper: so many such lags in a row end the dependence
 CHUNK = 128  # models whose resamples are in memory at once
 
 
-def interval(sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0) -> Ends:
+def interval(
+    sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
+) -> Ends:
     """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
 
-    `sums` holds what each day adds to the totals, finite; `statistic` maps totals [..., sums] to values [...]. A
-    paired difference takes the sums of both predictors side by side (`difference`). Needs two days; with few the
-    interval is rough. Expanded percentiles as in Hesterberg (2015), with blocks in place of observations.
+    `sums` holds what each day adds to the totals, finite; `statistic` maps totals [..., sums] to
+    values [...]. A paired difference takes the sums of both predictors side by side (`difference`).
+    Needs two days; with few the interval is rough. Expanded percentiles as in Hesterberg (2015),
+    with blocks in place of observations.
     """
     total = sums.sum(axis=0)
-    each = statistic(total) - statistic(total - sums)  # how much each day changes it, up to a factor
+    each = statistic(total) - statistic(
+        total - sums
+    )  # how much each day changes it, up to a factor
     mean_block, widening = dependence(each)
     level = _level(len(sums) / mean_block, widening)
     low, high = np.empty((2, sums.shape[1]))
     for block in np.unique(mean_block):
         alike = np.flatnonzero(mean_block == block)
         for part in np.array_split(alike, -(-len(alike) // CHUNK)):
-            drawn = statistic(resample_days(sums[:, part], float(block), resamples=resamples, seed=seed))
+            drawn = statistic(
+                resample_days(sums[:, part], float(block), resamples=resamples, seed=seed)
+            )
             low[part], high[part] = _tails(drawn, level[part])
     return low, high
 
 
 def difference(statistic: Statistic) -> Statistic:
-    """Return the statistic of the first half of the sums less that of the second: two predictors, the same days."""
+    """Return the statistic of the first half of the sums less that of the
+    second: two predictors, the same days.
+    """
 
     def less(sums: ndarray) -> ndarray:
         first, second = np.split(sums, 2, axis=-1)
@@ -57,19 +69,26 @@ def difference(statistic: Statistic) -> Statistic:
 
 
 def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerModel]:
-    """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009), and the widening.
+    """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009),
+    and the widening.
 
-    The block, in days, is rounded to a power of the square root of 2, so that models share resamples; 1 is for days
-    that are independent. Negatively dependent days count as such: blocks may widen an interval and never narrow it. The
-    widening, at least 1, is the long-run standard deviation in units of the one that blocks of that length reproduce.
+    The block, in days, is rounded to a power of the square root of 2, so that models share
+    resamples; 1 is for days
+    that are independent. Negatively dependent days count as such: blocks may widen an interval and
+    never narrow it. The widening, at least 1, is the long-run standard deviation in units of the
+    one that blocks of that length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
     lag = np.arange(1, len(correlation) + 1)[:, None]
     kept = correlation * _flat_top(correlation, days)
-    long_run = 1 + 2 * kept.sum(axis=0)  # the variance of a total, in units of that of independent days
+    long_run = 1 + 2 * kept.sum(
+        axis=0
+    )  # the variance of a total, in units of that of independent days
     positive = np.maximum(long_run, 1)
-    block = np.where(long_run > 1, np.cbrt(days * (2 * (lag * kept).sum(axis=0) / positive) ** 2), 1)
+    block = np.where(
+        long_run > 1, np.cbrt(days * (2 * (lag * kept).sum(axis=0) / positive) ** 2), 1
+    )
     longest = np.ceil(min(3 * np.sqrt(days), days / 3))
     steps = np.clip(np.round(2 * np.log2(np.maximum(block, 1))), 0, np.floor(2 * np.log2(longest)))
     block = 2 ** (steps / 2)
@@ -80,42 +99,66 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
 def resample_days(
     sums: Days, block: float, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Float[ndarray, "resamples *models sums"]:
-    """Return totals over days drawn in blocks of geometric length, of mean `block` days, that wrap around the end.
+    """Return totals over days drawn in blocks of geometric length, of mean `block` days, that wrap
+    around the end.
 
     Whole numbers are exact while a total is below 2^24; other sums have seven digits.
     """
-    totals = multiplicities(len(sums), block, resamples, seed) @ sums.reshape(len(sums), -1).astype(np.float32)
+    totals = multiplicities(len(sums), block, resamples, seed) @ sums.reshape(len(sums), -1).astype(
+        np.float32
+    )
     return totals.astype(float).reshape(resamples, *sums.shape[1:])
 
 
 @lru_cache(maxsize=8)
-def multiplicities(days: int, block: float, resamples: int, seed: int) -> Float[ndarray, "resamples days"]:
-    """Return how often each resample holds each day; rows sum to `days`. The same arguments give the same draws."""
+def multiplicities(
+    days: int, block: float, resamples: int, seed: int
+) -> Float[ndarray, "resamples days"]:
+    """Return how often each resample holds each day; rows sum to `days`.
+
+    The same arguments give the same draws.
+    """
     generator = np.random.default_rng(seed)
     place = np.arange(days, dtype=np.int32)
     starts = generator.integers(0, days, (resamples, days), dtype=np.int32)
     if block > 1:
         fresh = generator.random((resamples, days), dtype=np.float32) < 1 / block
         fresh[:, 0] = True
-        begun = np.maximum.accumulate(np.where(fresh, place, 0), axis=1)  # where the current block began
+        begun = np.maximum.accumulate(
+            np.where(fresh, place, 0), axis=1
+        )  # where the current block began
         starts = (np.take_along_axis(starts, begun, axis=1) + place - begun) % days
     cell = starts + days * np.arange(resamples)[:, None]
-    held = np.bincount(cell.ravel(), minlength=resamples * days).reshape(resamples, days).astype(np.float32)
+    held = (
+        np.bincount(cell.ravel(), minlength=resamples * days)
+        .reshape(resamples, days)
+        .astype(np.float32)
+    )
     held.flags.writeable = False
     return held
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
-    """Return the autocorrelation at as many lags as the choice of a block reads; 0 for a series that does not vary."""
+    """Return the autocorrelation at as many lags as the choice of a block
+    reads; 0 for a series that does not vary.
+    """
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
     centred = series - series.mean(axis=0)
-    products = np.array([(centred[lag:] * centred[: days - lag]).sum(axis=0) for lag in range(lags + 1)])
-    return np.asarray(np.divide(products[1:], products[0], out=np.zeros_like(products[1:]), where=products[0] > 0))
+    products = np.array(
+        [(centred[lag:] * centred[: days - lag]).sum(axis=0) for lag in range(lags + 1)]
+    )
+    return np.asarray(
+        np.divide(products[1:], products[0], out=np.zeros_like(products[1:]), where=products[0] > 0)
+    )
 
 
-def _flat_top(correlation: Float[ndarray, "lags models"], days: int) -> Float[ndarray, "lags models"]:
-    """Return the weights of the lags: 1 up to the last that counts (at least the first), then falling to 0."""
+def _flat_top(
+    correlation: Float[ndarray, "lags models"], days: int
+) -> Float[ndarray, "lags models"]:
+    """Return the weights of the lags: 1 up to the last that counts (at least
+    the first), then falling to 0.
+    """
     counts = np.abs(correlation) > SIGNIFICANT * np.sqrt(np.log10(days) / days)
     padded = np.concatenate([counts, np.zeros((QUIET, counts.shape[1]), dtype=bool)])
     ahead = np.lib.stride_tricks.sliding_window_view(padded, QUIET, axis=0).any(axis=-1)
@@ -125,7 +168,9 @@ def _flat_top(correlation: Float[ndarray, "lags models"], days: int) -> Float[nd
 
 
 def _level(blocks: PerModel, widening: PerModel) -> PerModel:
-    """Return the lower quantile for so many blocks, whose resamples vary too little by (blocks - 1) / blocks."""
+    """Return the lower quantile for so many blocks, whose resamples vary too
+    little by (blocks - 1) / blocks.
+    """
     from scipy.special import ndtr, stdtrit
 
     reach = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2) * np.sqrt(blocks / (blocks - 1))

@@ -1,8 +1,10 @@
-"""Calibrated probabilities, their curves, and an abstention band around one half, without predicted directions.
+"""Calibrated probabilities, their curves, and an abstention band around one half, without predicted
+directions.
 
-Both rest on validation days, which the weights have not seen and which chose nothing but the epoch. Stocks of one day
-move together, so every day has the same weight, however many stocks it has. The correction is fitted to every second
-day and the band is measured on the others, so that its coverage was not fitted to the days that measure it.
+Both rest on validation days, which the weights have not seen and which chose nothing but the epoch.
+Stocks of one day move together, so every day has the same weight, however many stocks it has. The
+correction is fitted to every second day and the band is measured on the others, so that its
+coverage was not fitted to the days that measure it.
 """
 
 from collections.abc import Mapping
@@ -19,11 +21,18 @@ from dtml.evaluation.metrics import MINIMUM_DAYS, day_interval, ratio
 from dtml.markets.definition import LEVELS
 
 BINS = 100
-DIRECTIONS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a binned curve should have; how many points
+DIRECTIONS_A_GROUP, GROUPS = (
+    100,
+    (3, 10),
+)  # stock-days that a point of a binned curve should have; how many points
 OF_BINS = ["n", "probability_sum", "rises"]
-SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
-ROUNDING = 1e-6  # logits whose standard deviation is smaller differ by the rounding of single precision alone
-STEP = 1e-6  # a threshold's distance above the stock-day that set it: rounding must not divide equal probabilities
+# probabilities are held this far from 0 and 1, before their logit is taken and after the correction
+SMALLEST = 1e-6
+# logits whose standard deviation is smaller differ by the rounding of single precision alone
+ROUNDING = 1e-6
+# a threshold's distance above the stock-day that set it: rounding must not divide equal
+# probabilities
+STEP = 1e-6
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "decided", "decided_correct"]
 OF_DECIDED = ["decided", "decided_acc", "decided_acc_low", "decided_acc_high"]
@@ -35,12 +44,13 @@ Flat = Float[ndarray, " stock_days"]
 
 @dataclass(frozen=True)
 class Calibration:
-    """The correction of a model's probabilities, and the thresholds beyond which it predicts a direction.
+    """The correction of a model's probabilities, and the thresholds beyond which it predicts a
+    direction.
 
-    The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a `slope` of 0 or more.
-    `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above which a rise is predicted; at
-    1 the model always abstains. They rest on `directions` stock-days of `days` days. Raises ValueError for what is out
-    of range.
+    The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a
+    `slope` of 0 or more. `thresholds` maps each nominal level to the calibrated probability, in
+    [.5, 1], above which a rise is predicted; at 1 the model always abstains. They rest on
+    `directions` stock-days of `days` days. Raises ValueError for what is out of range.
     """
 
     slope: float
@@ -51,24 +61,39 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
-            raise ValueError(f"the slope is 0 or more and the intercept finite, got {self.slope} and {self.intercept}")
+            raise ValueError(
+                f"the slope is 0 or more and the intercept finite, got {self.slope} and "
+                f"{self.intercept}"
+            )
         for level, threshold in self.thresholds.items():
             if not 0.5 <= threshold <= 1:
-                raise ValueError(f"the threshold of level {level} lies in [0.5, 1], got {threshold}")
+                raise ValueError(
+                    f"the threshold of level {level} lies in [0.5, 1], got {threshold}"
+                )
 
     @property
     def bands(self) -> pd.DataFrame:
         """Return the thresholds as rows `level, threshold, days, n`, by level."""
-        rows = pd.DataFrame(sorted(self.thresholds.items()), columns=["level", "threshold"], dtype=float)
+        rows = pd.DataFrame(
+            sorted(self.thresholds.items()), columns=["level", "threshold"], dtype=float
+        )
         return rows.assign(days=self.days, n=self.directions)
 
     def apply(self, probability: Floats) -> Floats:
-        """Return calibrated probabilities, in (0, 1) and in the order of those given; NaN stays NaN."""
-        return np.asarray(np.clip(_logistic(self.slope * logit(probability) + self.intercept), SMALLEST, 1 - SMALLEST))
+        """Return calibrated probabilities, in (0, 1) and in the order of those
+        given; NaN stays NaN.
+        """
+        return np.asarray(
+            np.clip(
+                _logistic(self.slope * logit(probability) + self.intercept), SMALLEST, 1 - SMALLEST
+            )
+        )
 
 
 def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
-    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 - threshold, else NaN (no direction)."""
+    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 -
+    threshold, else NaN (no direction).
+    """
     return np.where(calibrated > threshold, 1.0, np.where(calibrated < 1 - threshold, 0.0, np.nan))
 
 
@@ -90,38 +115,55 @@ class _StockDays:
         return np.asarray(1 / np.bincount(self.day)[self.day])
 
 
-def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarray, "days stocks"]) -> Calibration:
-    """Fit the correction to every second day of a validation span, and measure the thresholds on the others.
+def calibrate(
+    probability: Float[ndarray, "days stocks"], movement: Float[ndarray, "days stocks"]
+) -> Calibration:
+    """Fit the correction to every second day of a validation span, and measure the thresholds on
+    the others.
 
-    `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the return to the target, a
-    ratio minus 1, NaN where it is not known. Days without a stock-day that has both are left out. The correction is
-    Platt's (1999), shrunk where there are few days; where the model ranked the wrong way round, or its probabilities
-    were all the same, the slope is 0 and every stock gets the base rate.
+    `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the
+    return to the target, a ratio minus 1, NaN where it is not known. Days without a stock-day that
+    has both are left out. The correction is Platt's (1999), shrunk where there are few days; where
+    the model ranked the wrong way round, or its probabilities were all the same, the slope is 0 and
+    every stock gets the base rate.
 
-    On a day exchangeable with the validation days, the expected share of stocks without a wrong direction is at least
-    the level, whatever the model (Lee, Barber & Willett, 2023, after the pooling of Dunn, Wasserman & Ramdas, 2022). A
-    stock without a direction counts as covered, so coverage does not tell how many of the directions are correct.
-    Raises ValueError when shapes differ or a probability lies outside [0, 1], DtmlError when no stock-day counts.
+    On a day exchangeable with the validation days, the expected share of stocks without a wrong
+    direction is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the
+    pooling of Dunn, Wasserman & Ramdas, 2022). A stock without a direction counts as covered, so
+    coverage does not tell how many of the directions are correct. Raises ValueError when shapes
+    differ or a probability lies outside [0, 1], DtmlError when no stock-day counts.
     """
     if probability.shape != movement.shape:
-        raise ValueError(f"probabilities are {probability.shape} and movements {movement.shape}: one shape expected")
+        raise ValueError(
+            f"probabilities are {probability.shape} and movements {movement.shape}: one shape "
+            "expected"
+        )
     require_probabilities(probability)
     known = np.isfinite(probability) & np.isfinite(movement)
     days = np.flatnonzero(known.any(axis=1))
     if not len(days):
-        raise DtmlError(f"none of {known.size} stock-days of validation has a probability and an outcome: fetch more")
-    halves = ((probability[half], movement[half] > 0, known[half]) for half in (days[::2], days[1::2]))
-    fitted, measured = (_StockDays(np.nonzero(on)[0], chance[on], rose[on]) for chance, rose, on in halves)
+        raise DtmlError(
+            f"none of {known.size} stock-days of validation has a probability and an outcome: "
+            "fetch more"
+        )
+    halves = (
+        (probability[half], movement[half] > 0, known[half]) for half in (days[::2], days[1::2])
+    )
+    fitted, measured = (
+        _StockDays(np.nonzero(on)[0], chance[on], rose[on]) for chance, rose, on in halves
+    )
     line = Calibration(*_line(fitted), thresholds={}, days=0, directions=0)
     thresholds = _thresholds(measured, line.apply(measured.probability))
     return Calibration(line.slope, line.intercept, thresholds, measured.days, len(measured.day))
 
 
 def _line(sample: _StockDays) -> tuple[float, float]:
-    """Return slope and intercept of the correction; the base rate is Laplace's: a rising and a falling day more."""
-    # Platt's targets lie inside (0, 1), which keeps the line finite. On a few days its height and its slope may be
-    # chance: each is multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the
-    # least error, which tends to 1 with more days.
+    """Return slope and intercept of the correction; the base rate is Laplace's:
+    a rising and a falling day more.
+    """
+    # Platt's targets lie inside (0, 1), which keeps the line finite. On a few days its height and
+    # its slope may be chance: each is multiplied by estimate^2 / (estimate^2 + variance), the
+    # multiple of an unbiased estimate with the least error, which tends to 1 with more days.
     rose, weight = sample.rose, sample.weight
     base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
     said = logit(sample.probability)
@@ -130,7 +172,9 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     if sample.days < 2 or deviation < ROUNDING or rose.all() or not rose.any():
         return 0.0, base_rate
     target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
-    place = (said - centre) / deviation  # it may be a hundredth: unscaled, a solver would stop before it arrived
+    place = (
+        said - centre
+    ) / deviation  # it may be a hundredth: unscaled, a solver would stop before it arrived
     estimate, variance = _regression(place, target, sample)
     if estimate[1] <= 0:
         return 0.0, base_rate
@@ -139,27 +183,43 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     return slope, float(height - slope * centre)
 
 
-def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Return intercept and slope of a logistic regression on targets between 0 and 1, and the variance of each."""
-    # A stock-day counts as a rise and as a fall, in these shares. The variance is that of drawing days, not stock-days.
+def _regression(
+    place: Flat, target: Flat, sample: _StockDays
+) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
+    """Return intercept and slope of a logistic regression on targets between 0
+    and 1, and the variance of each.
+    """
+    # A stock-day counts as a rise and as a fall, in these shares. The variance is that of drawing
+    # days, not stock-days.
     from sklearn.linear_model import LogisticRegression
 
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     parts = np.concatenate([sample.weight * target, sample.weight * (1 - target)])
-    fit.fit(np.concatenate([place, place])[:, None], np.repeat([True, False], len(place)), sample_weight=parts)
+    fit.fit(
+        np.concatenate([place, place])[:, None],
+        np.repeat([True, False], len(place)),
+        sample_weight=parts,
+    )
     estimate = np.array([fit.intercept_[0], fit.coef_[0, 0]])
     design = np.stack([np.ones_like(place), place])
     chance = _logistic(estimate @ design)
     inverse = np.linalg.inv((design * sample.weight * chance * (1 - chance)) @ design.T)
-    pull = np.stack([np.bincount(sample.day, sample.weight * (target - chance) * row) for row in design])  # of each day
+    pull = np.stack(
+        [np.bincount(sample.day, sample.weight * (target - chance) * row) for row in design]
+    )  # of each day
     return estimate, np.diag(inverse @ pull @ pull.T @ inverse) * sample.days / (sample.days - 1)
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, for each level, the smallest threshold that leaves that share of the days without a wrong direction."""
-    # One unknown day more stands for the day to come and counts as wrong whatever the threshold. Where its weight is
-    # more than the level allows there are too few days, and the model always abstains.
-    surprise = np.where(sample.rose, 1 - calibrated, calibrated)  # the probability of the other outcome
+    """Return, for each level, the smallest threshold that leaves that share of
+    the days without a wrong direction.
+    """
+    # One unknown day more stands for the day to come and counts as wrong whatever the threshold.
+    # Where its weight is more than the level allows there are too few days, and the model always
+    # abstains.
+    surprise = np.where(
+        sample.rose, 1 - calibrated, calibrated
+    )  # the probability of the other outcome
     order = np.argsort(surprise)
     surprise, mass = surprise[order], np.cumsum(sample.weight[order])
     found = {}
@@ -171,12 +231,14 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
 
 
 def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Count the outcomes of each night at each level: rows `target, level, n, covered, decided, decided_correct`.
+    """Count the outcomes of each night at each level: rows `target, level, n, covered, decided,
+    decided_correct`.
 
-    `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id,
-    level, threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the level,
-    with a calibrated probability and an outcome; `covered` those without a direction or with the correct one. Nights
-    and levels that count none have no row. Raises ValueError when a run has a level twice.
+    `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and
+    level, `run_id, level, threshold`; other columns of either are ignored. `n` counts the
+    stock-days of runs that have the level, with a calibrated probability and an outcome; `covered`
+    those without a direction or with the correct one. Nights and levels that count none have no
+    row. Raises ValueError when a run has a level twice.
     """
     if bands.duplicated(["run_id", "level"]).any():
         first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
@@ -191,7 +253,11 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
         correct, silent = direction == rise, np.isnan(direction)
         kinds = (counted, counted & (silent | correct), counted & ~silent, counted & correct)
         counts = [np.bincount(night[kind], minlength=len(targets)) for kind in kinds]
-        frames.append(pd.DataFrame({"target": targets, "level": level} | dict(zip(COUNTS, counts, strict=True))))
+        frames.append(
+            pd.DataFrame(
+                {"target": targets, "level": level} | dict(zip(COUNTS, counts, strict=True))
+            )
+        )
     rows = pd.concat(frames[1:] or frames)
     return rows[rows["n"] > 0].sort_values(["target", "level"], ignore_index=True)
 
@@ -199,9 +265,9 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Return the coverage reached at each level, from rows of `count_band`: a row a level.
 
-    Columns: `level, days, n, coverage, decided` (shares of the stock-days) and `decided_acc` (the share of correct
-    directions, NaN without any), with 95 % intervals `coverage_low, coverage_high, decided_acc_low, decided_acc_high`
-    that resample days and are NaN below `MINIMUM_DAYS`.
+    Columns: `level, days, n, coverage, decided` (shares of the stock-days) and `decided_acc` (the
+    share of correct directions, NaN without any), with 95 % intervals `coverage_low, coverage_high,
+    decided_acc_low, decided_acc_high` that resample days and are NaN below `MINIMUM_DAYS`.
     """
     rows = []
     days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
@@ -213,17 +279,23 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
     return pd.DataFrame(rows, columns=COVERAGE)
 
 
-def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int) -> dict[str, float]:
+def _share(
+    name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int
+) -> dict[str, float]:
     """Return a part's share of the whole, and its interval where enough days have any of it."""
     low = high = np.array([np.nan])
     if (whole > 0).sum() >= MINIMUM_DAYS:
-        low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], ratio, resamples=resamples, seed=0)
+        low, high = day_interval(
+            np.stack([part, whole], axis=-1)[:, None], ratio, resamples=resamples, seed=0
+        )
     share = part.sum() / whole.sum() if whole.any() else np.nan
     return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
 
 
 def logit(probability: Floats) -> Floats:
-    """Return the logarithm of the odds of probabilities, finite, as they are clipped to inside of (0, 1)."""
+    """Return the logarithm of the odds of probabilities, finite, as they are
+    clipped to inside of (0, 1).
+    """
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(chance / (1 - chance)))
 
@@ -245,26 +317,33 @@ def require_probabilities(probability: Floats) -> None:
 
 
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
-    """Count stock-days with an outcome by whole percent of probability: `target, bin, n, probability_sum, rises`.
+    """Count stock-days with an outcome by whole percent of probability: `target, bin, n,
+    probability_sum, rises`.
 
-    `directions` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also
-    1; bins that hold none have no row. Raises ValueError for what is no probability.
+    `directions` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the
+    last one, 99, also 1; bins that hold none have no row. Raises ValueError for what is no
+    probability.
     """
     probability, rise = numbers(directions["probability"]), numbers(directions["rise"])
     require_probabilities(probability)
     counted = np.isfinite(probability) & np.isfinite(rise)
-    place = np.floor(BINS * probability[counted] + 1e-9).astype(int)  # .29 is 28.999... hundredths in binary
+    place = np.floor(BINS * probability[counted] + 1e-9).astype(
+        int
+    )  # .29 is 28.999... hundredths in binary
     columns = {"probability_sum": probability[counted], "rises": rise[counted].astype(int), "n": 1}
     keys = {"target": directions["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)}
     rows = pd.DataFrame(keys | columns)
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
-def calibration_curve(probability: Floats, rose: Bool[ndarray, "*shape"], bins: int = 10) -> pd.DataFrame:
-    """Return the share that rose by probability: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
+def calibration_curve(
+    probability: Floats, rose: Bool[ndarray, "*shape"], bins: int = 10
+) -> pd.DataFrame:
+    """Return the share that rose by probability: `bin_low, bin_high, mean_probability, share_risen,
+    n`, a row a bin.
 
-    Bins hold equal shares of the stock-days, as a model's probabilities may all lie near .5; ties may leave fewer bins.
-    NaN is left out. Raises ValueError when no probability is left.
+    Bins hold equal shares of the stock-days, as a model's probabilities may all lie near .5; ties
+    may leave fewer bins. NaN is left out. Raises ValueError when no probability is left.
     """
     said = np.isfinite(probability)
     if not said.any():
@@ -274,7 +353,9 @@ def calibration_curve(probability: Floats, rose: Bool[ndarray, "*shape"], bins: 
     edges = np.repeat(edges, 2) if len(edges) == 1 else edges
     place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
     rows = pd.DataFrame({"bin": place, "probability": chance, "rose": risen}).groupby("bin")
-    curve = rows.agg(mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size"))
+    curve = rows.agg(
+        mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size")
+    )
     held = curve.index.to_numpy()
     curve.insert(0, "bin_low", edges[held])
     curve.insert(1, "bin_high", edges[held + 1])
@@ -284,8 +365,9 @@ def calibration_curve(probability: Floats, rose: Bool[ndarray, "*shape"], bins: 
 def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
     """Return the columns of `calibration_curve` from rows of `count_bins`.
 
-    Neighbouring bins are joined into groups of about equal numbers of stock-days; no bin is divided, so a model whose
-    probabilities all lie near one half has few groups. Without a stock-day there is no row.
+    Neighbouring bins are joined into groups of about equal numbers of stock-days; no bin is
+    divided, so a model whose probabilities all lie near one half has few groups. Without a
+    stock-day there is no row.
     """
     held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
     middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
@@ -297,17 +379,24 @@ def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
 
 
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """Return the curve of `binned_curve`, of fewer points where there are few stock-days, with intervals.
+    """Return the curve of `binned_curve`, of fewer points where there are few stock-days, with
+    intervals.
 
-    Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
-    `bins` as in `recalibrated`, of one calibration or none; there must be some.
+    Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days,
+    NaN with too few. `bins` as in `recalibrated`, of one calibration or none; there must be some.
     """
     found = binned_curve(bins, int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS)))
-    place = np.searchsorted(found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS)
+    place = np.searchsorted(
+        found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS
+    )
     group = np.clip(place, 0, len(found) - 1)
     counts = ["rises", "n"]
-    days = bins.assign(group=group).pivot_table(counts, "target", "group", aggfunc="sum", fill_value=0)
-    days = days.reindex(columns=pd.MultiIndex.from_product([counts, range(len(found))]), fill_value=0)
+    days = bins.assign(group=group).pivot_table(
+        counts, "target", "group", aggfunc="sum", fill_value=0
+    )
+    days = days.reindex(
+        columns=pd.MultiIndex.from_product([counts, range(len(found))]), fill_value=0
+    )
     sums = np.stack(np.split(days.to_numpy(dtype=float), 2, axis=1), axis=-1)
     low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
     return found.assign(share_risen_low=low, share_risen_high=high)
@@ -316,8 +405,8 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
     """Return the bins of calibrated runs, each at its mean probability after its run's calibration.
 
-    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin is a hundredth
-    wide, so that all its probabilities change by nearly as much.
+    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin
+    is a hundredth wide, so that all its probabilities change by nearly as much.
     """
     frames = []
     for run_id, rows in bins.groupby("run_id") if len(bins) else ():

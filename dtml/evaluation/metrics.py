@@ -1,6 +1,7 @@
 """The metrics of predicted directions, ACC and MCC, with intervals.
 
-Stocks of one day move together, so the sample is days, not stock-days: every interval resamples whole days.
+Stocks of one day move together, so the sample is days, not stock-days: every interval resamples
+whole days.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Ends, PerModel, Statistic, Sums, difference, interval
 
-Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
+Counts = (
+    Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]
+)  # true rises, false rises, false falls, true falls
 Scores = Float[ndarray, "*batch"]
 Flags = Bool[ndarray, "*batch"]
 
@@ -23,7 +26,9 @@ MINIMUM_DAYS = 20  # fewer cannot show their dependence, and no interval would b
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of predicted directions; `acc` in [0, 1], `mcc` in [-1, 1], each with a 95 % interval (low, high)."""
+    """Scores of predicted directions; `acc` in [0, 1], `mcc` in [-1, 1], each
+    with a 95 % interval (low, high).
+    """
 
     days: int
     directions: int
@@ -36,8 +41,9 @@ class Score:
 def score(directions: pd.DataFrame) -> Score:
     """Score directions given as rows of `session`, `predicted` and `rose` (booleans).
 
-    ACC and MCC are pooled over all rows, and scikit-learn's; MCC is 0 when one class is never predicted. The intervals
-    resample days (`dtml.evaluation.bootstrap`), and are missing (NaN) below `MINIMUM_DAYS`.
+    ACC and MCC are pooled over all rows, and scikit-learn's; MCC is 0 when one class is never
+    predicted. The intervals resample days (`dtml.evaluation.bootstrap`), and are missing (NaN)
+    below `MINIMUM_DAYS`.
     """
     if directions.empty:
         raise ValueError("there are no directions to score")
@@ -45,24 +51,35 @@ def score(directions: pd.DataFrame) -> Score:
 
 
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
-    """Score directions counted by day, as `confusion_by_day` does; see `score`. A day without any does not count."""
+    """Score directions counted by day, as `confusion_by_day` does; see `score`.
+
+    A day without any does not count.
+    """
     counts = counts[counts.sum(axis=1) > 0]
     pooled = counts.sum(axis=0)
     return Score(
-        len(counts), int(pooled.sum()), float(accuracy(pooled)), float(mcc(pooled)),
-        acc_interval=_ends(counts, accuracy), mcc_interval=_ends(counts, mcc),
-    )  # fmt: skip
+        len(counts),
+        int(pooled.sum()),
+        float(accuracy(pooled)),
+        float(mcc(pooled)),
+        acc_interval=_ends(counts, accuracy),
+        mcc_interval=_ends(counts, mcc),
+    )
 
 
 def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
-    """Count true rises, false rises, false falls and true falls of each session, in the order of the sessions."""
+    """Count true rises, false rises, false falls and true falls of each
+    session, in the order of the sessions.
+    """
     predicted, rose = (directions[name].to_numpy(dtype=bool) for name in ("predicted", "rose"))
     kinds = pd.DataFrame(confusion(predicted, rose, np.ones_like(rose)))
     return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy(dtype=np.int64)
 
 
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
-    """Return each direction as a true rise, false rise, false fall or true fall: one 1, or four 0 if not counted."""
+    """Return each direction as a true rise, false rise, false fall or true
+    fall: one 1, or four 0 if not counted.
+    """
     kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
@@ -73,15 +90,26 @@ def accuracy(counts: Counts) -> Scores:
 
 
 def mcc(counts: Counts) -> Scores:
-    """Return the Matthews correlation of each row of counts; 0 when one class is never predicted or never happens."""
+    """Return the Matthews correlation of each row of counts; 0 when one class
+    is never predicted or never happens.
+    """
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
-    product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
+    product = (
+        (rises + false_rises)
+        * (rises + false_falls)
+        * (falls + false_rises)
+        * (falls + false_falls)
+    )
     covariance = rises * falls - false_rises * false_falls
-    return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))  # where that is 0, so is the covariance
+    return np.asarray(
+        covariance / np.sqrt(np.where(product > 0, product, 1))
+    )  # where that is 0, so is the covariance
 
 
 def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
-    """Return the first sum divided by the second; one half where that is 0, as of pairs that no day has."""
+    """Return the first sum divided by the second; one half where that is 0, as
+    of pairs that no day has.
+    """
     part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
     return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
 
@@ -94,27 +122,36 @@ def day_interval(sums: Sums, statistic: Statistic, *, resamples: int, seed: int)
 
 
 def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dict[str, PerModel]:
-    """Return a statistic of each model and the ends of its interval, as `NAME`, `NAME_low` and `NAME_high`."""
+    """Return a statistic of each model and the ends of its interval, as `NAME`,
+    `NAME_low` and `NAME_high`.
+    """
     low, high = day_interval(sums, statistic, resamples=resamples, seed=0)
     return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
 
 
 def gain_in_mcc(
-    counts: Int[ndarray, "days 4"], others: Int[ndarray, "days models 4"], *, resamples: int = RESAMPLES
+    counts: Int[ndarray, "days 4"],
+    others: Int[ndarray, "days models 4"],
+    *,
+    resamples: int = RESAMPLES,
 ) -> tuple[Scores, Scores, Scores]:
-    """Return by how much the MCC of one predictor exceeds that of each other on the same days, and its interval.
+    """Return by how much the MCC of one predictor exceeds that of each other on the same days, and
+    its interval.
 
     A day without any direction does not count; the ends are missing (NaN) below `MINIMUM_DAYS`.
     """
     there = counts.sum(axis=-1) > 0
-    paired = np.concatenate([np.broadcast_to(counts[:, None], others.shape), others], axis=-1)[there]
+    paired = np.concatenate([np.broadcast_to(counts[:, None], others.shape), others], axis=-1)[
+        there
+    ]
     less = difference(mcc)
     low, high = day_interval(paired, less, resamples=resamples, seed=0)
     return less(paired.sum(axis=0)), low, high
 
 
 def told_apart(low: Any, high: Any) -> str | None:
-    """Compare a figure with another, in words, by the 95 % interval of their paired difference on the same days.
+    """Compare a figure with another, in words, by the 95 % interval of their paired difference on
+    the same days.
 
     The ends are numbers, NaN or None; None where one is missing.
     """

@@ -1,8 +1,10 @@
-"""The metrics of a day's ranking: rank IC, within-day AUC, ACC and MCC against the median, decile spread.
+"""The metrics of a day's ranking: rank IC, within-day AUC, ACC and MCC against the median, decile
+spread.
 
-No skill is a rank IC of 0, an AUC and an ACC of one half and an MCC of 0, whatever the market does: what all stocks do
-together changes no figure. The sample is days: each figure is one number a day, averaged, and intervals resample blocks
-of days (`dtml.evaluation.bootstrap`).
+No skill is a rank IC of 0, an AUC and an ACC of one half and an MCC of 0, whatever the market does:
+what all stocks do
+together changes no figure. The sample is days: each figure is one number a day, averaged, and
+intervals resample blocks of days (`dtml.evaluation.bootstrap`).
 """
 
 from collections.abc import Mapping
@@ -41,7 +43,8 @@ class Estimate:
 class RankScore:
     """How well the stocks of each day were ordered; see `score_ranking`.
 
-    `icir` is the mean daily rank IC over its standard deviation, `t` its mean over its Newey-West standard error.
+    `icir` is the mean daily rank IC over its standard deviation, `t` its mean over its Newey-West
+    standard error.
     """
 
     days: int
@@ -56,91 +59,131 @@ class RankScore:
 
 
 def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore:
-    """Score the order that `scores` give the stocks of each day against their returns, ratios minus 1.
+    """Score the order that `scores` give the stocks of each day against their returns, ratios minus
+    1.
 
-    A stock-day counts with a score and an outcome, a day with at least `MINIMUM_STOCKS` of them. `overlap` is the
-    number of days over which one outcome reaches. ACC and MCC say whether a stock's rank is in the upper half of its
-    day, by score and by return; a group of equal values has its mean rank, and the middle itself is not above.
+    A stock-day counts with a score and an outcome, a day with at least `MINIMUM_STOCKS` of them.
+    `overlap` is the number of days over which one outcome reaches. ACC and MCC say whether a
+    stock's rank is in the upper half of its day, by score and by return; a group of equal values
+    has its mean rank, and the middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
     figures = {"rank_ic": rank_ics, "auc": within_day_aucs, "decile_spread": decile_spreads}
     daily = {name: figure(scores, outcome) for name, figure in figures.items()}
     counts = against_median(scores, outcome)[:, None]
-    return _score(daily, int(np.isfinite(scores).sum()), _estimate(counts, accuracy), _estimate(counts, mcc), overlap)
+    return _score(
+        daily,
+        int(np.isfinite(scores).sum()),
+        _estimate(counts, accuracy),
+        _estimate(counts, mcc),
+        overlap,
+    )
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
-    """Score an order over days from the figures of each: `n, rank_ic, auc, acc, mcc, decile_spread` by day.
+    """Score an order over days from the figures of each: `n, rank_ic, auc, acc, mcc, decile_spread`
+    by day.
 
-    The MCC is the mean of the days' here, as their counts are not kept; all else is as in `score_ranking`.
+    The MCC is the mean of the days' here, as their counts are not kept; all else is as in
+    `score_ranking`.
     """
     n = daily["n"]
     acc = _estimate(np.stack([daily["acc"] * n, n], axis=-1)[n > 0][:, None].astype(float), ratio)
     return _score(daily, int(n.sum()), acc, mean_of_days(daily["mcc"]), overlap)
 
 
-def _score(daily: Mapping[str, Daily], stock_days: int, acc: Estimate, mcc: Estimate, overlap: int) -> RankScore:
+def _score(
+    daily: Mapping[str, Daily], stock_days: int, acc: Estimate, mcc: Estimate, overlap: int
+) -> RankScore:
     known = daily["rank_ic"][np.isfinite(daily["rank_ic"])]
     usual_lags = int(4 * (max(len(known), 1) / 100) ** (2 / 9))  # Newey & West (1994)
     return RankScore(
-        days=len(known), stock_days=stock_days, rank_ic=mean_of_days(daily["rank_ic"]),
+        days=len(known),
+        stock_days=stock_days,
+        rank_ic=mean_of_days(daily["rank_ic"]),
         icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
-        t=newey_west_t(known, lags=max(overlap, usual_lags)), auc=mean_of_days(daily["auc"]), acc=acc, mcc=mcc,
+        t=newey_west_t(known, lags=max(overlap, usual_lags)),
+        auc=mean_of_days(daily["auc"]),
+        acc=acc,
+        mcc=mcc,
         decile_spread=mean_of_days(daily["decile_spread"]),
-    )  # fmt: skip
+    )
 
 
 def figures_of(score: RankScore) -> dict[str, float | int]:
     """Return the figures of a score under the names that the store gives them."""
-    found: dict[str, float | int] = {"days": score.days, "n": score.stock_days, "icir": score.icir, "t": score.t}
+    found: dict[str, float | int] = {
+        "days": score.days,
+        "n": score.stock_days,
+        "icir": score.icir,
+        "t": score.t,
+    }
     for name in ("rank_ic", "auc", "acc", "mcc", "decile_spread"):
         found |= getattr(score, name).named(name)
     return found
 
 
 def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
-    """Return the mean rank IC of some scores less that of others, on the stock-days that have both."""
+    """Return the mean rank IC of some scores less that of others, on the
+    stock-days that have both.
+    """
     known = np.isfinite(scores) & np.isfinite(others)
-    one, two = (rank_ics(*both_known(np.where(known, each, np.nan), outcome)) for each in (scores, others))
+    one, two = (
+        rank_ics(*both_known(np.where(known, each, np.nan), outcome)) for each in (scores, others)
+    )
     both = np.isfinite(one) & np.isfinite(two)
     sums = np.stack([one, both, two, both], axis=-1)[both]
     return _estimate(sums[:, None].astype(float), difference(ratio))
 
 
 def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
-    """Return both with NaN where either is missing, and on days with fewer than `MINIMUM_STOCKS`."""
+    """Return both with NaN where either is missing, and on days with fewer than
+    `MINIMUM_STOCKS`.
+    """
     known = np.isfinite(scores) & np.isfinite(outcome)
     known &= known.sum(axis=1, keepdims=True) >= MINIMUM_STOCKS
     return np.where(known, scores, np.nan), np.where(known, outcome, np.nan)
 
 
 def rank_ics(scores: Days, outcome: Days) -> Daily:
-    """Return Spearman's correlation of scores and outcomes on each day; NaN where either has one value alone."""
+    """Return Spearman's correlation of scores and outcomes on each day; NaN
+    where either has one value alone.
+    """
     ranks = (ranked(each) for each in (scores, outcome))
     one, two = (np.nan_to_num(each - mean_of_known(each, 1)[:, None]) for each in ranks)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((one * two).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1)))
+        return np.asarray(
+            (one * two).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
+        )
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
-    """Return the share of pairs above and below the day's median that the scores order rightly; ties count half."""
+    """Return the share of pairs above and below the day's median that the
+    scores order rightly; ties count half.
+    """
     above = _above_median(outcome)
     known = np.isfinite(scores)
     highs, lows = above.sum(axis=1), (known & ~above).sum(axis=1)
     places = (ranked(scores) + 0.5) * (known.sum(axis=1, keepdims=True) - 1) + 1
     beaten = np.where(above, places, 0).sum(axis=1) - highs * (highs + 1) / 2
-    return np.asarray(np.divide(beaten, highs * lows, out=np.full(len(scores), np.nan), where=highs * lows > 0))
+    return np.asarray(
+        np.divide(beaten, highs * lows, out=np.full(len(scores), np.nan), where=highs * lows > 0)
+    )
 
 
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
-    """Return the mean outcome of the day's tenth with the highest scores less that of the tenth with the lowest."""
+    """Return the mean outcome of the day's tenth with the highest scores less
+    that of the tenth with the lowest.
+    """
     share = ranked(scores) + 0.5
     top, bottom = share >= 1 - 1 / DECILES, share <= 1 / DECILES
 
     def mean(which: Bool[ndarray, "days stocks"]) -> Daily:
         count = which.sum(axis=1)
         total = np.where(which, outcome, 0).sum(axis=1)
-        return np.asarray(np.divide(total, count, out=np.full(len(scores), np.nan), where=count > 0))
+        return np.asarray(
+            np.divide(total, count, out=np.full(len(scores), np.nan), where=count > 0)
+        )
 
     return np.asarray(mean(top) - mean(bottom))
 
@@ -150,11 +193,15 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
 
     Columns: called above and found so, called above, called below, called below and found so.
     """
-    return np.asarray(confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores)).sum(axis=1))
+    return np.asarray(
+        confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores)).sum(axis=1)
+    )
 
 
 def newey_west_t(daily: Daily, *, lags: int) -> float:
-    """Return the mean over its standard error, with Bartlett weights for so many lags (Newey & West, 1987)."""
+    """Return the mean over its standard error, with Bartlett weights for so
+    many lags (Newey & West, 1987).
+    """
     if len(daily) < 2:
         return float("nan")
     left = daily - daily.mean()

@@ -1,7 +1,8 @@
 """Every predictor beside every other on the same stock-days, with intervals that resample days.
 
-ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks of a day. `auc`
-measures the second alone; `same_direction` says how far a predictor gives all stocks one direction, as the rules do.
+ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks
+of a day. `auc` measures the second alone; `same_direction` says how far a predictor gives all
+stocks one direction, as the rules do.
 """
 
 from collections.abc import Sequence
@@ -22,13 +23,19 @@ from dtml.prices.returns import labelled
 COLUMNS = [
     *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),
     *("acc_mean", "acc_sd", "mcc_mean", "mcc_sd"),
-    *(name + end for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier") for end in ("", "_low", "_high")),
+    *(
+        name + end
+        for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier")
+        for end in ("", "_low", "_high")
+    ),
     *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high"),
     *("rank_ic", "rank_ic_low", "rank_ic_high", "same_direction"),
 ]
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
-OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc", "rank_ic"))]
+OF_PROBABILITIES = [
+    column for column in COLUMNS if column.startswith(("brier", "calibration", "auc", "rank_ic"))
+]
 PerStock = Float[ndarray, "days stocks"]
 PerSeed = Float[ndarray, " seeds"]
 StockDays = Bool[ndarray, "days stocks"]
@@ -40,8 +47,8 @@ Columns = dict[str, Float[ndarray, " predictors"]]
 class Predictor:
     """The probabilities of one predictor.
 
-    `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one seed of 0.0 and 1.0.
-    `configurations` counts those tried on validation days before this one was kept.
+    `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one seed of 0.0
+    and 1.0. `configurations` counts those tried on validation days before this one was kept.
     """
 
     name: str
@@ -76,17 +83,20 @@ def scoreboard(
     best_rule: str,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Return a row a predictor and protocol, in `COLUMNS`, on the stock-days for which every model has a probability.
+    """Return a row a predictor and protocol, in `COLUMNS`, on the stock-days for which every model
+    has a probability.
 
-    `movement` is the return to `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known
-    return, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for one seed) are over the seeds; all
-    other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
-    `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
-    pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
-    `rank_ic` is the mean over days of the rank correlation of probability and return within the day; `same_direction`,
-    in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no probabilities and no seeds: of
-    these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or names do not
-    fit, a rule has no direction where the models have a probability, or a protocol is left without a stock-day.
+    `movement` is the return to `target`, a ratio minus 1, NaN where it is not known; protocol 'all'
+    counts every known return, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for
+    one seed) are over the seeds; all other figures are of the ensemble, the mean probability. Gains
+    are paired differences to the rule `best_rule`. `brier` is a mean squared error; slope 1 and
+    intercept 0 are calibrated; `auc` (.5 is no skill) is the share of pairs of a riser and a faller
+    of the same day in which the riser was the more probable, NaN without such a pair; `rank_ic` is
+    the mean over days of the rank correlation of probability and return within the day;
+    `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction. Rules
+    have no probabilities and no seeds: of these figures only the last. Intervals are NaN below
+    `MINIMUM_DAYS`. Raises ValueError when shapes or names do not fit, a rule has no direction where
+    the models have a probability, or a protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
@@ -94,30 +104,39 @@ def scoreboard(
     for protocol in LABEL_PROTOCOLS:
         counted = known & labelled(movement, protocol)
         if not counted.any():
-            raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")
+            raise ValueError(
+                f"none of {known.sum()} stock-days that every model predicted counts under "
+                f"{protocol!r}"
+            )
         days = np.asarray(counted.any(axis=1))
         sample = _Sample(days, counted[days], movement[days], resamples)
         frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 
-def member_scores(probability: Float[ndarray, "seeds days stocks"], movement: PerStock) -> tuple[PerSeed, PerSeed]:
+def member_scores(
+    probability: Float[ndarray, "seeds days stocks"], movement: PerStock
+) -> tuple[PerSeed, PerSeed]:
     """Return ACC and MCC of each seed on the paper's labels, where every seed has a probability.
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
     """
     counted = labelled(movement, "paper") & np.isfinite(probability).all(axis=0)
     if not counted.any():
-        raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every seed")
+        raise ValueError(
+            f"none of {movement.size} stock-days has a label and a probability of every seed"
+        )
     sample = _Sample(np.ones(len(movement), dtype=bool), counted, movement, resamples=0)
     totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
     return accuracy(totals), mcc(totals)
 
 
 def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> tuple[float, float]:
-    """Return slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
+    """Return slope and intercept of the logistic regression of the outcome on the logit of its
+    probability (Cox, 1958).
 
-    NaN where it has no finite solution: one outcome only, one probability only, or a threshold that separates the two.
+    NaN where it has no finite solution: one outcome only, one probability only, or a threshold that
+    separates the two.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -128,42 +147,57 @@ def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> t
         return np.nan, np.nan
     if risers.min() >= fallers.max() or fallers.min() >= risers.max():
         return np.nan, np.nan
-    # the deviation of a model's logits may be a hundredth: unscaled, the solver would stop before it arrived
+    # the deviation of a model's logits may be a hundredth: unscaled, the solver would stop before
+    # it arrived
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     fit.fit(((said - centre) / deviation)[:, None], rose)
     slope = float(fit.coef_[0, 0]) / deviation
     return slope, float(fit.intercept_[0]) - slope * centre
 
 
-def pairs_by_day(probability: PerStock, rose: StockDays, counted: StockDays) -> Float[ndarray, "days 2"]:
-    """Count the pairs of a riser and a faller of each day: those whose riser was the more probable, and all.
+def pairs_by_day(
+    probability: PerStock, rose: StockDays, counted: StockDays
+) -> Float[ndarray, "days 2"]:
+    """Count the pairs of a riser and a faller of each day: those whose riser was the more probable,
+    and all.
 
     A tie is half a pair. Only stock-days that are counted form pairs.
     """
     from scipy.stats import rankdata
 
-    rank = rankdata(np.where(counted, probability, np.inf), axis=1)  # the others rank above all counted ones
+    rank = rankdata(
+        np.where(counted, probability, np.inf), axis=1
+    )  # the others rank above all counted ones
     risers, fallers = (counted & rose).sum(axis=1), (counted & ~rose).sum(axis=1)
     won = np.where(counted & rose, rank, 0.0).sum(axis=1) - risers * (risers + 1) / 2
     return np.stack([won, risers * fallers], axis=-1).astype(float)
 
 
-def _check(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex, best_rule: str) -> None:
+def _check(
+    predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex, best_rule: str
+) -> None:
     names = [predictor.name for predictor in predictors]
     if len(set(names)) < len(names):
         raise ValueError(f"every predictor needs a name of its own, got {', '.join(names)}")
     rules = [predictor.name for predictor in predictors if predictor.is_rule]
     if best_rule not in rules:
-        raise ValueError(f"best_rule must be one of the rules {', '.join(rules) or '(none)'}, got {best_rule}")
+        raise ValueError(
+            f"best_rule must be one of the rules {', '.join(rules) or '(none)'}, got {best_rule}"
+        )
     if len(target) != len(movement):
         raise ValueError(f"{len(target)} targets for the movements of {len(movement)} days")
     for predictor in predictors:
         if (found := predictor.probability.shape[1:]) != (wanted := movement.shape):
-            raise ValueError(f"{predictor.name} has probabilities of (days, stocks) {found}, expected {wanted}")
+            raise ValueError(
+                f"{predictor.name} has probabilities of (days, stocks) {found}, expected {wanted}"
+            )
 
 
-def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex) -> StockDays:
-    """Return where the return is known and every seed of every model has a probability: the rows of `scoreboard`.
+def common_stock_days(
+    predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex
+) -> StockDays:
+    """Return where the return is known and every seed of every model has a probability: the rows of
+    `scoreboard`.
 
     Raises ValueError when a rule has no direction on one of them.
     """
@@ -182,21 +216,31 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     said = [predictor.probability[:, sample.days] for predictor in predictors]
     together = [seeds.mean(axis=0) for seeds in said]
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
-    rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # the share of each day's stocks said to rise
+    rises = counts[..., :2].sum(axis=-1) / counts.sum(
+        axis=-1
+    )  # the share of each day's stocks said to rise
     best = [predictor.name for predictor in predictors].index(best_rule)
-    paired = np.concatenate([counts, np.broadcast_to(counts[:, best : best + 1], counts.shape)], axis=-1)
-    frame = pd.DataFrame({
-        "predictor": [predictor.name for predictor in predictors],
-        "is_rule": [predictor.is_rule for predictor in predictors],
-        "days": len(counts), "n": int(sample.counted.sum()), "rises": int((sample.counted & sample.rose).sum()),
-        "seeds": [float(len(seeds)) for seeds in said],
-        "configurations": [float(predictor.configurations) for predictor in predictors],
-        **_of_members(said, sample), **measured("acc", counts, accuracy, sample.resamples),
-        **measured("mcc", counts, mcc, sample.resamples),
-        **measured("acc_gain", paired, difference(accuracy), sample.resamples),
-        **measured("mcc_gain", paired, difference(mcc), sample.resamples),
-        **_of_probabilities(together, sample), "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
-    })  # fmt: skip
+    paired = np.concatenate(
+        [counts, np.broadcast_to(counts[:, best : best + 1], counts.shape)], axis=-1
+    )
+    frame = pd.DataFrame(
+        {
+            "predictor": [predictor.name for predictor in predictors],
+            "is_rule": [predictor.is_rule for predictor in predictors],
+            "days": len(counts),
+            "n": int(sample.counted.sum()),
+            "rises": int((sample.counted & sample.rose).sum()),
+            "seeds": [float(len(seeds)) for seeds in said],
+            "configurations": [float(predictor.configurations) for predictor in predictors],
+            **_of_members(said, sample),
+            **measured("acc", counts, accuracy, sample.resamples),
+            **measured("mcc", counts, mcc, sample.resamples),
+            **measured("acc_gain", paired, difference(accuracy), sample.resamples),
+            **measured("mcc_gain", paired, difference(mcc), sample.resamples),
+            **_of_probabilities(together, sample),
+            "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
+        }
+    )
     frame.loc[best, OF_GAINS] = np.nan
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
@@ -205,7 +249,10 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
 def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
     columns = {}
     for name, statistic in (("acc", accuracy), ("mcc", mcc)):
-        each = [pd.Series([float(statistic(sample.counts(one).sum(axis=0))) for one in seeds]) for seeds in said]
+        each = [
+            pd.Series([float(statistic(sample.counts(one).sum(axis=0))) for one in seeds])
+            for seeds in said
+        ]
         columns[f"{name}_mean"] = np.array([scores.mean() for scores in each])
         columns[f"{name}_sd"] = np.array([scores.std() for scores in each])
     return columns
@@ -213,7 +260,9 @@ def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample
 
 def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
     counted, rose = sample.counted, sample.rose
-    errors = [np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1) for probability in together]
+    errors = [
+        np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1) for probability in together
+    ]
     brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
     pairs = np.stack([pairs_by_day(probability, rose, counted) for probability in together], axis=1)
     lines = [calibration_line(probability[counted], rose[counted]) for probability in together]
@@ -221,7 +270,9 @@ def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
     if not pairs[..., 1].any():
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
-    ics = (rank_ics(*both_known(np.where(counted, each, np.nan), sample.movement)) for each in together)
+    ics = (
+        rank_ics(*both_known(np.where(counted, each, np.nan), sample.movement)) for each in together
+    )
     order = np.array([astuple(mean_of_days(each)) for each in ics]).T
     return (
         measured("brier", brier, ratio, sample.resamples)

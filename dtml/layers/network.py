@@ -1,4 +1,6 @@
-"""The interface of every network: it scores stocks from rows of sessions, and has the loss that its paper minimises."""
+"""The interface of every network: it scores stocks from rows of sessions, and
+has the loss that its paper minimises.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -16,8 +18,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STOCK_DAYS = 960  # that go through a network at once on CPU: what they need stays in the cache of a core
-PAIRS = 2**26  # of stocks that attend to each other at once on an accelerator: 1 GB of weights of four heads
+STOCK_DAYS = (
+    960  # that go through a network at once on CPU: what they need stays in the cache of a core
+)
+PAIRS = (
+    2**26
+)  # of stocks that attend to each other at once on an accelerator: 1 GB of weights of four heads
 
 Rows = Float[Tensor, "sessions symbols features"]
 Positions = Int[Tensor, "days window"]  # in the rows, oldest first
@@ -28,9 +34,10 @@ Scores = Float[Tensor, "days stocks"]
 class Batch(NamedTuple):
     """The days of one step.
 
-    `rows` are the distinct sessions that the days need, the index the last of the symbols, features in percent;
-    `windows` are positions in them, oldest first. `counted` are the stock-days that the loss counts, at least one;
-    `rises` is their label, `movement` what it is the sign of, 0 where unknown. `step` is the number of steps taken.
+    `rows` are the distinct sessions that the days need, the index the last of the symbols, features
+    in percent; `windows` are positions in them, oldest first. `counted` are the stock-days that the
+    loss counts, at least one; `rises` is their label, `movement` what it is the sign of, 0 where
+    unknown. `step` is the number of steps taken.
     """
 
     rows: Rows
@@ -45,24 +52,29 @@ class Batch(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that `dtml.training.fit` can train.
 
-    Random numbers come from `dtml.layers.network`, also in place of torch's own dropout, so that a seed alone decides
-    them.
+    Random numbers come from `dtml.layers.network`, also in place of torch's own dropout, so that a
+    seed alone decides them.
     """
 
     @abstractmethod
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
-        """Return the score of each stock on each day: above 0 is a rise, its sigmoid the probability of one."""
+        """Return the score of each stock on each day: above 0 is a rise, its
+        sigmoid the probability of one.
+        """
 
     @abstractmethod
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss that training minimises; `penalty` weighs the network's own regularisation.
+        """Return the loss that training minimises; `penalty` weighs the network's own
+        regularisation.
 
-        It is a mean over the counted stock-days, each judged by its own day, plus what depends on the weights alone: a
-        step sees a few days at a time.
+        It is a mean over the counted stock-days, each judged by its own day, plus what depends on
+        the weights alone: a step sees a few days at a time.
         """
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return what validation averages over the counted stock-days, to keep the epoch with most: its accuracy."""
+        """Return what validation averages over the counted stock-days, to keep
+        the epoch with most: its accuracy.
+        """
         return (logits > 0) == batch.rises
 
 
@@ -76,26 +88,35 @@ class NetworkConfig(ABC):
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
-    """Return how many days of so many stocks go through a network at once, the same on every CPU: it decides bits."""
+    """Return how many days of so many stocks go through a network at once, the
+    same on every CPU: it decides bits.
+    """
     return max(1, STOCK_DAYS // symbols if device.type == "cpu" else PAIRS // symbols**2)
 
 
 def within_memory(
     work: Callable[[int], T], at_once: int, days: int, *, again: Callable[[], object] = int
 ) -> tuple[T, int]:
-    """Do `work` on `days`, so many at once, or half as many while an accelerator has no memory for them.
+    """Do `work` on `days`, so many at once, or half as many while an accelerator has no memory for
+    them.
 
-    Returns what came of it, and how many at once it was. `again` undoes what a try left half done. Raises DtmlError
-    where not even a single day fits.
+    Returns what came of it, and how many at once it was. `again` undoes what a try left half done.
+    Raises DtmlError where not even a single day fits.
     """
     while True:
         try:
             return work(at_once), at_once
         except torch.OutOfMemoryError as error:
             if min(at_once, days) == 1:
-                raise DtmlError("a single day does not fit into the memory of the device: use --device cpu") from error
-        at_once = -(-min(at_once, days) // 2)  # out of the handler, whose error holds the tensors of the try
-        log.warning("the device is out of memory: from now on %d days go through a network at once", at_once)
+                raise DtmlError(
+                    "a single day does not fit into the memory of the device: use --device cpu"
+                ) from error
+        at_once = -(
+            -min(at_once, days) // 2
+        )  # out of the handler, whose error holds the tensors of the try
+        log.warning(
+            "the device is out of memory: from now on %d days go through a network at once", at_once
+        )
         again()
 
 
@@ -103,12 +124,16 @@ def cross_entropy(
     logits: Float[Tensor, "*axes"], rises: Bool[Tensor, "*axes"], counted: Bool[Tensor, "*axes"]
 ) -> Float[Tensor, ""]:
     """Return the binary cross-entropy averaged over the counted stock-days."""
-    each = nn.functional.binary_cross_entropy_with_logits(logits, rises.to(logits.dtype), reduction="none")
+    each = nn.functional.binary_cross_entropy_with_logits(
+        logits, rises.to(logits.dtype), reduction="none"
+    )
     return (each * counted).sum() / counted.sum()
 
 
 class RandomLayer(nn.Module):
-    """A module that draws random numbers from a generator of its training's own; torch's where it was given none."""
+    """A module that draws random numbers from a generator of its training's
+    own; torch's where it was given none.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,10 +150,14 @@ class Dropout(RandomLayer):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability `rate` while training, and scale the rest to keep the mean."""
+        """Zero each element with probability `rate` while training, and scale
+        the rest to keep the mean.
+        """
         if not self.training or self.rate == 0:
             return x
-        drawn = torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(generator=self.generator)
+        drawn = torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(
+            generator=self.generator
+        )
         return x * (drawn >= self.rate) / (1 - self.rate)
 
 

@@ -1,6 +1,7 @@
 """The leaks that the look-ahead audit must catch: dishonest pipelines.
 
-Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) with a mistake found in practice.
+Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) with a mistake found in
+practice.
 """
 
 from dataclasses import replace
@@ -18,11 +19,15 @@ from dtml.windows import Windows
 
 
 class Leak(Pipeline):
-    """A dishonest pipeline: the docstring of each names its mistake, the step that it overrides makes it."""
+    """A dishonest pipeline: the docstring of each names its mistake, the step
+    that it overrides makes it.
+    """
 
 
 class LabelInFeatures(Leak):
-    """The return to be predicted stands among the features: a shift by -1 that the inputs share with the label."""
+    """The return to be predicted stands among the features: a shift by -1 that
+    the inputs share with the label.
+    """
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
@@ -30,7 +35,9 @@ class LabelInFeatures(Leak):
 
 
 class FullSampleScaling(Leak):
-    """Features are standardised with the mean and deviation of the whole history, later sessions included."""
+    """Features are standardised with the mean and deviation of the whole
+    history, later sessions included.
+    """
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
@@ -39,7 +46,9 @@ class FullSampleScaling(Leak):
 
 
 class BackwardFill(Leak):
-    """Missing bars take the values of the next one: `bfill`, written after `ffill` to be rid of the last gaps."""
+    """Missing bars take the values of the next one: `bfill`, written after
+    `ffill` to be rid of the last gaps.
+    """
 
     def windows(self, history: History) -> Windows:
         wide = history.bars.pivot(index="session", columns="symbol", values=ADJUSTED_TOO)
@@ -48,7 +57,9 @@ class BackwardFill(Leak):
 
 
 class LabelledRowsOnly(Leak):
-    """Only stock-days whose return turned out large are predicted: the paper's labels, known a day later."""
+    """Only stock-days whose return turned out large are predicted: the paper's
+    labels, known a day later.
+    """
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
         return super().predict(ensemble, windows.only(windows.labelled("paper").numpy()))
@@ -59,11 +70,15 @@ class TargetDayInWindow(Leak):
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
-        return replace(windows.days(slice(0, -1)), stocks=windows.stocks[1:], index=windows.index[1:])
+        return replace(
+            windows.days(slice(0, -1)), stocks=windows.stocks[1:], index=windows.index[1:]
+        )
 
 
 class TargetDayOfIndex(Leak):
-    """The index is a session ahead of the stocks: its file carries the date on which it was published."""
+    """The index is a session ahead of the stocks: its file carries the date on
+    which it was published.
+    """
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
@@ -71,7 +86,9 @@ class TargetDayOfIndex(Leak):
 
 
 class CentredAverage(Leak):
-    """Prices are smoothed by a centred average of five sessions, as any filter run over a whole series does."""
+    """Prices are smoothed by a centred average of five sessions, as any filter
+    run over a whole series does.
+    """
 
     def windows(self, history: History) -> Windows:
         prices = history.bars.groupby("symbol")[ADJUSTED_TOO]
@@ -80,29 +97,44 @@ class CentredAverage(Leak):
 
 
 class TodaysConstituents(Leak):
-    """Today's constituents are taken for the constituents of every day: survivorship, from a list."""
+    """Today's constituents are taken for the constituents of every day:
+    survivorship, from a list.
+    """
 
     def windows(self, history: History) -> Windows:
         listed = history.market.constituents
-        constituents = tuple(replace(each, since=None if each.until is None else NEVER, until=None) for each in listed)
-        return super().windows(replace(history, market=replace(history.market, constituents=constituents)))
+        constituents = tuple(
+            replace(each, since=None if each.until is None else NEVER, until=None)
+            for each in listed
+        )
+        return super().windows(
+            replace(history, market=replace(history.market, constituents=constituents))
+        )
 
 
 class SurvivorsOnly(Leak):
-    """Stocks without a bar in the last session are dropped from all of them: survivorship, from `dropna`."""
+    """Stocks without a bar in the last session are dropped from all of them:
+    survivorship, from `dropna`.
+    """
 
     def windows(self, history: History) -> Windows:
         bars = history.bars
         there = bars.loc[bars["session"] == bars["session"].max(), "symbol"]
-        return super().windows(replace(history, bars=bars[bars["symbol"].isin([*there, history.market.index.symbol])]))
+        return super().windows(
+            replace(history, bars=bars[bars["symbol"].isin([*there, history.market.index.symbol])])
+        )
 
 
 class ValidationOverTest(Leak):
-    """The epoch is chosen on the days that are then predicted: training scripts without a third split."""
+    """The epoch is chosen on the days that are then predicted: training scripts
+    without a third split.
+    """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
         train, validation = super().spans(windows, as_of)
-        return train, windows.between(first=validation.target[0]).days(slice(0, 2 * len(validation)))
+        return train, windows.between(first=validation.target[0]).days(
+            slice(0, 2 * len(validation))
+        )
 
 
 class LongerLabels(Leak):
@@ -114,17 +146,23 @@ class LongerLabels(Leak):
 
 
 class ShuffledSplit(Leak):
-    """Days are split at random, later ones included: `train_test_split` with its default, shuffle=True."""
+    """Days are split at random, later ones included: `train_test_split` with
+    its default, shuffle=True.
+    """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:  # noqa: ARG002 - the leak
         chosen = torch.rand(len(windows), 1, generator=torch.Generator().manual_seed(0)) < 0.7
         hidden = (~chosen, chosen)
-        train, validation = (replace(windows, movement=windows.movement.masked_fill(h, torch.nan)) for h in hidden)
+        train, validation = (
+            replace(windows, movement=windows.movement.masked_fill(h, torch.nan)) for h in hidden
+        )
         return train, validation
 
 
 class MemberChosenOnTest(Leak):
-    """Of several seeds the one is kept that does best on the days it is then tested on: "the best of ten runs"."""
+    """Of several seeds the one is kept that does best on the days it is then
+    tested on: "the best of ten runs".
+    """
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         ensemble = super().model(windows, as_of)
@@ -144,18 +182,24 @@ class LaterCheckpoint(Leak):
 
 
 class AdjustmentAsFeature(Leak):
-    """The adjusted close over the close stands among the features: it knows every dividend that was paid later."""
+    """The adjusted close over the close stands among the features: it knows
+    every dividend that was paid later.
+    """
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
         ratio = history.bars.assign(ratio=history.bars["adj_close"] / history.bars["close"])
         wide = ratio.pivot(index="session", columns="symbol", values="ratio")
-        known = wide.reindex(index=windows.as_of, columns=list(windows.symbols)).fillna(1.0).to_numpy()
+        known = (
+            wide.reindex(index=windows.as_of, columns=list(windows.symbols)).fillna(1.0).to_numpy()
+        )
         return _with_feature(windows, "z_close", torch.from_numpy(known - 1).float())
 
 
 class LiquidUniverse(Leak):
-    """The universe is the half of the stocks that traded most, later sessions included: a filter run once."""
+    """The universe is the half of the stocks that traded most, later sessions
+    included: a filter run once.
+    """
 
     def windows(self, history: History) -> Windows:
         bars, index = history.bars, history.market.index.symbol
@@ -165,7 +209,9 @@ class LiquidUniverse(Leak):
 
 
 class IndexStampedEarly(Leak):
-    """The source stamps each bar of the index with the session before, as a zone taken for another does."""
+    """The source stamps each bar of the index with the session before, as a
+    zone taken for another does.
+    """
 
     def received(self, history: History) -> History:
         bars, index = history.bars, history.bars["symbol"] == history.market.index.symbol
@@ -178,7 +224,9 @@ LEAKS: tuple[type[Leak], ...] = tuple(Leak.__subclasses__())
 
 
 def _with_feature(windows: Windows, name: str, ratio: Float[Tensor, "days stocks"]) -> Windows:
-    """Return the same windows with other values, ratios minus 1, of a feature of each stock in its last session."""
+    """Return the same windows with other values, ratios minus 1, of a feature
+    of each stock in its last session.
+    """
     rows = windows.rows().clone()
     rows[windows.window - 1 :, :-1, FEATURES.index(name)] = 100 * ratio
     return _with_rows(windows, rows)

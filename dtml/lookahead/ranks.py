@@ -1,7 +1,9 @@
-"""The look-ahead audit of rankers: does anything behind the order of a day come from after its close?
+"""The look-ahead audit of rankers: does anything behind the order of a day come from after its
+close?
 
-As in `dtml.lookahead.audit`, a whole way from bars to orders runs on a history and on a changed one, with a small
-boosting; the leaks below take that way with one mistake each, and every one must be caught.
+As in `dtml.lookahead.audit`, a whole way from bars to orders runs on a history and on a changed
+one, with a small boosting; the leaks below take that way with one mistake each, and every one must
+be caught.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,18 +14,33 @@ import numpy as np
 import pandas as pd
 
 from dtml.evaluation.ranking import MINIMUM_STOCKS
-from dtml.lookahead.audit import LATEST_RETRAINING, LOOK_AHEAD, LOOK_BACK, ZOO_STOCKS, Finding, fit_for_leaks
+from dtml.lookahead.audit import (
+    LATEST_RETRAINING,
+    LOOK_AHEAD,
+    LOOK_BACK,
+    ZOO_STOCKS,
+    Finding,
+    fit_for_leaks,
+)
 from dtml.lookahead.pipeline import History
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
-from dtml.ranking.rankers import VALIDATION_DAYS, Rankers, RankersConfig, fit_rankers, order_of, slope_of
+from dtml.ranking.rankers import (
+    VALIDATION_DAYS,
+    Rankers,
+    RankersConfig,
+    fit_rankers,
+    order_of,
+    slope_of,
+)
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS
 from dtml.ranking.walk import History as Ranked
 
 SMALL = BoostingConfig(trees=40, rate=0.1, rows_a_leaf=50)
 SESSIONS = 400  # of the history on which leaks are planted
-DEVIATIONS = 4.0  # of a slope on outcomes that are drawn, beyond which it was measured on days it was fitted to
+# of a slope on outcomes that are drawn, beyond which it was measured on days it was fitted to
+DEVIATIONS = 4.0
 
 
 def fit_honestly(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
@@ -33,9 +50,11 @@ def fit_honestly(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Ranke
 
 @dataclass(frozen=True)
 class Ordering:
-    """The way from a history to orders, in the steps of a night and of a walk; a leak spoils what is read, or the fit.
+    """The way from a history to orders, in the steps of a night and of a walk; a leak spoils what
+    is read, or the fit.
 
-    Both are honest by default. `fit` takes what was read, the session as of which it trains, and the settings.
+    Both are honest by default. `fit` takes what was read, the session as of which it trains, and
+    the settings.
     """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
@@ -46,25 +65,44 @@ class Ordering:
     def read(self, history: History) -> Ranked:
         """Return the ranked features and the outcomes of all sessions."""
         market = history.market
-        panel = panel_of(history.bars, sessions=history.sessions, symbols=market.symbols, returns=market.returns)
+        panel = panel_of(
+            history.bars, sessions=history.sessions, symbols=market.symbols, returns=market.returns
+        )
         among = np.asarray(market.membership(panel.sessions))
         return self.spoil(Ranked.of(panel, self.config.leg, among, max_return=self.max_return))
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
-        """Return the orders of the closes up to `at`, by rankers trained as of an earlier one: those of `order_of`."""
+        """Return the orders of the closes up to `at`, by rankers trained as of
+        an earlier one: those of `order_of`.
+        """
         read = self.read(history)
-        rankers, stop = self.fit(read, trained, self.config), int(read.panel.sessions.searchsorted(at, side="right"))
+        rankers, stop = (
+            self.fit(read, trained, self.config),
+            int(read.panel.sessions.searchsorted(at, side="right")),
+        )
         days = slice(stop - LOOK_BACK, stop)
         scores = rankers.scores(read.features, read.there, days)
         daily = ({name: each[day] for name, each in scores.items()} for day in range(LOOK_BACK))
         made = [order_of(each, rankers.slopes, read.panel.symbols) for each in daily]
-        return pd.concat(made, keys=read.panel.sessions[days], names=["as_of", None]).reset_index("as_of")
+        return pd.concat(made, keys=read.panel.sessions[days], names=["as_of", None]).reset_index(
+            "as_of"
+        )
 
 
-def audit_ranking(ordering: Ordering, history: History, *, seed: int = 0, trains: bool = True) -> list[Finding]:
-    """Check the rankers of a history, their slopes where it `trains`; none where it is too small for any."""
+def audit_ranking(
+    ordering: Ordering, history: History, *, seed: int = 0, trains: bool = True
+) -> list[Finding]:
+    """Check the rankers of a history, their slopes where it `trains`; none
+    where it is too small for any.
+    """
     sessions = ordering.read(history).panel.sessions
-    first = MINIMUM_TRAIN_DAYS + VALIDATION_DAYS + GAP + 2 * sessions_to(ordering.config.leg) + LATEST_RETRAINING
+    first = (
+        MINIMUM_TRAIN_DAYS
+        + VALIDATION_DAYS
+        + GAP
+        + 2 * sessions_to(ordering.config.leg)
+        + LATEST_RETRAINING
+    )
     stop = len(sessions) - LOOK_AHEAD
     if stop <= first or len(history.market.symbols) < MINIMUM_STOCKS:
         return []
@@ -74,29 +112,45 @@ def audit_ranking(ordering: Ordering, history: History, *, seed: int = 0, trains
 
 
 def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Scramble everything after `at`, train as of its close and order: no score, place or probability may change."""
+    """Scramble everything after `at`, train as of its close and order: no
+    score, place or probability may change.
+    """
     before = history.with_holes(at, seed)
-    made, other = (ordering.orders(each, at, at) for each in (before, before.scrambled_after(at, seed)))
+    made, other = (
+        ordering.orders(each, at, at) for each in (before, before.scrambled_after(at, seed))
+    )
     detail = f"{len(made)} places up to that day, the same to the last bit whatever came later"
     if not (passed := made.equals(other)):
         both = made.merge(other, how="outer", indicator=True)
-        detail = f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places change with what came later"
+        detail = (
+            f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places change with "
+            "what came later"
+        )
     return Finding("same_orders", at, passed and len(made) > 0, detail)
 
 
 def same_ranks(ordering: Ordering, history: History, at: pd.Timestamp) -> Finding:
-    """Check that ranked features do not know the scale of past prices, which later dividends and splits set."""
+    """Check that ranked features do not know the scale of past prices, which
+    later dividends and splits set.
+    """
     known = history.known_at(at)
     one, other = (ordering.read(each).features for each in (known, known.rescaled()))
     passed = np.array_equal(one, other, equal_nan=True)
     said = "the same" if passed else "other"
-    return Finding("same_ranks", at, passed, f"ranks of {len(one)} days are {said} after later dividends and splits")
+    return Finding(
+        "same_ranks",
+        at,
+        passed,
+        f"ranks of {len(one)} days are {said} after later dividends and splits",
+    )
 
 
 def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Check that no probability is learned where outcomes are drawn: of each day's stocks any may come first.
+    """Check that no probability is learned where outcomes are drawn: of each day's stocks any may
+    come first.
 
-    Rankers order the days that they were fitted to well even then; a slope that was measured on those shows it.
+    Rankers order the days that they were fitted to well even then; a slope that was measured on
+    those shows it.
     """
     read, draw = ordering.read(history), np.random.default_rng([seed, 3])
     known = np.isfinite(read.outcome)
@@ -106,11 +160,15 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
     found = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     said = ", ".join(f"{name} {value:+.1f}" for name, value in found.items())
     passed = bool(max(map(abs, found.values())) < DEVIATIONS)
-    return Finding("slopes_of_chance", at, passed, f"slopes on drawn outcomes, in standard deviations: {said}")
+    return Finding(
+        "slopes_of_chance", at, passed, f"slopes on drawn outcomes, in standard deviations: {said}"
+    )
 
 
 def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.DataFrame:
-    """Audit each planted leak and the honest way on part of a history: rows of `audit.prove`, none where too short."""
+    """Audit each planted leak and the honest way on part of a history: rows of
+    `audit.prove`, none where too short.
+    """
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=SESSIONS, seed=seed), seed)
     rows = []
     for name, leak in {"honest, ranking": {}, **LEAKS}.items():
@@ -125,17 +183,30 @@ def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.
 def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
     """Return the sessions whose outcomes, by the leg, have ended at the close of a session."""
     stop = int(read.panel.sessions.searchsorted(at, side="right")) - sessions_to(read.leg)
-    return replace(read, there=read.there[:stop], features=read.features[:stop], outcome=read.outcome[:stop])
+    return replace(
+        read, there=read.there[:stop], features=read.features[:stop], outcome=read.outcome[:stop]
+    )
 
 
-def _fit_and_calibrate_on_the_same(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
-    rankers, last, days = fit_honestly(read, at, config), _until(read, at), slice(-VALIDATION_DAYS, None)
+def _fit_and_calibrate_on_the_same(
+    read: Ranked, at: pd.Timestamp, config: RankersConfig
+) -> Rankers:
+    rankers, last, days = (
+        fit_honestly(read, at, config),
+        _until(read, at),
+        slice(-VALIDATION_DAYS, None),
+    )
     scores = rankers.scores(last.features, last.there, days)
-    return replace(rankers, slopes={name: slope_of(ranked(each), last.relative[days]) for name, each in scores.items()})
+    return replace(
+        rankers,
+        slopes={name: slope_of(ranked(each), last.relative[days]) for name, each in scores.items()},
+    )
 
 
 def _with_first(read: Ranked, values: np.ndarray) -> Ranked:
-    return replace(read, features=np.dstack([values[..., None].astype(np.float32), read.features[..., 1:]]))
+    return replace(
+        read, features=np.dstack([values[..., None].astype(np.float32), read.features[..., 1:]])
+    )
 
 
 def _ranked_over_all_days(read: Ranked) -> Ranked:
@@ -145,7 +216,9 @@ def _ranked_over_all_days(read: Ranked) -> Ranked:
 
 
 def _scaled_over_all_days(read: Ranked) -> Ranked:
-    return replace(read, features=read.features / (np.nanstd(read.features[read.there], axis=0) + 1e-6))
+    return replace(
+        read, features=read.features / (np.nanstd(read.features[read.there], axis=0) + 1e-6)
+    )
 
 
 LEAKS: Mapping[str, Mapping[str, Any]] = {
@@ -155,6 +228,8 @@ LEAKS: Mapping[str, Mapping[str, Any]] = {
     "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
     "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
     "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
-    "LaterRankers": {"fit": lambda read, _, config: fit_honestly(read, read.panel.sessions[-1], config)},
+    "LaterRankers": {
+        "fit": lambda read, _, config: fit_honestly(read, read.panel.sessions[-1], config)
+    },
     "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
 }

@@ -18,14 +18,27 @@ from dtml.errors import UsageError
 from dtml.markets import definition
 from dtml.markets.definition import Checks, Constituent, Index, Market, is_symbol
 
-__all__ = ["Checks", "Constituent", "Index", "Market", "is_symbol", "load_market", "load_market_file", "market_names"]
+__all__ = [
+    "Checks",
+    "Constituent",
+    "Index",
+    "Market",
+    "is_symbol",
+    "load_market",
+    "load_market_file",
+    "market_names",
+]
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 _WORDS: dict[type, str] = {
-    str: "text", int: "a whole number", float: "a number", bool: "true or false", date: "a date such as 2026-01-20",
-}  # fmt: skip
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    date: "a date such as 2026-01-20",
+}
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _FOLDER = Path(__file__).parent
 
@@ -36,7 +49,9 @@ def market_names() -> list[str]:
 
 
 def load_market(name: str) -> Market:
-    """Read a market that comes with the package; for an unknown name UsageError lists those there are."""
+    """Read a market that comes with the package; for an unknown name UsageError
+    lists those there are.
+    """
     names = market_names()
     if name not in names:
         near = difflib.get_close_matches(name.lower(), names, n=3)
@@ -46,13 +61,17 @@ def load_market(name: str) -> Market:
 
 
 def load_market_file(path: Path, text: str | None = None) -> Market:
-    """Read a user's own market; its name is the file's, and may not be that of a market of the package.
+    """Read a user's own market; its name is the file's, and may not be that of a market of the
+    package.
 
-    `text` stands for a file that is no longer there. Raises UsageError, one line with file and key, for what is wrong.
+    `text` stands for a file that is no longer there. Raises UsageError, one line with file and key,
+    for what is wrong.
     """
     if path.stem in market_names():
         # Two markets of one name would share their rows in the database.
-        raise UsageError(f"{path}: {path.stem} is a market of this package; give the file another name")
+        raise UsageError(
+            f"{path}: {path.stem} is a market of this package; give the file another name"
+        )
     market, path = read_market(path, text), path.absolute()
     return replace(market, file=(path, path.read_text(encoding="utf-8") if text is None else text))
 
@@ -60,10 +79,13 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
 def read_market(path: Path, text: str | None = None) -> Market:
     """Read the market that a TOML file, or its `text`, describes; its name is the file's.
 
-    Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or impossible.
+    Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or
+    impossible.
     """
     if not _NAME.fullmatch(path.stem):
-        raise UsageError(f"{path}: the file's name is the market's: use small letters, digits, - and _ only")
+        raise UsageError(
+            f"{path}: the file's name is the market's: use small letters, digits, - and _ only"
+        )
     table = _Table(path, "", _parse(path, text))
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)
@@ -72,21 +94,62 @@ def read_market(path: Path, text: str | None = None) -> Market:
     if index.symbol in {each.symbol for each in constituents}:
         raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
     words = get_type_hints(Market)
-    chosen: dict[str, Any] = {key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN}
+    chosen: dict[str, Any] = {
+        key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN
+    }
     return Market(
-        name=path.stem, title=table.required("title", str), calendar=table.choice("calendar", definition.CALENDARS),
-        timezone=_timezone(table), currency=_currency(table), index=index, constituents=constituents,
-        constituents_as_of=as_of, constituents_complete=complete, facts=facts,
-        checks=_checks(table.subtable("checks")), trading=_trading(table.subtable("trading")),
-        retrain=_retrain(table), level=_level(table), model=_model(table.subtable("model")), code=_code(table),
-        candidates=_candidates(table), **chosen,
-    )  # fmt: skip
+        name=path.stem,
+        title=table.required("title", str),
+        calendar=table.choice("calendar", definition.CALENDARS),
+        timezone=_timezone(table),
+        currency=_currency(table),
+        index=index,
+        constituents=constituents,
+        constituents_as_of=as_of,
+        constituents_complete=complete,
+        facts=facts,
+        checks=_checks(table.subtable("checks")),
+        trading=_trading(table.subtable("trading")),
+        retrain=_retrain(table),
+        level=_level(table),
+        model=_model(table.subtable("model")),
+        code=_code(table),
+        candidates=_candidates(table),
+        **chosen,
+    )
 
 
-_CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of those that the type of the field lists
+_CHOSEN = (
+    "source",
+    "returns",
+    "z_close",
+    "leg",
+    "ranker",
+)  # by a word, of those that the type of the field lists
 _MARKET_KEYS = (
-    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
-    *("candidates", "level", "facts", "index", "checks", "trading", "model", "constituents", "code"),
+    *(
+        "title",
+        "calendar",
+        "timezone",
+        "currency",
+        "source",
+        "returns",
+        "z_close",
+        "leg",
+        "ranker",
+        "retrain",
+    ),
+    *(
+        "candidates",
+        "level",
+        "facts",
+        "index",
+        "checks",
+        "trading",
+        "model",
+        "constituents",
+        "code",
+    ),
 )
 
 
@@ -121,7 +184,9 @@ class _Table:
         if not _is_a(value, kind):
             raise self.error(key, f"expected {_WORDS[kind]}, got {_shown(value)}")
         if isinstance(value, str) and (not value.strip() or not value.isprintable()):
-            raise self.error(key, f"expected a printable text that is not empty, got {_shown(value)}")
+            raise self.error(
+                key, f"expected a printable text that is not empty, got {_shown(value)}"
+            )
         return cast(T, float(cast(float, value)) if kind is float else value)
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
@@ -130,7 +195,9 @@ class _Table:
         value = self.required(key, str)
         known = sorted(choices)
         if value not in known:
-            raise self.error(key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}")
+            raise self.error(
+                key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}"
+            )
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -150,10 +217,17 @@ def _parse(path: Path, text: str | None) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8") if text is None else text)
     except OSError as problem:
-        raise UsageError(f"{path}: cannot read the market file: {problem.strerror or problem}") from problem
+        raise UsageError(
+            f"{path}: cannot read the market file: {problem.strerror or problem}"
+        ) from problem
     except UnicodeDecodeError as problem:
-        raise UsageError(f"{path}: the market file is not UTF-8 text: byte {problem.start}") from problem
-    except (ValueError, RecursionError) as problem:  # a number of 5,000 digits and deep nesting come as these
+        raise UsageError(
+            f"{path}: the market file is not UTF-8 text: byte {problem.start}"
+        ) from problem
+    except (
+        ValueError,
+        RecursionError,
+    ) as problem:  # a number of 5,000 digits and deep nesting come as these
         raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
 
 
@@ -172,7 +246,10 @@ def _checks(table: _Table) -> Checks:
         "max_return": (0 < checks.max_return < math.inf, "a ratio above 0"),
         "max_missing": (0 <= checks.max_missing < 1, "a share from 0 to below 1"),
         "stale_share": (0 < checks.stale_share <= 1, "a share above 0, at most 1"),
-        "max_rank_ic": (checks.max_rank_ic is None or 0 < checks.max_rank_ic <= 1, "a rank IC above 0, at most 1"),
+        "max_rank_ic": (
+            checks.max_rank_ic is None or 0 < checks.max_rank_ic <= 1,
+            "a rank IC above 0, at most 1",
+        ),
     }
     for key, (is_kept, bound) in bounds.items():
         if not is_kept:
@@ -181,7 +258,10 @@ def _checks(table: _Table) -> Checks:
 
 
 def _trading(table: _Table) -> definition.Trading:
-    rates, whole = (*(each.name for each in fields(definition.Costs)), "price_limit"), ("lot", "top", "smooth")
+    rates, whole = (
+        (*(each.name for each in fields(definition.Costs)), "price_limit"),
+        ("lot", "top", "smooth"),
+    )
     table.allow(*rates, *whole, "band", "sources")
     found = {name: _rate(table, name) for name in rates if name in table.values}
     limit, sources = found.pop("price_limit", None), table.subtable("sources")
@@ -190,7 +270,11 @@ def _trading(table: _Table) -> definition.Trading:
     numbers = {name: table.typed(name, int) for name in whole if name in table.values}
     try:
         return definition.Trading(
-            definition.Costs(**found), limit, band=table.optional("band", float, 1.0), sources=said, **numbers
+            definition.Costs(**found),
+            limit,
+            band=table.optional("band", float, 1.0),
+            sources=said,
+            **numbers,
         )
     except UsageError as problem:
         raise UsageError(f"{table.path}: trading.{problem}") from problem
@@ -210,7 +294,9 @@ def _rate(table: _Table, key: str) -> definition.Rate:
     since = [entry.required("since", date) for entry in entries]
     if since != sorted(set(since)):
         raise table.error(key, "give each date once, the earliest first")
-    return tuple((day, entry.required("rate", float)) for day, entry in zip(since, entries, strict=True))
+    return tuple(
+        (day, entry.required("rate", float)) for day, entry in zip(since, entries, strict=True)
+    )
 
 
 def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, bool]:
@@ -221,7 +307,9 @@ def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, 
     if not isinstance(rows, list):
         raise table.error("symbols", "expected a list of symbols")
     suffix = table.optional("suffix", str, "")
-    stays = tuple(_member(table, position, row, suffix) for position, row in enumerate(rows, start=1))
+    stays = tuple(
+        _member(table, position, row, suffix) for position, row in enumerate(rows, start=1)
+    )
     if complete and not stays:
         raise table.error("complete", "a list without constituents cannot be complete; say false")
     if stays and as_of is None:
@@ -238,7 +326,11 @@ def _member(table: _Table, position: int, row: object, suffix: str) -> Constitue
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(entry, "symbol")
     is_named = "source_symbol" in values
-    source = _symbol(entry, "source_symbol") if is_named else _checked_symbol(table, "suffix", symbol + suffix)
+    source = (
+        _symbol(entry, "source_symbol")
+        if is_named
+        else _checked_symbol(table, "suffix", symbol + suffix)
+    )
     since, until = entry.optional("since", date, None), entry.optional("until", date, None)
     if since is not None and until is not None and until <= since:
         raise entry.error("until", f"{until} is not after since, {since}")
@@ -247,16 +339,22 @@ def _member(table: _Table, position: int, row: object, suffix: str) -> Constitue
 
 
 def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
-    """Raise for a symbol whose stays overlap, or are out of order, and for a source's symbol of two stocks."""
+    """Raise for a symbol whose stays overlap, or are out of order, and for a
+    source's symbol of two stocks.
+    """
     left: dict[str, date | None] = {}
     known_as: dict[str, str] = {}
     for stay in stays:
         symbol = stay.symbol
-        if symbol in left and (left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])):
+        if symbol in left and (
+            left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])
+        ):
             advice = "list it once, or each stay in order with since and until"
             raise table.error("symbols", f"symbol {symbol!r} comes twice; {advice}")
         if known_as.setdefault(stay.source_symbol, symbol) != symbol:
-            raise table.error("symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
+            raise table.error(
+                "symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once"
+            )
         left[symbol] = stay.until
 
 
@@ -266,7 +364,9 @@ def _symbol(table: _Table, key: str) -> str:
 
 def _checked_symbol(table: _Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
-        raise table.error(key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _")
+        raise table.error(
+            key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _"
+        )
     return symbol
 
 
@@ -275,7 +375,9 @@ def _timezone(table: _Table) -> str:
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as problem:
-        raise table.error("timezone", f"unknown time zone {name!r}; give one such as Asia/Seoul") from problem
+        raise table.error(
+            "timezone", f"unknown time zone {name!r}; give one such as Asia/Seoul"
+        ) from problem
     return name
 
 
@@ -292,18 +394,24 @@ def _retrain(table: _Table) -> definition.Retrain:
         return cast(definition.Retrain, value)
     if _is_a(value, int) and cast(int, value) >= 1:
         return cast(int, value)
-    raise table.error("retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}')
+    raise table.error(
+        "retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}'
+    )
 
 
 def _level(table: _Table) -> float:
     value = table.optional("level", float, Market.level)
     if value in definition.LEVELS:
         return value
-    raise table.error("level", f"expected one of {', '.join(map(str, definition.LEVELS))}, got {_shown(value)}")
+    raise table.error(
+        "level", f"expected one of {', '.join(map(str, definition.LEVELS))}, got {_shown(value)}"
+    )
 
 
 def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
-    """Return the rankers of which the champion is one; raise for fewer than two, or one that is none."""
+    """Return the rankers of which the champion is one; raise for fewer than
+    two, or one that is none.
+    """
     if "candidates" not in table.values:
         return Market.candidates
     known = [name for name in get_args(definition.RankerName) if name != definition.EARNED]
@@ -311,12 +419,17 @@ def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
     if wrong := [each for each in listed if each not in known]:
         raise table.error("candidates", f"{wrong[0]!r} is none of {', '.join(known)}")
     if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != definition.EARNED:
-        raise table.error("candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"')
+        raise table.error(
+            "candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"'
+        )
     return cast("tuple[definition.RankerName, ...]", listed)
 
 
 def _code(table: _Table) -> Path | None:
-    asked = "code" in table.values or "own" in (table.values.get("ranker"), *table.texts("candidates"))
+    asked = "code" in table.values or "own" in (
+        table.values.get("ranker"),
+        *table.texts("candidates"),
+    )
     return table.path.parent / table.required("code", str) if asked else None
 
 
@@ -328,7 +441,9 @@ def _model(table: _Table) -> dict[str, object]:
 
 
 def _is_a(value: object, kind: type) -> bool:
-    """Say whether a TOML value is of a kind; true is no number, a date-time no date, 3 is a number."""
+    """Say whether a TOML value is of a kind; true is no number, a date-time no
+    date, 3 is a number.
+    """
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     if isinstance(value, datetime):

@@ -1,6 +1,8 @@
-"""A market: its exchange, its index, its constituents with their dates, its bounds for good bars, how it is traded.
+"""A market: its exchange, its index, its constituents with their dates, its bounds for good bars,
+how it is traded.
 
-Trading is what it costs, which trades are refused, and how the nights follow an order of the stocks.
+Trading is what it costs, which trades are refused, and how the nights follow an order of the
+stocks.
 """
 
 import re
@@ -23,12 +25,20 @@ SourceName = Literal["yahoo", "files", "simulated"]
 Universe = Literal["list", "source"]  # whether the market or its source names the stocks
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
-LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
+LabelProtocol = Literal[
+    "paper", "all"
+]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
-RelativeName = Literal["dtml_relative", "lstm_relative", "alstm_relative", "adv_alstm_relative", "stocknet_relative"]
-RankerName = Literal["ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own", "earned"]
-Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
+RelativeName = Literal[
+    "dtml_relative", "lstm_relative", "alstm_relative", "adv_alstm_relative", "stocknet_relative"
+]
+RankerName = Literal[
+    "ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own", "earned"
+]
+Leg = Literal[
+    "next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"
+]  # of a return
 
 EARNED = "earned"
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
@@ -45,17 +55,25 @@ CALENDARS = frozenset(_CODES.split())
 
 # The keys of [model], with their types; the configurations that they override check the ranges.
 MODEL_KEYS: dict[str, type] = {
-    **dict.fromkeys(("window", "hidden", "heads"), int), **dict.fromkeys(("beta", "dropout"), float),
-    "normalisation": str, "identity": float, "protocol": str, "penalty": float, "learning_rate": float,
-    **dict.fromkeys(("epochs", "first_kept_epoch", "patience", "batch_days", "stocks_a_step", "seeds"), int),
-    **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int), "warm_start": bool,
-}  # fmt: skip
+    **dict.fromkeys(("window", "hidden", "heads"), int),
+    **dict.fromkeys(("beta", "dropout"), float),
+    "normalisation": str,
+    "identity": float,
+    "protocol": str,
+    "penalty": float,
+    "learning_rate": float,
+    **dict.fromkeys(
+        ("epochs", "first_kept_epoch", "patience", "batch_days", "stocks_a_step", "seeds"), int
+    ),
+    **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int),
+    "warm_start": bool,
+}
 
 # The levels at which every model has an abstention band: shares of outcomes that are to be covered.
 LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 
-# Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be part of a
-# file name or of a table without ever being a path, an option or SQL.
+# Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be
+# part of a file name or of a table without ever being a path, an option or SQL.
 _SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_][A-Za-z0-9]+)*", re.ASCII)
 _LONGEST_SYMBOL = 24
 
@@ -67,15 +85,19 @@ Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from 
 
 
 def is_symbol(text: str) -> bool:
-    """Say whether a text may be a symbol: up to 24 letters and digits, single . - & = _ between them."""
+    """Say whether a text may be a symbol: up to 24 letters and digits, single .
+    - & = _ between them.
+    """
     return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class Constituent:
-    """A stay in the index; `since` is its first day as a constituent, `until` the first day after it.
+    """A stay in the index; `since` is its first day as a constituent, `until` the first day after
+    it.
 
-    A missing date means that nothing is known on that side. A stock that came back has one entry a stay.
+    A missing date means that nothing is known on that side. A stock that came back has one entry a
+    stay.
     """
 
     symbol: str
@@ -88,7 +110,8 @@ class Constituent:
 
 @dataclass(frozen=True)
 class Index:
-    """The index of a market: the symbol its bars carry, the symbol its source knows it by, its name.
+    """The index of a market: the symbol its bars carry, the symbol its source knows it by, its
+    name.
 
     One `of_constituents` is asked of no source: it is the equal-weight mean of the constituents.
     """
@@ -103,11 +126,14 @@ class Index:
 class Checks:
     """Bounds beyond which bars, or a user's own code, are rejected.
 
-    max_return: largest believable absolute return of one session with no split recorded, a ratio (0.35 is 35 %);
-    max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
-    stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day;
-    max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None for
-    .3, or three times that of the market's best one-line rule.
+    max_return: largest believable absolute return of one session with no split recorded, a ratio
+    (0.35 is 35 %);
+    max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night is
+    refused;
+    stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale
+    day;
+    max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None
+    for .3, or three times that of the market's best one-line rule.
     """
 
     max_return: float = 0.35
@@ -127,7 +153,9 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
     if isinstance(rate, float | int):
         return np.full(len(sessions), float(rate))
     since, value = (np.array(each) for each in zip(*rate, strict=True))
-    found = since.astype("datetime64[D]").searchsorted(sessions.to_numpy().astype("datetime64[D]"), side="right")
+    found = since.astype("datetime64[D]").searchsorted(
+        sessions.to_numpy().astype("datetime64[D]"), side="right"
+    )
     return np.asarray(value[np.maximum(found - 1, 0)], dtype=float)
 
 
@@ -135,9 +163,9 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
 class Costs:
     """The costs of trading, in basis points, each 0 or more.
 
-    `commission` and `half_spread` (half of what is quoted between bid and ask) are paid on the value of every purchase
-    and of every sale, `purchase_tax` and `sale_tax` on one of them; `borrow` is paid per year of 252 sessions on the
-    value held short.
+    `commission` and `half_spread` (half of what is quoted between bid and ask) are paid on the
+    value of every purchase and of every sale, `purchase_tax` and `sale_tax` on one of them;
+    `borrow` is paid per year of 252 sessions on the value held short.
     """
 
     commission: Rate = 1.0
@@ -152,8 +180,12 @@ class Costs:
                 if not 0 <= value < inf:
                     raise UsageError(f"{each.name} must be 0 basis points or more, got {value}")
 
-    def of_trades(self, sessions: "pd.DatetimeIndex") -> "tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]":
-        """Return what a purchase and what a sale costs on each session, as a share of the value traded."""
+    def of_trades(
+        self, sessions: "pd.DatetimeIndex"
+    ) -> "tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]":
+        """Return what a purchase and what a sale costs on each session, as a
+        share of the value traded.
+        """
         both = rate_on(self.commission, sessions) + rate_on(self.half_spread, sessions)
         bought, sold = (both + rate_on(tax, sessions) for tax in (self.purchase_tax, self.sale_tax))
         return bought * BASIS_POINT, sold * BASIS_POINT
@@ -171,10 +203,12 @@ STANDARD = Costs()
 class Trading:
     """How a market is traded.
 
-    A stock that opens `price_limit` (a ratio; 0.3 is 30 %) from the close before cannot be bought, or sold, there; None
-    where the exchange has no such limit. Orders are for multiples of `lot` shares. The nights hold the `top` stocks of
-    the order, in equal parts: by the mean rank of the last `smooth` nights, and a stock held is kept while its place
-    is at most `band` times `top`. `sources` says where each fact comes from, and as of when.
+    A stock that opens `price_limit` (a ratio; 0.3 is 30 %) from the close before cannot be bought,
+    or sold, there; None where the exchange has no such limit. Orders are for multiples of `lot`
+    shares. The nights hold the `top` stocks of
+    the order, in equal parts: by the mean rank of the last `smooth` nights, and a stock held is
+    kept while its place is at most `band` times `top`. `sources` says where each fact comes from,
+    and as of when.
     """
 
     costs: Costs = STANDARD
@@ -197,13 +231,14 @@ class Trading:
 class Market:
     """A market as its file describes it.
 
-    calendar is a code of exchange_calendars; without constituents, they are those found in the prices that the user
-    names; returns says which price they and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
-    takes the adjusted close where a split lies between two bars; leg is the return by which its nights order the stocks
-    of a day (`dtml.ranking.outcomes`), ranker whose order they show, "earned" that of the champion of the candidates
-    (`dtml.evaluation.drift`); retrain says when to train: never, when there is
-    no model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's directions
-    are to cover (an abstention band); model overrides settings of the model and of the training.
+    calendar is a code of exchange_calendars; without constituents, they are those found in the
+    prices that the user names; returns says which price they and averages are taken from; z_close
+    "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies between two
+    bars; leg is the return by which its nights order the stocks of a day (`dtml.ranking.outcomes`),
+    ranker whose order they show, "earned" that of the champion of the candidates
+    (`dtml.evaluation.drift`); retrain says when to train: never, when there is no model, or every N
+    sessions; level is the share of outcomes, above 0 and below 1, that the night's directions are
+    to cover (an abstention band); model overrides settings of the model and of the training.
     """
 
     name: str
@@ -228,23 +263,31 @@ class Market:
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
     code: Path | None = None  # a user's own features and model
-    file: tuple[Path, str] | None = field(default=None, compare=False)  # of a user's own market, and what it says
+    file: tuple[Path, str] | None = field(
+        default=None, compare=False
+    )  # of a user's own market, and what it says
 
     @property
     def settings(self) -> dict[str, object]:
         """Return all that decides figures; of own code the text does, wherever its file lies."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("code", "file")}
+        found = {
+            name: value for name, value in asdict(self).items() if name not in ("code", "file")
+        }
         del found["trading"]["sources"]  # words
         return found
 
     @property
     def speakers(self) -> tuple[RankerName, ...]:
-        """Return the rankers one of which orders the stocks of a night: the one named, or all candidates."""
+        """Return the rankers one of which orders the stocks of a night: the one
+        named, or all candidates.
+        """
         return self.candidates if self.ranker == EARNED else (self.ranker,)
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Return the symbols of all constituents listed, whatever their dates, without the index."""
+        """Return the symbols of all constituents listed, whatever their dates,
+        without the index.
+        """
         return tuple(dict.fromkeys(each.symbol for each in self.constituents))
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
@@ -252,25 +295,38 @@ class Market:
         stays = (each for each in self.constituents if each.since is None or each.since <= day)
         return tuple(each for each in stays if each.until is None or day < each.until)
 
-    def membership(self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None) -> "npt.NDArray[np.bool_]":
-        """Return which stocks were constituents on each day: [days, stocks], in the order of `symbols` or of these."""
+    def membership(
+        self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None
+    ) -> "npt.NDArray[np.bool_]":
+        """Return which stocks were constituents on each day: [days, stocks], in
+        the order of `symbols` or of these.
+        """
         import numpy as np
 
         day = days.to_numpy().astype("datetime64[D]")
-        column = {symbol: position for position, symbol in enumerate(self.symbols if stocks is None else stocks)}
+        column = {
+            symbol: position
+            for position, symbol in enumerate(self.symbols if stocks is None else stocks)
+        }
         found = np.zeros((len(days), len(column)), dtype=bool)
         for stay in (each for each in self.constituents if each.symbol in column):
-            since, until = np.datetime64(stay.since or date.min), np.datetime64(stay.until or date.max)
+            since, until = (
+                np.datetime64(stay.since or date.min),
+                np.datetime64(stay.until or date.max),
+            )
             found[:, column[stay.symbol]] |= (since <= day) & (day < until)
         return found
 
     @property
     def is_snapshot(self) -> bool:
-        """Return whether the list gives no dates of membership, so that one day's constituents stand for all days."""
+        """Return whether the list gives no dates of membership, so that one
+        day's constituents stand for all days.
+        """
         return all(each.since is None and each.until is None for each in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
-        """Return the same market with these symbols alone, in order, and what the list says of each.
+        """Return the same market with these symbols alone, in order, and what the list says of
+        each.
 
         The index is left out. Raises UsageError for a symbol that cannot be one or comes twice.
         """
@@ -280,8 +336,14 @@ class Market:
         wanted = [symbol for symbol in symbols if symbol != self.index.symbol]
         for symbol, times in Counter(wanted).items():
             if not is_symbol(symbol):
-                raise UsageError(f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source")
+                raise UsageError(
+                    f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source"
+                )
             if times > 1:
-                raise UsageError(f"market {self.name}: symbol {symbol!r} comes {times} times; name it once")
-        stays = (stay for symbol in wanted for stay in listed.get(symbol, [Constituent(symbol, symbol)]))
+                raise UsageError(
+                    f"market {self.name}: symbol {symbol!r} comes {times} times; name it once"
+                )
+        stays = (
+            stay for symbol in wanted for stay in listed.get(symbol, [Constituent(symbol, symbol)])
+        )
         return replace(self, constituents=tuple(stays))

@@ -1,1 +1,3 @@
-"""A user's own features and model: one Python file, admitted by an audit, run in a process of its own."""
+"""A user's own features and model: one Python file, admitted by an audit, run
+in a process of its own.
+"""

@@ -5,7 +5,8 @@ do to the prices before it, and from no more sessions than its HISTORY: on every
 and with as many stocks and sessions as a training hands over. A model must score a day the same
 whenever it is asked, and where the direction of every session is drawn by coin, it must order the
 stocks no better than chance. What is far better than any rule of any market is not believed. What
-reads the outcomes from elsewhere, such as a file of later prices, is met by the last of these alone.
+reads the outcomes from elsewhere, such as a file of later prices, is met by the last of these
+alone.
 """
 
 from collections.abc import Iterator
@@ -50,8 +51,10 @@ MEANING = {
     "asked_twice": "differs when it is asked again: it keeps state, or is not seeded",
     "rescaled_past": "knows later dividends and splits",
     "read_too_far": (
-        "reads more sessions than HISTORY, which a night has not (an `ewm` or `expanding` reads all: "
-        "return its last row, `.iloc[-1]`, which is asked of the last HISTORY sessions of each day; "
+        "reads more sessions than HISTORY, which a night has not (an `ewm` or `expanding` "
+        "reads all: "
+        "return its last row, `.iloc[-1]`, which is asked of the last HISTORY sessions of "
+        "each day; "
         "or give HISTORY a larger number)"
     ),
     "permuted_labels": "knows what a coin decided",
@@ -105,7 +108,9 @@ def _passed(found: list[Finding]) -> bool:
 
 
 def _history_is_too_long(told: Told, whole: Panel) -> Finding | None:
-    """Refuse a HISTORY that the audit cannot ask for in full; the usual one is as long as it can be."""
+    """Refuse a HISTORY that the audit cannot ask for in full; the usual one is
+    as long as it can be.
+    """
     most = max(len(whole.sessions) - LEAST, HISTORY)
     if told["history"] <= most:
         return None
@@ -143,7 +148,9 @@ def _changed(asked: Asked, told: Told, part: History) -> tuple[Answers, list[Fin
     return base, [_finding(check, name, differs) for (check, name), differs in said.items()]
 
 
-def _as_nights(asked: Asked, told: Told, part: History, whole: Panel, leg: Leg, bound: float) -> list[Finding]:
+def _as_nights(
+    asked: Asked, told: Told, part: History, whole: Panel, leg: Leg, bound: float
+) -> list[Finding]:
     """Compare with nights: a few stocks on every session of a year, the whole market on some days.
 
     The market is asked about at its own size, and with a session and a stock more and less.
@@ -153,7 +160,9 @@ def _as_nights(asked: Asked, told: Told, part: History, whole: Panel, leg: Leg, 
     days, turned = _last_days(whole, SCORED), turns(whole.sessions)
     answers = answers_of(asked, whole, sorted({*days, *turned}))
     some_days = answers.on(sorted({*turned, days[0], days[-1]}))
-    others = [answers_of(asked, panel, _last_days(panel, NEIGHBOURS)) for panel in other_sizes(whole)]
+    others = [
+        answers_of(asked, panel, _last_days(panel, NEIGHBOURS)) for panel in other_sizes(whole)
+    ]
     compared = [("every_session", every)]
     compared += [("market_size", each) for each in (some_days, *others)]
     windows = windows_of(asked, told, every)
@@ -207,7 +216,9 @@ def _believed(name: str, scored: tuple[Grid, Grid], bound: float) -> Finding:
     return _finding("too_good", name, why)
 
 
-def _model(asked: Asked, told: Told, base: Answers, leg: Leg, part: History, bound: float) -> Iterator[Finding]:
+def _model(
+    asked: Asked, told: Told, base: Answers, leg: Leg, part: History, bound: float
+) -> Iterator[Finding]:
     """Fit the model before the last days of a part, and ask it about them in several ways."""
     panel, there = base.panel, base.panel.observed
     first = len(panel.sessions) - min(SCORED, len(panel.sessions) // 3)
@@ -238,7 +249,9 @@ def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
     for seed in range(2):
         panel = _panel(part.tossed(seed))
         ranks = asked.ranks(panel, panel.observed)
-        ic = score_ranking(*_scores(asked, panel, ranks, leg, days), overlap=sessions_to(leg)).rank_ic
+        ic = score_ranking(
+            *_scores(asked, panel, ranks, leg, days), overlap=sessions_to(leg)
+        ).rank_ic
         told = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
         sides.append((ic.low > 0) - (ic.high < 0))
     return _finding("permuted_labels", "MODEL", told if abs(sum(sides)) == 2 else "")

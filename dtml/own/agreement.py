@@ -49,7 +49,9 @@ class Answers:
         return replace(self, days=days, values=self.values[rows])
 
     def difference(self, column: int, others: Features, ending: str = "when that changes") -> str:
-        """Say where a feature differs most from other values of it; nothing where it is the same."""
+        """Say where a feature differs most from other values of it; nothing
+        where it is the same.
+        """
         sessions = self.panel.sessions[list(self.days)]
         values = self.values[..., column], others[..., column]
         return difference(*values, sessions, self.panel.symbols, ending)
@@ -77,7 +79,9 @@ def windows_of(asked: Asked, told: Told, answers: Answers) -> dict[str, int]:
     return windows
 
 
-def disagreements(asked: Asked, told: Told, answers: Answers, windows: Mapping[str, int]) -> dict[str, Disagreement]:
+def disagreements(
+    asked: Asked, told: Told, answers: Answers, windows: Mapping[str, int]
+) -> dict[str, Disagreement]:
     """Compare answers with what nights would have said of the same days, by the feature's name."""
     differing = _differing(asked, told, answers, windows)
     short = [name for name in differing if windows[name] < told["history"]]
@@ -85,10 +89,14 @@ def disagreements(asked: Asked, told: Told, answers: Answers, windows: Mapping[s
         whole = dict.fromkeys(short, int(told["history"]))
         differing = {name: each for name, each in differing.items() if name not in short}
         differing |= _differing(asked, told, answers, whole)
-    return {name: _explained(asked, told, answers, name, nights) for name, nights in differing.items()}
+    return {
+        name: _explained(asked, told, answers, name, nights) for name, nights in differing.items()
+    }
 
 
-def _differing(asked: Asked, told: Told, answers: Answers, windows: Mapping[str, int]) -> dict[str, Features]:
+def _differing(
+    asked: Asked, told: Told, answers: Answers, windows: Mapping[str, int]
+) -> dict[str, Features]:
     """Return what nights say, by the name of each feature in which it is something else."""
     nights = asked.nights(answers.panel, answers.days, windows)
     columns = enumerate(told["features"])
@@ -96,8 +104,12 @@ def _differing(asked: Asked, told: Told, answers: Answers, windows: Mapping[str,
     return {name: nights for column, name in named if answers.difference(column, nights)}
 
 
-def _explained(asked: Asked, told: Told, answers: Answers, name: str, nights: Features) -> Disagreement:
-    """Tell look-ahead from a feature that only reads further back, by asking with the whole past."""
+def _explained(
+    asked: Asked, told: Told, answers: Answers, name: str, nights: Features
+) -> Disagreement:
+    """Tell look-ahead from a feature that only reads further back, by asking
+    with the whole past.
+    """
     column = told["features"].index(name)
     far = _far(answers.values[..., column], nights[..., column])
     row = int(far.any(axis=1).argmax())
@@ -112,7 +124,11 @@ def _explained(asked: Asked, told: Told, answers: Answers, name: str, nights: Fe
 
 
 def difference(
-    values: Grid, others: Grid, sessions: pd.DatetimeIndex, symbols: Sequence[str], ending: str = "when that changes"
+    values: Grid,
+    others: Grid,
+    sessions: pd.DatetimeIndex,
+    symbols: Sequence[str],
+    ending: str = "when that changes",
 ) -> str:
     """Say where two grids, [sessions stocks], differ most; nothing where they are the same."""
     far = _distance(values, others)
@@ -173,6 +189,11 @@ def _with_a_session(panel: Panel) -> Panel:
     return _made(sessions, panel.symbols, panel, lambda grid: np.vstack([grid, grid[-2:-1]]))
 
 
-def _made(sessions: pd.DatetimeIndex, symbols: tuple[str, ...], panel: Panel, change: Callable[[Grid], Grid]) -> Panel:
+def _made(
+    sessions: pd.DatetimeIndex,
+    symbols: tuple[str, ...],
+    panel: Panel,
+    change: Callable[[Grid], Grid],
+) -> Panel:
     """Return a panel of these sessions and stocks, whose grids are those of another, changed."""
     return Panel(sessions, symbols, *(change(getattr(panel, name)) for name in PRICES))

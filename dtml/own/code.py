@@ -1,4 +1,6 @@
-"""What a user's own file holds: features of the stocks of a day, and maybe a model that orders the stocks by them."""
+"""What a user's own file holds: features of the stocks of a day, and maybe a
+model that orders the stocks by them.
+"""
 
 import copy
 import hashlib
@@ -23,10 +25,15 @@ from dtml.ranking.panel import Features, Grid, Panel, There, ranked
 
 OWN = "own"  # the name of the predictor
 MODULE = "own_code"  # under which the file is imported
-HISTORY, EPOCHS, RATE = 260, 5, 0.001  # sessions a feature may read; a torch module's `epochs` and `rate`
+HISTORY, EPOCHS, RATE = (
+    260,
+    5,
+    0.001,
+)  # sessions a feature may read; a torch module's `epochs` and `rate`
 
-# What a feature reads: a frame for each price, a row a session, a column a stock, NaN where there is no bar; prices are
-# adjusted, `value` is the unadjusted close times the volume. The last row is the day that the feature is of.
+# What a feature reads: a frame for each price, a row a session, a column a stock, NaN where there
+# is no bar; prices are adjusted, `value` is the unadjusted close times the volume. The last row is
+# the day that the feature is of.
 Bars = namedtuple("Bars", "open high low close volume value")
 PRICES = Bars._fields
 Feature = Callable[[Bars], Any]
@@ -34,7 +41,9 @@ Arrays = dict[str, ndarray]
 
 
 class OwnCodeError(DtmlError):
-    """Say what is wrong with a user's own file; it ends that file's model for the night, never the night."""
+    """Say what is wrong with a user's own file; it ends that file's model for
+    the night, never the night.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,9 @@ class OwnCode:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A file that was run: its features by name, its MODEL or None, and the sessions that a feature may read."""
+    """A file that was run: its features by name, its MODEL or None, and the
+    sessions that a feature may read.
+    """
 
     features: Mapping[str, Feature]
     model: Any
@@ -78,21 +89,37 @@ def seed(code: OwnCode) -> None:
 
 
 def load(code: OwnCode) -> Loaded:
-    """Run the text anew, from fixed seeds; features are its public functions of `bars`, and its dict FEATURES."""
+    """Run the text anew, from fixed seeds; features are its public functions of
+    `bars`, and its dict FEATURES.
+    """
     seed(code)
     module = sys.modules[MODULE] = ModuleType(MODULE)
     exec(compile(code.text, code.name, "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
-    functions = {name: each for name, each in vars(module).items() if inspect.isfunction(each) and name[0] != "_"}
-    found = {name: each for name, each in functions.items() if [*inspect.signature(each).parameters] == ["bars"]}
+    functions = {
+        name: each
+        for name, each in vars(module).items()
+        if inspect.isfunction(each) and name[0] != "_"
+    }
+    found = {
+        name: each
+        for name, each in functions.items()
+        if [*inspect.signature(each).parameters] == ["bars"]
+    }
     features = found | getattr(module, "FEATURES", {})
     if not features:
         raise OwnCodeError("no feature: write a function of one argument, `bars`")
-    return Loaded(features, getattr(module, "MODEL", None), int(getattr(module, "HISTORY", HISTORY)))
+    return Loaded(
+        features, getattr(module, "MODEL", None), int(getattr(module, "HISTORY", HISTORY))
+    )
 
 
 def cut(panel: Panel, days: slice) -> Panel:
     """Return some sessions of a panel."""
-    return replace(panel, sessions=panel.sessions[days], **{name: getattr(panel, name)[days] for name in PRICES})
+    return replace(
+        panel,
+        sessions=panel.sessions[days],
+        **{name: getattr(panel, name)[days] for name in PRICES},
+    )
 
 
 def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -> Features:
@@ -106,7 +133,9 @@ def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def nights_of(loaded: Loaded, panel: Panel, days: Sequence[int], windows: Mapping[str, int]) -> Features:
+def nights_of(
+    loaded: Loaded, panel: Panel, days: Sequence[int], windows: Mapping[str, int]
+) -> Features:
     """Return what nights would have said on these days: from the sessions up to each day alone.
 
     `windows` names the features that are asked, and the sessions that each may read. One that fails
@@ -158,15 +187,21 @@ def _bars(panel: Panel) -> Bars:
 
 
 def ranks_of(values: Features, there: There) -> Features:
-    """Return the rank of each value within its day, in [-0.5, 0.5], among the stocks that are there."""
-    ranks = [ranked(np.where(there, values[..., column], np.nan)) for column in range(values.shape[-1])]
+    """Return the rank of each value within its day, in [-0.5, 0.5], among the
+    stocks that are there.
+    """
+    ranks = [
+        ranked(np.where(there, values[..., column], np.nan)) for column in range(values.shape[-1])
+    ]
     return np.stack(ranks, axis=-1).astype(np.float32)
 
 
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
-    """Return a model fitted to the ranked outcomes of some sessions; None stands for the product's boosting.
+    """Return a model fitted to the ranked outcomes of some sessions; None stands for the product's
+    boosting.
 
-    Where a rank is missing, a user's model reads 0, the middle of the day. A torch module learns a day a step.
+    Where a rank is missing, a user's model reads 0, the middle of the day. A torch module learns a
+    day a step.
     """
     known = np.isfinite(relative[days])
     x, y = ranks[days][known], relative[days][known]
@@ -180,7 +215,13 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     torch.manual_seed(0)
     optimiser = torch.optim.Adam(made.parameters(), lr=getattr(made, "rate", RATE))
     counts = [int(each) for each in known.sum(axis=1) if each]
-    steps = list(zip(torch.from_numpy(filled).split(counts), torch.from_numpy(y).float().split(counts), strict=True))
+    steps = list(
+        zip(
+            torch.from_numpy(filled).split(counts),
+            torch.from_numpy(y).float().split(counts),
+            strict=True,
+        )
+    )
     made.train()
     for features, outcome in steps * getattr(made, "epochs", EPOCHS):
         optimiser.zero_grad()
@@ -215,11 +256,17 @@ def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
         import torch
 
         return model.eval()(torch.from_numpy(filled)).detach().numpy()
-    return model.predict_proba(filled)[:, -1] if hasattr(model, "predict_proba") else model.predict(filled)
+    return (
+        model.predict_proba(filled)[:, -1]
+        if hasattr(model, "predict_proba")
+        else model.predict(filled)
+    )
 
 
 def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
-    """Return what is kept of a fitted model: its numbers; of one that only a pickle holds, the rows it learnt from."""
+    """Return what is kept of a fitted model: its numbers; of one that only a
+    pickle holds, the rows it learnt from.
+    """
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()
         return {name: np.asarray(each) for name, each in numbers.items()}

@@ -1,4 +1,5 @@
-"""What the process of a user's own code may write: its own empty folder, which no other question sees.
+"""What the process of a user's own code may write: its own empty folder, which no other question
+sees.
 
 A feature that keeps an answer in a file could give it back to a later question, whatever is asked
 then. Landlock (Linux 5.13) forbids a process and all that it starts to write elsewhere, without any

@@ -1,6 +1,8 @@
-"""A user's own code, asked in a process of its own: with no variable of this one, and limits on time and memory.
+"""A user's own code, asked in a process of its own: with no variable of this one, and limits on
+time and memory.
 
-This keeps a mistake from the night; it is no wall against an enemy, as the process may read what its user may read.
+This keeps a mistake from the night; it is no wall against an enemy, as the process may read what
+its user may read.
 """
 
 import json
@@ -22,14 +24,23 @@ from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, cut, ranks_of
 from dtml.ranking.panel import Features, Grid, Panel, There
 
 Told = Mapping[str, Any]
-LIMITS = {"DTML_CODE_SECONDS": "600", "DTML_CODE_GIGABYTES": "4"}  # of each question; the variables change them
+LIMITS = {
+    "DTML_CODE_SECONDS": "600",
+    "DTML_CODE_GIGABYTES": "4",
+}  # of each question; the variables change them
 PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
-FIXED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # the same bits every time
+FIXED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+}  # the same bits every time
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model of a user's code, fitted: the code, what is told of it (`features`, `history`), and what it learnt."""
+    """A model of a user's code, fitted: the code, what is told of it
+    (`features`, `history`), and what it learnt.
+    """
 
     code: OwnCode
     told: Told
@@ -99,7 +110,9 @@ class Asked:
         arrays = {"ranks": ranks_of(values, there), "there": there} | fitted.arrays
         return self._ask("night", None, arrays)[1]["scores"]
 
-    def _ask(self, task: str, panel: Panel | None, more: Arrays | None = None, **told: Any) -> tuple[Told, Arrays]:
+    def _ask(
+        self, task: str, panel: Panel | None, more: Arrays | None = None, **told: Any
+    ) -> tuple[Told, Arrays]:
         """Ask a fresh process; raise OwnCodeError where it fails."""
         seconds, gigabytes = (float(os.environ.get(name, usual)) for name, usual in LIMITS.items())
         told |= {"task": task, "name": self.code.name, "text": self.code.text}
@@ -122,7 +135,11 @@ class Asked:
         file = folder / "answer.json"
         words = file.read_text() if file.exists() else ""
         if ended or not words:
-            how = f"was killed by {signal.Signals(-ended).name}" if ended < 0 else f"ended with {ended}"
+            how = (
+                f"was killed by {signal.Signals(-ended).name}"
+                if ended < 0
+                else f"ended with {ended}"
+            )
             raise OwnCodeError(f"the process of {self.code.name} {how} before it answered")
         answer = json.loads(words)
         if "error" in answer:
@@ -131,17 +148,32 @@ class Asked:
 
 
 class _Server:
-    """A process that has imported what own code needs, and forks one for each question: `dtml.own.work`."""
+    """A process that has imported what own code needs, and forks one for each
+    question: `dtml.own.work`.
+    """
 
     def __init__(self) -> None:
-        passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
+        passed = {
+            key: value
+            for key, value in os.environ.items()
+            if key in PASSED_ON or key.startswith("COVERAGE_")
+        }
         command, env = [sys.executable, "-P", "-m", "dtml.own.work"], passed | FIXED
         self.process = Popen(  # noqa: S603 - of ourselves
-            command, env=env, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, text=True, bufsize=1
+            command,
+            env=env,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            start_new_session=True,
+            text=True,
+            bufsize=1,
         )
 
     def run(self, folder: Path, seconds: float) -> int | None:
-        """Do the task of a folder; return the exit status of its process, None where it took too long."""
+        """Do the task of a folder; return the exit status of its process, None
+        where it took too long.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{folder}\n")

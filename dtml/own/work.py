@@ -2,7 +2,8 @@
 
 Tasks: `values` (the features of a panel), `nights` (what nights would have said of some days),
 `ranks` (the features' ranks), `fits` (fits and scores by folds, from ranks), `night` (scores of the
-last day, from ranks). A model is asked in another process than the features, and never sees a price.
+last day, from ranks). A model is asked in another process than the features, and never sees a
+price.
 """
 
 import errno
@@ -67,7 +68,11 @@ def _told_of(error: Exception, code: own.OwnCode) -> str:
 
 def _done(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
     loaded = own.load(code)
-    told = {"features": list(loaded.features), "history": loaded.history, "model": loaded.model is not None}
+    told = {
+        "features": list(loaded.features),
+        "history": loaded.history,
+        "model": loaded.model is not None,
+    }
     return told, TASKS[task["task"]](code, loaded, task, arrays)
 
 
@@ -113,9 +118,11 @@ TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "
 
 
 def serve() -> None:
-    """Fork a process for each folder that standard input names, a line each; print its id, and how it ended.
+    """Fork a process for each folder that standard input names, a line each; print its id, and how
+    it ended.
 
-    What a task's text imports is imported before the fork, so that the next question finds it there.
+    What a task's text imports is imported before the fork, so that the next question finds it
+    there.
     """
     for line in sys.stdin:
         folder = Path(line.strip())

@@ -1,8 +1,9 @@
-"""The report of a benchmark: a verdict in a sentence, a table in Markdown and one self-contained HTML page.
+"""The report of a benchmark: a verdict in a sentence, a table in Markdown and one self-contained
+HTML page.
 
-`scores` and `seed_scores` have the columns of db's tables `benchmark_score` and `benchmark_seed`, `benchmark` those of
-a row of `benchmark`, whose config may hold words on the data, as `data`. What is missing, NaN or None, is printed as
-"-".
+`scores` and `seed_scores` have the columns of db's tables `benchmark_score` and `benchmark_seed`,
+`benchmark` those of a row of `benchmark`, whose config may hold words on the data, as `data`. What
+is missing, NaN or None, is printed as "-".
 """
 
 import json
@@ -16,7 +17,17 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, calibration, colour, environment, script
-from dtml.pages.figures import Row, day, figure, interval, markdown_table, percent, records, with_interval, with_std
+from dtml.pages.figures import (
+    Row,
+    day,
+    figure,
+    interval,
+    markdown_table,
+    percent,
+    records,
+    with_interval,
+    with_std,
+)
 
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
@@ -25,18 +36,30 @@ LABELS = {
 }
 COLUMNS = (
     *("model", "ACC, mean ± sd (published)", "ACC ensemble [95 %]", "gain over rule [95 %]"),
-    *("MCC, mean ± sd (published)", "MCC ensemble [95 %]", "within-day AUC [95 %]", "same direction"),
+    *(
+        "MCC, mean ± sd (published)",
+        "MCC ensemble [95 %]",
+        "within-day AUC [95 %]",
+        "same direction",
+    ),
 )
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Say in one sentence whether DTML's ensemble beats the rule, by the paired gain in ACC, in each protocol."""
+    """Say in one sentence whether DTML's ensemble beats the rule, by the paired
+    gain in ACC, in each protocol.
+    """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:
         return f"DTML is not among the predictors on {benchmark['market']}."
-    clauses = [f"on {words} DTML {_compared(rows[name])}" for name, words in PROTOCOL_WORDS.items() if name in rows]
+    clauses = [
+        f"on {words} DTML {_compared(rows[name])}"
+        for name, words in PROTOCOL_WORDS.items()
+        if name in rows
+    ]
     return (
-        f"Against the naive rule that was best on the training span, {benchmark['best_rule']}, over "
+        "Against the naive rule that was best on the training span, "
+        f"{benchmark['best_rule']}, over "
         f"{max(row['days'] for row in rows.values())} test days of {benchmark['market']}: "
         f"{'; '.join(clauses)}."
     )
@@ -49,14 +72,21 @@ def on_data(benchmark: Row) -> str:
 
 def on_reading(benchmark: Row, number: int) -> str:
     """Say which benchmark of its set in this store it is; nothing for the first."""
-    said = f"benchmark {number} of {benchmark['market']} in this store: its test span was read {number} times"
+    said = (
+        f"benchmark {number} of {benchmark['market']} in this store: its test span was read "
+        f"{number} times"
+    )
     return said if number > 1 else ""
 
 
 def _compared(row: Row) -> str:
     found = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
     said = told_apart(row["acc_gain_low"], row["acc_gain_high"])
-    return f"{said} it {found}" if said else f"cannot be compared with it {found}: there is no interval"
+    return (
+        f"{said} it {found}"
+        if said
+        else f"cannot be compared with it {found}: there is no interval"
+    )
 
 
 def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
@@ -65,7 +95,9 @@ def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
-    """Return a row of results below `COLUMNS`; each cell in two parts, for one line or two, the second maybe empty."""
+    """Return a row of results below `COLUMNS`; each cell in two parts, for one
+    line or two, the second maybe empty.
+    """
     is_best = row["predictor"] == benchmark["best_rule"]
 
     def over_seeds(name: str) -> tuple[str, str]:
@@ -91,14 +123,21 @@ def sample(row: Row) -> str:
 
 
 def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Return the results in Markdown: for each protocol a line on the test span and a table; then the data."""
-    span = f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, {benchmark['stocks']} stocks"
+    """Return the results in Markdown: for each protocol a line on the test span
+    and a table; then the data.
+    """
+    span = (
+        f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, "
+        f"{benchmark['stocks']} stocks"
+    )
     blocks = []
     for protocol, words in PROTOCOL_WORDS.items():
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
             title = f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}."
-            cells = ((" ".join(cell).strip() for cell in result_cells(benchmark, row)) for row in rows)
+            cells = (
+                (" ".join(cell).strip() for cell in result_cells(benchmark, row)) for row in rows
+            )
             blocks.append(markdown_table(title, COLUMNS, cells))
     if on_data(benchmark):
         blocks.append(f"The data: {on_data(benchmark)}.\n")
@@ -106,17 +145,30 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
 
 
 def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
-    """Return the ensemble ACC of a protocol's predictors with their intervals, beside the published figures."""
-    known = [row | {"colour": colour(row["predictor"]), "said": with_interval(row, "acc")} for row in rows]
-    frame = pd.DataFrame(known)[["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]]
+    """Return the ensemble ACC of a protocol's predictors with their intervals,
+    beside the published figures.
+    """
+    known = [
+        row | {"colour": colour(row["predictor"]), "said": with_interval(row, "acc")}
+        for row in rows
+    ]
+    frame = pd.DataFrame(known)[
+        ["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]
+    ]
     said = "; ".join(f"{row['predictor']} {row['said']}" for row in known)
     values = {"order": [row["predictor"] for row in rows], "best_rule": benchmark["best_rule"]}
-    return Chart(f"Ensemble ACC with 95 % intervals, {words}", said, "forest", {"rows": frame}, values)
+    return Chart(
+        f"Ensemble ACC with 95 % intervals, {words}", said, "forest", {"rows": frame}, values
+    )
 
 
 def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
-    """Return the test ACC of every configuration and seed as dots, those kept on validation filled."""
-    rows = seed_scores[["predictor", "acc", "configuration", "seed", "kept"]].astype({"kept": bool, "acc": float})
+    """Return the test ACC of every configuration and seed as dots, those kept
+    on validation filled.
+    """
+    rows = seed_scores[["predictor", "acc", "configuration", "seed", "kept"]].astype(
+        {"kept": bool, "acc": float}
+    )
     order = {"order": list(dict.fromkeys(seed_scores["predictor"]))}
     words = "A dot is one configuration and seed; the table has the range."
     return Chart("Test ACC of every seed", words, "seeds", {"rows": rows}, order)
@@ -124,18 +176,24 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
 
 def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
     """Return each predictor's seeds: their range, and what was kept on validation."""
-    return [{"predictor": name, **_strip(rows)} for name, rows in seed_scores.groupby("predictor", sort=False)]
+    return [
+        {"predictor": name, **_strip(rows)}
+        for name, rows in seed_scores.groupby("predictor", sort=False)
+    ]
 
 
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     kept = rows[rows["kept"].astype(bool)]
     settings = kept["settings"].iloc[0] if len(kept) else {}
     return {
-        "configurations": rows["configuration"].nunique(), "seeds": len(rows),
+        "configurations": rows["configuration"].nunique(),
+        "seeds": len(rows),
         "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
-        "settings": ", ".join(f"{name} {value}" for name, value in settings.items()) if len(kept) else "-",
+        "settings": ", ".join(f"{name} {value}" for name, value in settings.items())
+        if len(kept)
+        else "-",
         "kept": {name: _ends(kept[name]) for name in ("acc", "validation_acc", "best_epoch")},
-    }  # fmt: skip
+    }
 
 
 def _ends(values: "pd.Series[float]") -> tuple[float, float]:
@@ -152,26 +210,48 @@ def benchmark_page(
     number: int = 1,
     served: bool = False,
 ) -> str:
-    """Render a benchmark, the `number`-th of its set in the store, as one HTML file that requests nothing.
+    """Render a benchmark, the `number`-th of its set in the store, as one HTML file that requests
+    nothing.
 
-    `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`. `served` by the dashboard,
-    it has a way back and asks for the script instead of carrying it.
+    `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`.
+    `served` by the dashboard, it has a way back and asks for the script instead of carrying it.
     """
-    rows = {name: [row for row in score_rows(scores) if row["protocol"] == name] for name in PROTOCOL_WORDS}
+    rows = {
+        name: [row for row in score_rows(scores) if row["protocol"] == name]
+        for name in PROTOCOL_WORDS
+    }
     protocols = {name: found for name, found in rows.items() if found}
-    curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
+    curves = {
+        name: curve.dropna(subset=["mean_probability", "share_risen"])
+        for name, curve in (curves or {}).items()
+    }
     return _template().render(
-        served=served, benchmark=benchmark, verdict=verdict(benchmark, scores),
-        on_reading=on_reading(benchmark, number), protocols=protocols,
-        forests={name: forest(found, benchmark, PROTOCOL_WORDS[name]) for name, found in protocols.items()},
-        strips=strips(seed_scores), seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
-        curves=calibration(curves), seeds=_ends(scores["seeds"])[1],
+        served=served,
+        benchmark=benchmark,
+        verdict=verdict(benchmark, scores),
+        on_reading=on_reading(benchmark, number),
+        protocols=protocols,
+        forests={
+            name: forest(found, benchmark, PROTOCOL_WORDS[name])
+            for name, found in protocols.items()
+        },
+        strips=strips(seed_scores),
+        seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
+        curves=calibration(curves),
+        seeds=_ends(scores["seeds"])[1],
         config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
-    )  # fmt: skip
+    )
 
 
 @cache
 def _template() -> jinja2.Template:
     found = environment(sample, on_data)
-    found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, live=True, script=script)
+    found.globals.update(
+        words=PROTOCOL_WORDS,
+        labels=LABELS,
+        rules=NAIVE_RULES,
+        model=MODEL,
+        live=True,
+        script=script,
+    )
     return found.get_template("benchmark.html")

@@ -1,4 +1,6 @@
-"""Put figures into words, in one form for the console and the pages; what is missing, NaN or None, is "-"."""
+"""Put figures into words, in one form for the console and the pages; what is
+missing, NaN or None, is "-".
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +11,9 @@ Row = Mapping[str, Any]  # a row of scores
 
 
 def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """Return a number as .5744, -.0121 or, signed, +.0210; what rounds to 0 has a sign only when signed."""
+    """Return a number as .5744, -.0121 or, signed, +.0210; what rounds to 0 has
+    a sign only when signed.
+    """
     if value is None or pd.isna(value):
         return "-"
     size = f"{abs(value):.{digits}f}"
@@ -31,17 +35,26 @@ def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -
 
 def with_interval(row: Row, name: str, digits: int = 4, *, signed: bool = False) -> str:
     """Return a figure and its interval, which has three digits at most: .5353 [.512, .561]."""
-    return f"{figure(row[name], digits, signed=signed)} {interval(row, name, min(digits, 3), signed=signed)}".strip()
+    return (
+        f"{figure(row[name], digits, signed=signed)} "
+        f"{interval(row, name, min(digits, 3), signed=signed)}"
+    ).strip()
 
 
 def with_std(row: Row, mean: str, deviation: str) -> str:
     """Return a mean and its standard deviation, .5744 ± .0194; a single seed has none."""
-    return figure(row[mean]) if pd.isna(row[deviation]) else f"{figure(row[mean])} ± {figure(row[deviation])}"
+    return (
+        figure(row[mean])
+        if pd.isna(row[deviation])
+        else f"{figure(row[mean])} ± {figure(row[deviation])}"
+    )
 
 
 def percent(value: float | None) -> str:
     """Return a share as 97.3 %; what rounds to 0 has no sign."""
-    return "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
+    return (
+        "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
+    )
 
 
 def signed_percent(value: float, digits: int = 1) -> str:
@@ -89,7 +102,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-WORDS: tuple[Callable[..., str], ...] = (figure, interval, with_interval, with_std, percent, whole_percent)
+WORDS: tuple[Callable[..., str], ...] = (
+    figure,
+    interval,
+    with_interval,
+    with_std,
+    percent,
+    whole_percent,
+)
 WORDS += (basis_points, count, number, day, moment, duration)
 
 
@@ -100,7 +120,12 @@ def markdown(cells: Iterable[str]) -> str:
 
 def markdown_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table below its title."""
-    return "\n".join([title, "", markdown(columns), markdown("---" for _ in columns), *map(markdown, rows)]) + "\n"
+    return (
+        "\n".join(
+            [title, "", markdown(columns), markdown("---" for _ in columns), *map(markdown, rows)]
+        )
+        + "\n"
+    )
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

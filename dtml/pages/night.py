@@ -1,4 +1,5 @@
-"""The report of a night: one self-contained HTML page, without scripts or requests, readable in ten years.
+"""The report of a night: one self-contained HTML page, without scripts or requests, readable in ten
+years.
 
 What is missing, NaN or None, is printed as "-".
 """
@@ -19,7 +20,16 @@ from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, decide, recalibrated
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
-from dtml.pages.charts import Axis, Chart, calibration, cells, environment, probability_axis, square, stacked
+from dtml.pages.charts import (
+    Axis,
+    Chart,
+    calibration,
+    cells,
+    environment,
+    probability_axis,
+    square,
+    stacked,
+)
 from dtml.pages.figures import Row, figure, percent, records, whole_percent
 
 NAMES = ("symbol", "name", "sector")
@@ -58,30 +68,43 @@ def night_report(
 ) -> str:
     """Render a night.
 
-    `night` is its row; `directions` has a row a stock, `DIRECTION_COLUMNS`; at the nominal `level` a rise is
-    predicted above `threshold`, a calibrated probability, and a fall below 1 less it; without one (None) every
-    stock by whether its probability is above one half. `scores` has the running scores of every night, `target,
-    protocol, predictor, nights, n, acc, acc_low, ...`; `rolling` those of the last sessions, `session, predictor, acc,
-    acc_low, ...`; `bins` the columns of table calibration_bin, `coverage` those of
-    `dtml.evaluation.calibration.coverage`; `attention` says who looked at whom;
-    `explanation` is what a test of it found (`dtml.attention.significance`), None when there was none; `rejected` has
-    `symbol, session, reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
-    `order` is `dtml.pages.order.order_part`; `receipt` says what made the predictions, its `config`.
-    `calibrations` are those of runs by their ids: that of the night's run puts the range of its seeds on the scale of
-    the directions, and those of the runs in `bins` draw the curve after calibration. `drift` says in words whether the
-    model still meets what it was trained on. All frames but `directions` may be empty.
+    `night` is its row; `directions` has a row a stock, `DIRECTION_COLUMNS`; at the nominal `level`
+    a rise is predicted above `threshold`, a calibrated probability, and a fall below 1 less it;
+    without one (None) every stock by whether its probability is above one half. `scores` has the
+    running scores of every night, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
+    `rolling` those of the last sessions, `session, predictor, acc, acc_low, ...`; `bins` the
+    columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
+    `attention` says who looked at whom; `explanation` is what a test of it found
+    (`dtml.attention.significance`), None when there was none; `rejected` has `symbol, session,
+    reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
+    `order` is `dtml.pages.order.order_part`; `receipt` says what made the predictions, its
+    `config`. `calibrations` are those of runs by their ids: that of the night's run puts the range
+    of its seeds on the scale of the directions, and those of the runs in `bins` draw the curve
+    after calibration. `drift` says in words whether the model still meets what it was trained on.
+    All frames but `directions` may be empty.
     """
     known = calibrations or {}
     rows = direction_rows(directions, threshold, attention, known.get(night["run_id"]))
     return _template().render(
-        title=title, drift=drift, night=night, weekday=pd.Timestamp(night["target"]).day_name(),
-        **_directions(rows, level, threshold), **_scores(title, scores, rolling),
-        **_calibration(bins, coverage, known, level), **_attention(rows, attention, explanation),
-        rejected=records(rejected), warnings=records(warnings), **order, rejected_sessions=rejected_sessions,
+        title=title,
+        drift=drift,
+        night=night,
+        weekday=pd.Timestamp(night["target"]).day_name(),
+        **_directions(rows, level, threshold),
+        **_scores(title, scores, rolling),
+        **_calibration(bins, coverage, known, level),
+        **_attention(rows, attention, explanation),
+        rejected=records(rejected),
+        warnings=records(warnings),
+        **order,
+        rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
-        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str), rules=NAIVE_RULES,
-        model=MODEL, protocols=PROTOCOL_WORDS, window=ROLLING_SESSIONS,
-    )  # fmt: skip
+        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
+        rules=NAIVE_RULES,
+        model=MODEL,
+        protocols=PROTOCOL_WORDS,
+        window=ROLLING_SESSIONS,
+    )
 
 
 @cache
@@ -91,13 +114,16 @@ def _template() -> jinja2.Template:
 
 
 def direction_rows(
-    directions: pd.DataFrame, threshold: float | None, seen: Attention, calibration: Calibration | None = None
+    directions: pd.DataFrame,
+    threshold: float | None,
+    seen: Attention,
+    calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
     """Return the stocks with their directions, the most probable rise first; equal ones by symbol.
 
-    Adds to `DIRECTION_COLUMNS`: `shown`, the probability that orders and decides them, calibrated where the night has
-    calibrated ones; `low, high`, the range of the seeds on that scale; `direction`, 'rise', 'fall' or 'none';
-    `drivers`.
+    Adds to `DIRECTION_COLUMNS`: `shown`, the probability that orders and decides them, calibrated
+    where the night has calibrated ones; `low, high`, the range of the seeds on that scale;
+    `direction`, 'rise', 'fall' or 'none'; `drivers`.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
@@ -109,7 +135,9 @@ def direction_rows(
         frame[name] = on_scale if calibration is not None or not calibrated else np.nan
     frame["direction"] = _direction(frame, threshold if calibrated else None)
     drivers = seen.drivers(FIRST_DRIVERS)
-    frame["drivers"] = [[source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]]
+    frame["drivers"] = [
+        [source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]
+    ]
     return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
 
 
@@ -117,48 +145,77 @@ def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
     if threshold is None:
         return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
     made = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
-    return ["none" if np.isnan(direction) else "rise" if direction == 1 else "fall" for direction in made]
+    return [
+        "none" if np.isnan(direction) else "rise" if direction == 1 else "fall"
+        for direction in made
+    ]
 
 
-def _directions(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:
-    """Return the page's values of the directions: in groups, the surest first, and all on one scale."""
+def _directions(
+    rows: list[dict[str, Any]], level: float, threshold: float | None
+) -> dict[str, Any]:
+    """Return the page's values of the directions: in groups, the surest first,
+    and all on one scale.
+    """
     calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
     cut = threshold if calibrated else None
     values = [row[name] for row in rows for name in ("shown", "low", "high")]
     axis = probability_axis(values)
-    if cut is not None and cut - 0.5 <= 2 * (axis.high - 0.5):  # else the band would press the stocks together
+    if cut is not None and cut - 0.5 <= 2 * (
+        axis.high - 0.5
+    ):  # else the band would press the stocks together
         axis = probability_axis([*values, cut])
     groups = {group: [row for row in rows if row["direction"] == group] for group in GROUPS}
     groups["fall"].reverse()
     marks = pd.DataFrame(
-        [(row["shown"], row["direction"], f"{row['symbol']} {figure(row['shown'], 3)}") for row in rows],
+        [
+            (row["shown"], row["direction"], f"{row['symbol']} {figure(row['shown'], 3)}")
+            for row in rows
+        ],
         columns=["value", "kind", "words"],
     )
     band = None if cut is None else (1 - cut, cut)
     counted = ", ".join(f"{len(found)} {name}" for name, found in groups.items())
     return {
-        "groups": groups, "stocks": len(rows), "calibrated": calibrated, "axis": axis, "abstention_band": band,
-        "shaded": _shading(axis, cut), "level": level,
-        "marks": stacked("Probability of a rise, one mark a stock", counted, marks, axis, band) if rows else None,
+        "groups": groups,
+        "stocks": len(rows),
+        "calibrated": calibrated,
+        "axis": axis,
+        "abstention_band": band,
+        "shaded": _shading(axis, cut),
+        "level": level,
+        "marks": stacked("Probability of a rise, one mark a stock", counted, marks, axis, band)
+        if rows
+        else None,
         "unfolded": len(groups["none"]) <= UNFOLDED or len(groups["none"]) == len(rows),
         "has": {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS},
-    }  # fmt: skip
+    }
 
 
 def _shading(axis: Axis, threshold: float | None) -> str:
-    """Return the background of a row's scale in CSS: the abstention band shaded, one half as a thin line."""
-    half = "linear-gradient(to right, transparent calc(50% - .75px), var(--line) 0 calc(50% + .75px), transparent 0)"
+    """Return the background of a row's scale in CSS: the abstention band
+    shaded, one half as a thin line.
+    """
+    half = (
+        "linear-gradient(to right, transparent calc(50% - .75px), var(--line) 0 calc(50% + "
+        ".75px), transparent 0)"
+    )
     if threshold is None:
         return half
     low, high = (axis.at(min(max(end, axis.low), axis.high)) for end in (1 - threshold, threshold))
-    return f"{half}, linear-gradient(to right, transparent {low}%, var(--shaded) 0 {high}%, transparent 0)"
+    return (
+        f"{half}, linear-gradient(to right, transparent {low}%, var(--shaded) 0 {high}%, "
+        "transparent 0)"
+    )
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
     """Return the sentence on the directions so far, their table, and lines over the sessions."""
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
-    rows = {name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)}
+    rows = {
+        name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)
+    }
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     rolls = not rolling.empty
@@ -173,9 +230,14 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
 
 
 def _calibration(
-    bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration], level: float
+    bins: pd.DataFrame,
+    coverage: pd.DataFrame,
+    calibrations: Mapping[str, Calibration],
+    level: float,
 ) -> dict[str, Any]:
-    """Return the calibration curves, and the nominal and reached coverage of the abstention band."""
+    """Return the calibration curves, and the nominal and reached coverage of
+    the abstention band.
+    """
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     counts = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
     curves = {name: curve_with_intervals(found) for name, found in counts.items() if len(found)}
@@ -188,48 +250,77 @@ def _calibration(
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
-    """Return the coverage that each level reached, with its interval, the page's own level in another colour."""
+    """Return the coverage that each level reached, with its interval, the
+    page's own level in another colour.
+    """
     short = {"level": "x", "coverage": "y", "coverage_low": "low", "coverage_high": "high"}
-    drawn = rows.rename(columns=short)[["x", "y", "low", "high"]].astype(float).dropna(axis=1, how="all")
+    drawn = (
+        rows.rename(columns=short)[["x", "y", "low", "high"]]
+        .astype(float)
+        .dropna(axis=1, how="all")
+    )
     low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
-    words = "; ".join(f"promised {whole_percent(x)}, kept {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy())
+    words = "; ".join(
+        f"promised {whole_percent(x)}, kept {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
+    )
     return square(
-        "Nominal and actual coverage of each level", words, drawn.assign(chosen=drawn["x"] == level),
-        ("level", "coverage"), [round(low, 2), 1.0], joined=False,
-    )  # fmt: skip
+        "Nominal and actual coverage of each level",
+        words,
+        drawn.assign(chosen=drawn["x"] == level),
+        ("level", "coverage"),
+        [round(low, 2), 1.0],
+        joined=False,
+    )
 
 
-def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | None) -> dict[str, Any]:
+def _attention(
+    rows: list[dict[str, Any]], seen: Attention, explanation: Row | None
+) -> dict[str, Any]:
     """Return the attention of the night, always with the findings of its test as an explanation."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = seen.drivers()
     own = seen.own[np.isfinite(seen.own)]
     return {
-        "attention": seen, "map": heat_map(seen, sectors), "most": MOST, "sectors": sector_map(seen, sectors),
-        "most_looked_at": list(seen.looked_at.head(LISTED).items()), "own": own.mean() if len(own) else np.nan,
-        "drivers": [(symbol, own, drivers[symbol]) for symbol, own in zip(seen.symbols, seen.own, strict=True)],
-        "kept": max(map(len, drivers.values()), default=0), "tested": explained(explanation),
+        "attention": seen,
+        "map": heat_map(seen, sectors),
+        "most": MOST,
+        "sectors": sector_map(seen, sectors),
+        "most_looked_at": list(seen.looked_at.head(LISTED).items()),
+        "own": own.mean() if len(own) else np.nan,
+        "drivers": [
+            (symbol, own, drivers[symbol])
+            for symbol, own in zip(seen.symbols, seen.own, strict=True)
+        ],
+        "kept": max(map(len, drivers.values()), default=0),
+        "tested": explained(explanation),
         "outcome": verdict(explanation),
-    }  # fmt: skip
+    }
 
 
 def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart | None:
-    """Return the map of the `most` stocks that the others look at most, by sector and symbol; None without stocks."""
-    chosen = sorted(attention.looked_at.index[:most], key=lambda symbol: (*_place(sectors, symbol), symbol))
+    """Return the map of the `most` stocks that the others look at most, by
+    sector and symbol; None without stocks.
+    """
+    chosen = sorted(
+        attention.looked_at.index[:most], key=lambda symbol: (*_place(sectors, symbol), symbol)
+    )
     if not chosen:
         return None
     at = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
     weights = pd.DataFrame(attention.weights[np.ix_(at, at)], index=chosen, columns=chosen)
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     strongest = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")[["y", "x", "value"]]
-    said = "; ".join(f"{y} at {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False))
+    said = "; ".join(
+        f"{y} at {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
+    )
     words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {said}."
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
     return cells("Attention between stocks", words, rows, (side, side), "ratio")
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
-    """Return how much the stocks of each sector give those of another, relative to attention without any preference.
+    """Return how much the stocks of each sector give those of another, relative to attention
+    without any preference.
 
     A row looks. None with fewer than two sectors, or where a pair of stocks has no weight.
     """
@@ -237,17 +328,24 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
     names = [name for _, name in sorted(set(places))]
     if len(names) < 2 or not attention.is_whole:
         return None
-    belongs = np.array([[name == other for other in names] for _, name in places], dtype=float)  # [stocks sectors]
+    belongs = np.array(
+        [[name == other for other in names] for _, name in places], dtype=float
+    )  # [stocks sectors]
     sizes = belongs.sum(axis=0)
     share = (belongs / sizes).T @ attention.weights @ belongs
     times = pd.DataFrame(share / (sizes / len(places)), index=names, columns=names)
     rows = times.rename_axis("y").reset_index().melt("y", var_name="x")
-    words = f"{len(names)} sectors; 1 is attention without any preference, {figure(rows['value'].max(), 2)} the highest"
+    words = (
+        f"{len(names)} sectors; 1 is attention without any preference, "
+        f"{figure(rows['value'].max(), 2)} the highest"
+    )
     return cells("Attention between sectors", words, rows, (66, 26), "ratio", is_written=True)
 
 
 def _place(sectors: Sectors, symbol: str) -> tuple[bool, str]:
-    """Return the key that orders a stock by sector, those without one last; it ends in the sector's name."""
+    """Return the key that orders a stock by sector, those without one last; it
+    ends in the sector's name.
+    """
     name = sectors.get(symbol)
     missing = name is None or bool(pd.isna(name))
     return missing, NO_SECTOR if missing else str(name)

@@ -19,11 +19,14 @@ LEG_WORDS: Mapping[Leg, str] = {
 }
 
 
-def order_words(order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None) -> str:
-    """Say by whom a night's stocks are ordered, and how well its orders did so far, beside the best one-line rule.
+def order_words(
+    order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
+) -> str:
+    """Say by whom a night's stocks are ordered, and how well its orders did so far, beside the best
+    one-line rule.
 
-    `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of `rank_score`;
-    `champion` is the row of `champion` in force, if there is one.
+    `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of
+    `rank_score`; `champion` is the row of `champion` in force, if there is one.
     """
     name, leg = order["predictor"].iloc[0], order["leg"].iloc[0]
     said = f"{len(order)} stocks, ordered by {name} for the return {LEG_WORDS[leg]}, best first"
@@ -32,7 +35,10 @@ def order_words(order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str
     own = scores[scores["predictor"] == name]
     if own.empty or not own["days"].iloc[0]:
         return f"{said}. No order of this market has an outcome yet."
-    mine, rules = records(own)[0], scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
+    mine, rules = (
+        records(own)[0],
+        scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False),
+    )
     rule = records(rules)[0]
     return (
         f"{said}. Rank IC of {mine['days']} nights: {with_interval(mine, 'rank_ic')}; "
@@ -46,14 +52,21 @@ def promotion_words(champion: Mapping[str, Any]) -> str:
     if not champion["replaced"]:
         return f"{said}, the best of a walk of {champion['nights']} sessions"
     return (
-        f"{said} in place of {champion['replaced']}: rank IC {figure(champion['gain'], signed=True)} over "
-        f"{champion['nights']} nights, a stake of {champion['stake']:.0f} where {champion['needed']:.0f} was needed"
+        f"{said} in place of {champion['replaced']}: rank IC "
+        f"{figure(champion['gain'], signed=True)} over "
+        f"{champion['nights']} nights, a stake of {champion['stake']:.0f} where "
+        f"{champion['needed']:.0f} was needed"
     )
 
 
-def order_part(order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def order_part(
+    order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return what a page shows of a night's order; nothing where the stocks were not ordered."""
-    return {"order": ends(order), "order_words": order_words(order, scores, champion) if len(order) else None}
+    return {
+        "order": ends(order),
+        "order_words": order_words(order, scores, champion) if len(order) else None,
+    }
 
 
 def ends(order: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,1 +1,3 @@
-"""Bars and the sessions they belong to, the returns between sessions, and histories that a source restated."""
+"""Bars and the sessions they belong to, the returns between sessions, and
+histories that a source restated.
+"""

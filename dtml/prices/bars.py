@@ -1,8 +1,9 @@
-"""The checks of bars: each bar is accepted as it came or rejected with one reason, and none is repaired.
+"""The checks of bars: each bar is accepted as it came or rejected with one reason, and none is
+repaired.
 
-A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency, NaN where the
-source has no value, `split` the ratio of a split effective that session (2.0 is two new shares for one) and `dividend`
-the cash paid per share, both NaN on ordinary sessions.
+A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency,
+NaN where the source has no value, `split` the ratio of a split effective that session (2.0 is two
+new shares for one) and `dividend` the cash paid per share, both NaN on ordinary sessions.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -18,17 +19,36 @@ from numpy import ndarray
 from dtml.markets.definition import Checks, Returns
 from dtml.prices.jumps import FACTOR, brief_jumps
 
-BAR_COLUMNS = ("symbol", "session", "open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+BAR_COLUMNS = (
+    "symbol",
+    "session",
+    "open",
+    "high",
+    "low",
+    "close",
+    "adj_close",
+    "volume",
+    "dividend",
+    "split",
+)
 PRICES = ("open", "high", "low", "close")
 MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
 REASONS = (  # a bar with several faults is rejected for the first of these
     *MISPLACED,
-    *("null_price", "non_positive_price", "high_below_low", "outside_range", "unexplained_range", "impossible_amount"),
+    *(
+        "null_price",
+        "non_positive_price",
+        "high_below_low",
+        "outside_range",
+        "unexplained_range",
+        "impossible_amount",
+    ),
     *("stale_day", "brief_jump", "unexplained_return"),
 )
 HINDSIGHT = ("brief_jump",)  # what only a later bar can show: the bar may have been accepted before
 ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
-WIDEST = 10  # times; nine public sets reach 9.2 (KBWD on 2015-08-24), a misplaced decimal point makes 10 or more
+# times; nine public sets reach 9.2 (KBWD on 2015-08-24), a misplaced decimal point makes 10 or more
+WIDEST = 10
 
 Flags = Bool[ndarray, "bars"]
 Values = Float[ndarray, "bars"]
@@ -39,8 +59,8 @@ Positions = Int[ndarray, "bars"]
 class Checked:
     """Checked bars in two frames; every bar is in exactly one of them, in the order it came.
 
-    `accepted` has `BAR_COLUMNS`; `rejected` has symbol, session, reason (one of `REASONS`) and value, a text that shows
-    what was wrong.
+    `accepted` has `BAR_COLUMNS`; `rejected` has symbol, session, reason (one of `REASONS`) and
+    value, a text that shows what was wrong.
     """
 
     accepted: pd.DataFrame
@@ -48,9 +68,11 @@ class Checked:
 
 
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Return `table` in the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and float64.
+    """Return `table` in the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and
+    float64.
 
-    Columns that the table lacks become NaN, other columns are left out. Some sources write a dividend of 0 and a split
+    Columns that the table lacks become NaN, other columns are left out. Some sources write a
+    dividend of 0 and a split
     of 0 or 1 on ordinary sessions: they become NaN.
     """
     frame = pd.DataFrame(index=pd.RangeIndex(len(table)))
@@ -81,14 +103,18 @@ def check(
 ) -> Checked:
     """Accept good bars and reject the others, naming for each the first of `REASONS` that applies.
 
-    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns` names the
-    price that returns are taken from; a symbol without any adjusted close is judged by its close, and its first bar has
-    nothing to be compared with. `market_size` is the number of stocks a session should have, for a table that holds
-    only some of them: one halted stock on its own is then no stale day. Raises ValueError when columns are not those of
-    bars.
+    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session.
+    `returns` names the price that returns are taken from; a symbol without any adjusted close is
+    judged by its close, and its first bar has nothing to be compared with. `market_size` is the
+    number of stocks a session should have, for a table that holds
+    only some of them: one halted stock on its own is then no stale day. Raises ValueError when
+    columns are not those of bars.
     """
     if tuple(bars.columns) != BAR_COLUMNS:
-        raise ValueError(f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, bars.columns))}")
+        raise ValueError(
+            f"bars: expected columns {', '.join(BAR_COLUMNS)}; got "
+            f"{', '.join(map(str, bars.columns))}"
+        )
     rows = bars.reset_index(drop=True)
     judged = _Judged.of(rows, returns)
     faults = _calendar_faults(judged.session, sessions, closed_until)
@@ -97,7 +123,9 @@ def check(
     misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
     usable = ~misplaced & (judged.price > 0) & (judged.close > 0)
     before = _row_before(judged, usable)
-    faults["brief_jump"] = _brief_jumps(judged, usable, before, rows["split"].notna().to_numpy(), checks.max_return)
+    faults["brief_jump"] = _brief_jumps(
+        judged, usable, before, rows["split"].notna().to_numpy(), checks.max_return
+    )
     if faults["brief_jump"].any():
         before = _row_before(judged, usable & ~faults["brief_jump"])
     extent = intraday_extent(rows, before)
@@ -106,27 +134,43 @@ def check(
     without_volume = rows["volume"].to_numpy() == 0  # an unknown volume does not count as none
     repeated = is_stock & (before >= 0) & (judged.close == judged.close[before]) & without_volume
     there = ~misplaced & is_stock
-    counts = pd.DataFrame({"repeated": repeated & there, "there": there}).groupby(judged.session).transform("sum")
-    share = np.asarray(counts["repeated"] / counts["there"].clip(lower=max(market_size, 1)))  # of each row's session
+    counts = (
+        pd.DataFrame({"repeated": repeated & there, "there": there})
+        .groupby(judged.session)
+        .transform("sum")
+    )
+    share = np.asarray(
+        counts["repeated"] / counts["there"].clip(lower=max(market_size, 1))
+    )  # of each row's session
     faults["stale_day"] = repeated & (share >= checks.stale_share)
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.where(before >= 0, judged.price / judged.price[before] - 1, np.nan)
-    faults["unexplained_return"] = (np.abs(change) > checks.max_return) & rows["split"].isna().to_numpy()
+    faults["unexplained_return"] = (np.abs(change) > checks.max_return) & rows[
+        "split"
+    ].isna().to_numpy()
     table = np.stack([faults[reason] for reason in REASONS])
     bad = np.flatnonzero(table.any(axis=0))
     shown = rows.iloc[bad].assign(
-        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"), last=judged.price[before[bad]],
-        change=change[bad], share=share[bad], extent=extent[bad],
-    )  # fmt: skip
+        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
+        last=judged.price[before[bad]],
+        change=change[bad],
+        share=share[bad],
+        extent=extent[bad],
+    )
     reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
-    words = {"reason": pd.Series(reasons, dtype=str), "value": pd.Series(list(_values(shown, reasons)), dtype=str)}
+    words = {
+        "reason": pd.Series(reasons, dtype=str),
+        "value": pd.Series(list(_values(shown, reasons)), dtype=str),
+    }
     rejected = shown[["symbol", "session"]].reset_index(drop=True).assign(**words)
     return Checked(rows.drop(bad).reset_index(drop=True), rejected)
 
 
 @dataclass(frozen=True)
 class _Judged:
-    """The columns that checks share; returns are taken from `price`, the adjusted close where `by_adjusted`."""
+    """The columns that checks share; returns are taken from `price`, the
+    adjusted close where `by_adjusted`.
+    """
 
     code: Positions
     symbols: ndarray
@@ -147,8 +191,12 @@ class _Judged:
         return _Judged(code, np.asarray(symbols, dtype=object), session, close, price, by_adjusted)
 
 
-def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until: date) -> dict[str, Flags]:
-    """Return the faults of dates: a bar after the last closed session is of the session under way or of the future."""
+def _calendar_faults(
+    session: ndarray, sessions: pd.DatetimeIndex, closed_until: date
+) -> dict[str, Flags]:
+    """Return the faults of dates: a bar after the last closed session is of the
+    session under way or of the future.
+    """
     known = sessions.to_numpy("datetime64[ns]")
     closed = np.datetime64(closed_until, "ns")
     under_way = known[known > closed][:1]
@@ -161,7 +209,9 @@ def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until:
 
 
 def _duplicates(rows: pd.DataFrame) -> Flags:
-    """Return the rows that share symbol and session: all of them where they differ, as any of them may be correct."""
+    """Return the rows that share symbol and session: all of them where they
+    differ, as any of them may be correct.
+    """
     # Where they are equal in every column the first is a good bar, and only its repeats are marked.
     together = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
     if not together.any():
@@ -180,14 +230,20 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
         "null_price": np.logical_or.reduce([~np.isfinite(price) for price in needed]),
         "non_positive_price": np.logical_or.reduce([price <= 0 for price in needed]),
         "high_below_low": high < low,
-        "outside_range": (opening < floor) | (opening > ceiling) | (close < floor) | (close > ceiling),
+        "outside_range": (opening < floor)
+        | (opening > ceiling)
+        | (close < floor)
+        | (close > ceiling),
         "impossible_amount": ((amounts < 0) | np.isinf(amounts)).any(axis=1),
     }
 
 
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
-    """Return the position of the same symbol's last usable row before each row; -1 where there is none."""
-    # A row rejected for its open, high or low is still usable: the next session is compared with its close.
+    """Return the position of the same symbol's last usable row before each row;
+    -1 where there is none.
+    """
+    # A row rejected for its open, high or low is still usable: the next session is compared with
+    # its close.
     order = np.lexsort((judged.session, judged.code))
     symbol = judged.code[order]
     last = pd.Series(order).where(usable[order]).groupby(symbol).ffill()
@@ -197,10 +253,12 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
 
 
 def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
-    """Return how far the open, high and low of each bar lie from its close and the close before: a factor of 1 or more.
+    """Return how far the open, high and low of each bar lie from its close and the close before: a
+    factor of 1 or more.
 
-    `before` is the position of the bar before each, -1 where there is none. A price that the stock had at either close
-    is no way off, so that a crash or a first day is not wide; NaN where a price is missing or not above 0.
+    `before` is the position of the bar before each, -1 where there is none. A price that the stock
+    had at either close is no way off, so that a crash or a first day is not wide; NaN where a price
+    is missing or not above 0.
     """
     opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     last = np.where(before >= 0, close[before], np.nan)
@@ -210,8 +268,12 @@ def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
     return np.asarray(np.maximum(above, below))
 
 
-def _brief_jumps(judged: _Judged, usable: Flags, before: Positions, split: Flags, max_return: float) -> Flags:
-    """Return which bars are at a level that their stock left again: only stocks that leap are looked at."""
+def _brief_jumps(
+    judged: _Judged, usable: Flags, before: Positions, split: Flags, max_return: float
+) -> Flags:
+    """Return which bars are at a level that their stock left again: only stocks
+    that leap are looked at.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         leap = np.abs(np.log(judged.price / judged.price[before])) >= np.log(FACTOR)
     found = np.zeros(len(before), dtype=bool)
@@ -223,11 +285,16 @@ def _brief_jumps(judged: _Judged, usable: Flags, before: Positions, split: Flags
 
 
 def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
-    """Yield what was wrong with each rejected bar; `shown` holds them with what they were judged by."""
+    """Yield what was wrong with each rejected bar; `shown` holds them with what
+    they were judged by.
+    """
     for reason, row in zip(reasons, shown.to_dict("records"), strict=True):
         match reason:
             case "null_price" | "non_positive_price":
-                yield _show(row, [name for name in (*PRICES, row["judged_by"]) if not 0 < row[name] < np.inf])
+                yield _show(
+                    row,
+                    [name for name in (*PRICES, row["judged_by"]) if not 0 < row[name] < np.inf],
+                )
             case "high_below_low":
                 yield _show(row, ["high", "low"])
             case "outside_range" | "unexplained_range" | "duplicate_session":
@@ -237,9 +304,16 @@ def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
             case "stale_day":
                 yield f"{_show(row, ['close', 'volume'])}, as in {row['share']:.1%} of the market"
             case "brief_jump":
-                yield f"{_show(row, [row['judged_by']])} after {row['last']:.7g}, which later bars came back to"
+                yield (
+                    f"{_show(row, [row['judged_by']])} after {row['last']:.7g}, which "
+                    "later bars "
+                    "came back to"
+                )
             case "unexplained_return":
-                yield f"{_show(row, [row['judged_by']])} after {row['last']:.7g} ({row['change']:+.1%})"
+                yield (
+                    f"{_show(row, [row['judged_by']])} after {row['last']:.7g} "
+                    f"({row['change']:+.1%})"
+                )
             case _:
                 yield f"session={row['session']:%Y-%m-%d}"
 

@@ -1,9 +1,10 @@
-"""Find runs of a few bars at another level than those before and after: a wrong unit, a misplaced decimal point.
+"""Find runs of a few bars at another level than those before and after: a wrong unit, a misplaced
+decimal point.
 
-One such bar looks like a jump and the way back. Of several the second agrees with the first, and only the bar that
-comes after them shows that both were wrong. No real stock of nine public sets (4.7 million bars) leaves its level by a
-factor of 3 in one session and comes back within `LONGEST`: the nearest, ASPS in January 2015, fell to .61 of its price
-for three sessions on news.
+One such bar looks like a jump and the way back. Of several the second agrees with the first, and
+only the bar that comes after them shows that both were wrong. No real stock of nine public sets
+(4.7 million bars) leaves its level by a factor of 3 in one session and comes back within `LONGEST`:
+the nearest, ASPS in January 2015, fell to .61 of its price for three sessions on news.
 """
 
 import numpy as np
@@ -16,11 +17,15 @@ LONGEST = 5  # bars; a longer run is a level of its own
 Prices = Float[ndarray, "bars"]
 
 
-def brief_jumps(price: Prices, explained: Bool[ndarray, " bars"], max_return: float) -> Bool[ndarray, " bars"]:
+def brief_jumps(
+    price: Prices, explained: Bool[ndarray, " bars"], max_return: float
+) -> Bool[ndarray, " bars"]:
     """Return which bars of one stock, in time, leave its level and come back within `LONGEST` bars.
 
-    `price` is above 0; `explained` marks bars whose move a recorded split explains. The bars around a run agree with
-    each other: they differ by at most `max_return`, a ratio. The newest bar is never marked, as nothing has come back.
+    `price` is above 0; `explained` marks bars whose move a recorded split explains. The bars around
+    a run agree with
+    each other: they differ by at most `max_return`, a ratio. The newest bar is never marked, as
+    nothing has come back.
     """
     level = np.log(price)
     marked = np.zeros(len(price), dtype=bool)
@@ -34,7 +39,9 @@ def brief_jumps(price: Prices, explained: Bool[ndarray, " bars"], max_return: fl
 
 
 def _back(level: Prices, first: int, max_return: float) -> int:
-    """Return the first bar that is back where the one before `first` was; `first` itself where none is in time."""
+    """Return the first bar that is back where the one before `first` was;
+    `first` itself where none is in time.
+    """
     before = level[first - 1]
     away = (level[first : first + LONGEST + 1] - before) * np.sign(level[first] - before)
     (near,) = np.nonzero(away < np.log(FACTOR))

@@ -1,4 +1,6 @@
-"""The price that returns are taken from, prices on a grid of sessions, and the returns between two sessions."""
+"""The price that returns are taken from, prices on a grid of sessions, and the
+returns between two sessions.
+"""
 
 from collections.abc import Sequence
 
@@ -11,14 +13,19 @@ from dtml.markets import Market
 from dtml.markets.definition import LabelProtocol, Returns
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 
-RISE, FALL = 0.0055, -0.005  # the paper's labels: a return from +0.55 % is a rise, one to -0.5 % a fall
+RISE, FALL = (
+    0.0055,
+    -0.005,
+)  # the paper's labels: a return from +0.55 % is a rise, one to -0.5 % a fall
 BASE = 100.0  # the level of the first session
 QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
 LISTED = 30  # sessions whose largest number of bars is what a quorum is of
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
-    """Return the price that returns are taken from: the close, or the adjusted close where a symbol has any."""
+    """Return the price that returns are taken from: the close, or the adjusted
+    close where a symbol has any.
+    """
     if returns == "close":
         return bars["close"]
     has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")
@@ -28,7 +35,9 @@ def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
 def on_grid(
     bars: pd.DataFrame, name: str, sessions: pd.DatetimeIndex, symbols: Sequence[str]
 ) -> Float[ndarray, "sessions stocks"]:
-    """Return a column of a bars frame by session and symbol, NaN where there is no bar; other bars are left out."""
+    """Return a column of a bars frame by session and symbol, NaN where there is
+    no bar; other bars are left out.
+    """
     row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
     column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
     placed = (row >= 0) & (column >= 0)
@@ -45,30 +54,47 @@ def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeI
 
 
 def returns_of(rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns) -> Float[ndarray, " rows"]:
-    """Return the return of each row from `as_of` to `target`, a ratio minus 1; NaN where its symbol lacks a bar."""
-    price = bars.assign(price=adjusted_price(bars, returns)).set_index(["symbol", "session"])["price"]
-    ends = (price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])) for day in ("as_of", "target"))
+    """Return the return of each row from `as_of` to `target`, a ratio minus 1;
+    NaN where its symbol lacks a bar.
+    """
+    price = bars.assign(price=adjusted_price(bars, returns)).set_index(["symbol", "session"])[
+        "price"
+    ]
+    ends = (
+        price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]]))
+        for day in ("as_of", "target")
+    )
     before, after = (each.to_numpy() for each in ends)
     return np.asarray(after / before - 1)
 
 
 def returns_between(
-    bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
+    bars: pd.DataFrame,
+    as_of: pd.DatetimeIndex,
+    target: pd.DatetimeIndex,
+    symbols: tuple[str, ...],
+    returns: Returns,
 ) -> Float[ndarray, "days stocks"]:
-    """Return the returns from each `as_of` to its `target`, ratios minus 1; NaN where either bar is missing."""
+    """Return the returns from each `as_of` to its `target`, ratios minus 1; NaN
+    where either bar is missing.
+    """
     priced = bars.assign(price=adjusted_price(bars, returns))
-    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
+    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(
+        columns=list(symbols)
+    )
     before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))
     return np.asarray(after / before - 1)
 
 
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
-    """Return the bars of a market's index as the equal-weight mean of its constituents, rebalanced every session.
+    """Return the bars of a market's index as the equal-weight mean of its constituents, rebalanced
+    every session.
 
-    `bars` are accepted bars; the index closes at `level` on the first of their sessions. From each session to the next
-    it changes by the mean return of the stocks that were constituents and have a bar on both; a session on which none
-    has leaves it where it was. Open, high and low are means too, so that they hold the close between them, though the
-    stocks reach theirs at different times. The volume is missing.
+    `bars` are accepted bars; the index closes at `level` on the first of their sessions. From each
+    session to the next it changes by the mean return of the stocks that were constituents and have
+    a bar on both; a session on which none has leaves it where it was. Open, high and low are means
+    too, so that they hold the close between them, though the stocks reach theirs at different
+    times. The volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -79,24 +105,39 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     price, close = (on_grid(stocks, name, sessions, symbols) for name in ("price", "close"))
     before = np.vstack([np.full((1, len(symbols)), np.nan), price[:-1]])
     adjustment = np.where(market.membership(sessions), price / (close * before), np.nan)
-    relative = {name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES}
+    relative = {
+        name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES
+    }
     closes = level * np.cumprod(relative["close"])
     opened = np.concatenate([[level], closes[:-1]])
-    values = {name: opened * each for name, each in relative.items()} | {"close": closes, "adj_close": closes}
+    values = {name: opened * each for name, each in relative.items()} | {
+        "close": closes,
+        "adj_close": closes,
+    }
     return bars_frame(pd.DataFrame({"symbol": market.index.symbol, "session": sessions} | values))
 
 
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
-    """Return the mean of the prices of each session relative to the closes before, 1 where none is known."""
-    return np.asarray(np.nanmean(np.where(np.isfinite(relative).any(axis=1, keepdims=True), relative, 1.0), axis=1))
+    """Return the mean of the prices of each session relative to the closes
+    before, 1 where none is known.
+    """
+    return np.asarray(
+        np.nanmean(
+            np.where(np.isfinite(relative).any(axis=1, keepdims=True), relative, 1.0), axis=1
+        )
+    )
 
 
 def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
-    """Return 1 for a rise, -1 for a fall, 0 for a return between the thresholds or an unknown one (section 4.1)."""
+    """Return 1 for a rise, -1 for a fall, 0 for a return between the thresholds
+    or an unknown one (section 4.1).
+    """
     return np.select([change >= RISE, change <= FALL], [1, -1], default=0)
 
 
 def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
-    """Return which returns count: those that are known and, under the paper's protocol, large enough for a label."""
+    """Return which returns count: those that are known and, under the paper's
+    protocol, large enough for a label.
+    """
     known = np.isfinite(change)
     return np.asarray(known if protocol == "all" else known & (paper_labels(change) != 0))

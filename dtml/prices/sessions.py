@@ -1,4 +1,6 @@
-"""Trading sessions of an exchange: their days, when they open and close, and which one closed last."""
+"""Trading sessions of an exchange: their days, when they open and close, and
+which one closed last.
+"""
 
 import warnings
 from dataclasses import dataclass
@@ -28,7 +30,9 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class _Exchange:
-    """An exchange: its sessions [n] (naive midnights, ns), opens and closes [n] (UTC, ns), ends and time zone."""
+    """An exchange: its sessions [n] (naive midnights, ns), opens and closes [n]
+    (UTC, ns), ends and time zone.
+    """
 
     code: str
     sessions: pd.DatetimeIndex
@@ -42,17 +46,21 @@ class _Exchange:
 def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex:
     """Return the sessions of an exchange from first to last, both included.
 
-    Naive midnights in nanoseconds, ascending; empty when none lies between. Raises UsageError before the
-    calendar begins, DtmlError after it ends.
+    Naive midnights in nanoseconds, ascending; empty when none lies between. Raises UsageError
+    before the calendar begins, DtmlError after it ends.
     """
     if last < first:
         return _exchange(calendar).sessions[:0]
     exchange = _knowing(calendar, first, last)
-    return exchange.sessions[_position(exchange, first) : _position(exchange, last + timedelta(days=1))]
+    return exchange.sessions[
+        _position(exchange, first) : _position(exchange, last + timedelta(days=1))
+    ]
 
 
 def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.DatetimeIndex:
-    """Return the last `count` sessions up to a day, it included; without a count, all since the calendar begins."""
+    """Return the last `count` sessions up to a day, it included; without a
+    count, all since the calendar begins.
+    """
     known = sessions_between(calendar, _exchange(calendar).first, last)
     return known if count is None else known[-count:]
 
@@ -72,7 +80,9 @@ def next_session(calendar: str, day: date) -> date:
 
 
 def previous_session(calendar: str, day: date) -> date:
-    """Return the last session strictly before a day; raises UsageError where the calendar begins."""
+    """Return the last session strictly before a day; raises UsageError where
+    the calendar begins.
+    """
     exchange = _knowing(calendar, day, day - timedelta(days=1))
     return exchange.sessions[_position(exchange, day) - 1].date()
 
@@ -80,17 +90,28 @@ def previous_session(calendar: str, day: date) -> date:
 def session_open(calendar: str, day: date) -> datetime:
     """Return when a session opened, in UTC; UsageError when the day is no session."""
     exchange = _exchange(calendar)
-    return exchange.opens[_position(exchange, require_session(calendar, day))].to_pydatetime().astimezone(UTC)
+    return (
+        exchange.opens[_position(exchange, require_session(calendar, day))]
+        .to_pydatetime()
+        .astimezone(UTC)
+    )
 
 
 def session_close(calendar: str, day: date) -> datetime:
-    """Return when a session closed, in UTC, half days included; UsageError when the day is no session."""
+    """Return when a session closed, in UTC, half days included; UsageError when
+    the day is no session.
+    """
     exchange = _exchange(calendar)
-    return exchange.closes[_position(exchange, require_session(calendar, day))].to_pydatetime().astimezone(UTC)
+    return (
+        exchange.closes[_position(exchange, require_session(calendar, day))]
+        .to_pydatetime()
+        .astimezone(UTC)
+    )
 
 
 class UsualWeek(NamedTuple):
-    """When an exchange usually closes: the time since a session's local midnight, weekdays (Monday is 0), time zone.
+    """When an exchange usually closes: the time since a session's local midnight, weekdays (Monday
+    is 0), time zone.
 
     A close at midnight is 24 hours after the session's own.
     """
@@ -101,28 +122,35 @@ class UsualWeek(NamedTuple):
 
 
 def usual_week(calendar: str, day: date) -> UsualWeek:
-    """Return the most common close and weekdays of the year that begins on a day, as far as it is known."""
+    """Return the most common close and weekdays of the year that begins on a
+    day, as far as it is known.
+    """
     exchange = _knowing(calendar, day)
     year = slice(_position(exchange, day), _position(exchange, day + timedelta(days=365)))
     sessions = exchange.sessions[year]
     local = exchange.closes[year].tz_convert(exchange.timezone).tz_localize(None) - sessions
     counts = sessions.day_of_week.value_counts(normalize=True)
-    # A session that makes up for a holiday, on a weekday that usually has none, is left to be caught up.
+    # A session that makes up for a holiday, on a weekday that usually has none, is left to be
+    # caught up.
     usual = frozenset(int(weekday) for weekday in counts.index[counts > _RARE])
     return UsualWeek(local.value_counts().index[0].to_pytimedelta(), usual, exchange.timezone)
 
 
-def last_closed_session(calendar: str, now: datetime, grace: timedelta = timedelta(minutes=30)) -> date:
+def last_closed_session(
+    calendar: str, now: datetime, grace: timedelta = timedelta(minutes=30)
+) -> date:
     """Return the last session whose close lies at least `grace` before now.
 
-    now carries any time zone. The grace leaves time for the closing auction and for the source to publish it.
-    Raises UsageError for a naive now, DtmlError when the calendar ends before now.
+    now carries any time zone. The grace leaves time for the closing auction and for the source to
+    publish it. Raises UsageError for a naive now, DtmlError when the calendar ends before now.
     """
     if now.tzinfo is None:
         raise UsageError(f"the time {now} carries no time zone; give one, such as {now}+00:00")
     exchange = _exchange(calendar)
     _knowing(calendar, now.astimezone(exchange.timezone).date())
-    position = int(exchange.closes.searchsorted(pd.Timestamp(now.astimezone(UTC) - grace), side="right"))
+    position = int(
+        exchange.closes.searchsorted(pd.Timestamp(now.astimezone(UTC) - grace), side="right")
+    )
     if position == 0:
         raise _before(exchange, now.date())
     return exchange.sessions[position - 1].date()
@@ -134,21 +162,35 @@ def require_session(calendar: str, day: date) -> date:
         return day
     exchange = _exchange(calendar)
     position = _position(exchange, day)
-    near = [str(session.date()) for session in exchange.sessions[max(position - 1, 0) : position + 1]]
-    raise UsageError(f"{day} ({day:%A}) is no session of {calendar}; the nearest are {' and '.join(near)}")
+    near = [
+        str(session.date()) for session in exchange.sessions[max(position - 1, 0) : position + 1]
+    ]
+    raise UsageError(
+        f"{day} ({day:%A}) is no session of {calendar}; the nearest are {' and '.join(near)}"
+    )
 
 
 @cache
 def _exchange(code: str) -> _Exchange:
     """Build an exchange's sessions, once a process: XKRX alone takes a second or two."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # pandas 3 warns once for every calendar
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # pandas 3 warns once for every calendar
         calendar = _calendar(code)
     times = (calendar.sessions, calendar.opens, calendar.closes)
     sessions, opens, closes = (pd.DatetimeIndex(each).as_unit("ns") for each in times)
     traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
     first, last = (session.date() for session in sessions[traded][[0, -1]])
-    return _Exchange(code, sessions[traded], opens[traded], closes[traded], first, last, ZoneInfo(str(calendar.tz)))
+    return _Exchange(
+        code,
+        sessions[traded],
+        opens[traded],
+        closes[traded],
+        first,
+        last,
+        ZoneInfo(str(calendar.tz)),
+    )
 
 
 def _calendar(code: str) -> "ExchangeCalendar":
@@ -159,7 +201,8 @@ def _calendar(code: str) -> "ExchangeCalendar":
     except exchange_calendars.errors.InvalidCalendarName as problem:
         raise UsageError(f"unknown exchange calendar {code!r}; give one such as XNYS") from problem
     except ValueError:
-        # It knows no day that early (Tokyo's begins in 1997); one month is quickly built and tells the bound.
+        # It knows no day that early (Tokyo's begins in 1997); one month is quickly built and tells
+        # the bound.
         month = exchange_calendars.get_calendar(code, start="2025-01-02", end="2025-01-31")
         return exchange_calendars.get_calendar(code, start=month.bound_min())
 
@@ -170,17 +213,23 @@ def _position(exchange: _Exchange, day: date) -> int:
 
 
 def _knowing(calendar: str, *days: date) -> _Exchange:
-    """Return an exchange; raise UsageError for a day before its calendar begins, DtmlError for one after it ends."""
+    """Return an exchange; raise UsageError for a day before its calendar
+    begins, DtmlError for one after it ends.
+    """
     exchange = _exchange(calendar)
     for day in days:
         if day < exchange.first:
             raise _before(exchange, day)
         if day > exchange.last:
-            known = f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it"
+            known = (
+                f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it"
+            )
             instead = "take an earlier day, or upgrade exchange_calendars if that day is near"
             raise DtmlError(f"{known}: {instead}")
     return exchange
 
 
 def _before(exchange: _Exchange, day: date) -> UsageError:
-    return UsageError(f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day")
+    return UsageError(
+        f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day"
+    )

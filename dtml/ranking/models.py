@@ -1,6 +1,8 @@
-"""Rankers: ridge regression and gradient boosting from ranked features to the rank of the outcome, and their blend.
+"""Rankers: ridge regression and gradient boosting from ranked features to the rank of the outcome,
+and their blend.
 
-A fitted ranker holds arrays alone, so that it is kept as tensors, which run no code when they are read.
+A fitted ranker holds arrays alone, so that it is kept as tensors, which run no code when they are
+read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +24,20 @@ RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 @dataclass(frozen=True)
 class RidgeConfig:
-    """`penalty` is the weight of the squared norm, in units of the features' variance times the number of rows."""
+    """`penalty` is the weight of the squared norm, in units of the features'
+    variance times the number of rows.
+    """
 
     penalty: float = 0.1
 
 
 @dataclass(frozen=True)
 class BoostingConfig:
-    """The shape of a boosting of regression trees; the seed draws the columns that a split may choose from.
+    """The shape of a boosting of regression trees; the seed draws the columns that a split may
+    choose from.
 
-    A leaf has at least `rows_a_leaf` rows, fewer where the history is too short for twice as many leaves of that size.
+    A leaf has at least `rows_a_leaf` rows, fewer where the history is too short for twice as many
+    leaves of that size.
     """
 
     trees: int = 300
@@ -44,21 +50,27 @@ class BoostingConfig:
 
 @dataclass(frozen=True)
 class Ridge:
-    """A ridge regression without an intercept: ranks are centred on every day. A missing rank is the middle, 0."""
+    """A ridge regression without an intercept: ranks are centred on every day.
+
+    A missing rank is the middle, 0.
+    """
 
     weights: Float[ndarray, " features"]
 
     def score(self, features: Rows) -> Scores:
         """Return the score of each row, roughly the rank of its outcome."""
-        return np.asarray((np.nan_to_num(features) * self.weights).sum(axis=1))  # in one order on every machine
+        return np.asarray(
+            (np.nan_to_num(features) * self.weights).sum(axis=1)
+        )  # in one order on every machine
 
 
 @dataclass(frozen=True)
 class Boosting:
-    """Regression trees whose leaves add up; each row of the arrays is a tree, padded with leaves of 0.
+    """Regression trees whose leaves add up; each row of the arrays is a tree, padded with leaves of
+    0.
 
-    A row of features goes left at a node where its `column` is at most the `threshold`, and where that is missing and
-    `missing_left`. A leaf is its own child.
+    A row of features goes left at a node where its `column` is at most the `threshold`, and where
+    that is missing and `missing_left`. A leaf is its own child.
     """
 
     column: Int[ndarray, "trees nodes"]
@@ -76,7 +88,11 @@ class Boosting:
             node = np.zeros(len(features), dtype=np.int64)
             for _ in range(self.depth):
                 seen = features[rows, self.column[tree, node]]
-                goes_left = np.where(np.isnan(seen), self.missing_left[tree, node], seen <= self.threshold[tree, node])
+                goes_left = np.where(
+                    np.isnan(seen),
+                    self.missing_left[tree, node],
+                    seen <= self.threshold[tree, node],
+                )
                 node = np.where(goes_left, self.left[tree, node], self.right[tree, node])
             total += self.value[tree, node]
         return total
@@ -86,9 +102,14 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 
 
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
-    """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is known; DtmlError where there is none."""
+    """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is
+    known; DtmlError where there is none.
+    """
     seen, told = _known(features, outcome)
-    parts = ((np.nan_to_num(seen[i : i + ROWS]).astype(float), told[i : i + ROWS]) for i in range(0, len(seen), ROWS))
+    parts = (
+        (np.nan_to_num(seen[i : i + ROWS]).astype(float), told[i : i + ROWS])
+        for i in range(0, len(seen), ROWS)
+    )
     held = config.penalty * len(seen) * RANK_VARIANCE * np.eye(seen.shape[1])
     with_outcome = np.zeros(seen.shape[1])
     for x, y in parts:
@@ -98,7 +119,9 @@ def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
-    """Return scikit-learn's histogram gradient boosting of the rows whose outcome, a rank, is known."""
+    """Return scikit-learn's histogram gradient boosting of the rows whose
+    outcome, a rank, is known.
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     seen, told = _known(features, outcome)
@@ -119,7 +142,9 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
 
 
 def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
-    """Return the rows whose outcome is known, without a copy where all are; DtmlError where there is none."""
+    """Return the rows whose outcome is known, without a copy where all are;
+    DtmlError where there is none.
+    """
     known = np.isfinite(outcome)
     if not known.any():
         raise DtmlError("no stock-day of the training span has an outcome")
@@ -127,7 +152,9 @@ def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
 
 
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
-    """Return scikit-learn's trees as arrays; the mean outcome that they start from orders nothing and is left out."""
+    """Return scikit-learn's trees as arrays; the mean outcome that they start
+    from orders nothing and is left out.
+    """
     shape = (len(trees), max(map(len, trees)))
     column, left, right = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     threshold, value, missing_left = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -145,7 +172,8 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
 
 
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
-    """Return the mean of the ranks that several models give the stocks of each day; NaN where one has none.
+    """Return the mean of the ranks that several models give the stocks of each day; NaN where one
+    has none.
 
     Means that only rounding keeps apart are equal.
     """

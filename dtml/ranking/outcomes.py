@@ -39,9 +39,10 @@ def sessions_to(leg: Leg) -> int:
 def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     """Return the return of each stock over a leg that begins at each session's close, or after it.
 
-    Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return` from the close
-    before it, however many sessions earlier, on the way: a corporate action is no return. Nor is an open that lies so
-    far from the close before it a price.
+    Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return`
+    from the close
+    before it, however many sessions earlier, on the way: a corporate action is no return. Nor is an
+    open that lies so far from the close before it a price.
     """
     (start, first), (end, last) = ENDS[leg]
     before = pd.DataFrame(panel.close).ffill().to_numpy()
@@ -62,6 +63,8 @@ def _later(values: Grid, count: int) -> Grid:
 
 
 def rule_scores(features: Features, rule: str) -> Grid:
-    """Return the score that a rule gives each stock-day, from ranked features in the order of `FEATURES`."""
+    """Return the score that a rule gives each stock-day, from ranked features
+    in the order of `FEATURES`.
+    """
     feature, sign = RULES[rule]
     return sign * np.asarray(features[..., list(FEATURES).index(feature)], dtype=float)

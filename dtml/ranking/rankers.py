@@ -1,4 +1,6 @@
-"""The rankers of a market's nights: fitted together, kept in one checkpoint, and asked for the order of one day."""
+"""The rankers of a market's nights: fitted together, kept in one checkpoint,
+and asked for the order of one day.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -17,7 +19,16 @@ from dtml.errors import DtmlError
 from dtml.own.code import OwnCode
 from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURES
-from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
+from dtml.ranking.models import (
+    Boosting,
+    BoostingConfig,
+    Ranker,
+    Ridge,
+    RidgeConfig,
+    blend,
+    fit_boosting,
+    fit_ridge,
+)
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import Features, There, places, ranked
 from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, fit_relative
@@ -49,12 +60,19 @@ class RankersConfig:
     def asking(cls, leg: Leg, *rankers: str) -> "RankersConfig":
         """Return the settings of a market whose nights show the order of one of these rankers."""
         relative = [each for each in rankers if each.endswith("_relative")]
-        asked = {"dtml" if each == BLEND_RELATIVE else each.removesuffix("_relative") for each in relative}
-        return cls(leg, networks=tuple(RelativeConfig.asking(name) for name in NETWORKS if name in asked))
+        asked = {
+            "dtml" if each == BLEND_RELATIVE else each.removesuffix("_relative")
+            for each in relative
+        }
+        return cls(
+            leg, networks=tuple(RelativeConfig.asking(name) for name in NETWORKS if name in asked)
+        )
 
     @property
     def trained(self) -> dict[str, int]:
-        """Return the models that learn, and for how many folds of a walk one training of each serves."""
+        """Return the models that learn, and for how many folds of a walk one
+        training of each serves.
+        """
         return dict.fromkeys(KINDS, 1) | {each.name: each.folds for each in self.networks}
 
 
@@ -62,8 +80,8 @@ class RankersConfig:
 class Rankers:
     """Fitted rankers by name, and for each, and for their blend, the slope of its probabilities.
 
-    A stock whose score has the rank r of its day, in [-0.5, 0.5], ends above the day's median with probability
-    1 / (1 + exp(-slope * r)).
+    A stock whose score has the rank r of its day, in [-0.5, 0.5], ends above the day's median with
+    probability 1 / (1 + exp(-slope * r)).
     """
 
     models: Mapping[str, Ranker | Relative]
@@ -71,15 +89,19 @@ class Rankers:
     own: Fitted | None = None  # a user's own, which a process of its own asks
 
     def scores(self, features: Features, there: There, days: slice) -> Scores:
-        """Return the score of each stock that is there on some days, by ranker and by blend; NaN for the others."""
-        return _blended({name: _scores(model, features, there, days) for name, model in self.models.items()})
+        """Return the score of each stock that is there on some days, by ranker
+        and by blend; NaN for the others.
+        """
+        return _blended(
+            {name: _scores(model, features, there, days) for name, model in self.models.items()}
+        )
 
 
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     """Fit every ranker on all days of a history whose outcomes are known.
 
-    Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them. Raises DtmlError for
-    a history too short for that.
+    Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them.
+    Raises DtmlError for a history too short for that.
     """
     (first, days), whole = spans_of(history)
     tried = Rankers({name: _fit(name, history, first, config) for name in config.trained}, {})
@@ -89,14 +111,18 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
 
 
 def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
-    """Return days to try rankers on, fitted and scored, and all days with an outcome; DtmlError for too few."""
+    """Return days to try rankers on, fitted and scored, and all days with an
+    outcome; DtmlError for too few.
+    """
     known = np.flatnonzero(np.isfinite(history.relative).any(axis=1))
     stop = int(known[-1]) + 1 if len(known) else 0
     cut = stop - VALIDATION_DAYS
     end = cut - GAP - sessions_to(history.leg) + 1
     if end < MINIMUM_TRAIN_DAYS:
         needed = f"rankers need {MINIMUM_TRAIN_DAYS} before the last {VALIDATION_DAYS}"
-        raise DtmlError(f"{max(stop, 0)} sessions have an outcome, and {needed}: fetch a longer history")
+        raise DtmlError(
+            f"{max(stop, 0)} sessions have an outcome, and {needed}: fetch a longer history"
+        )
     return (slice(0, end), slice(cut, stop)), slice(0, stop)
 
 
@@ -129,9 +155,11 @@ def walk(
     config: RankersConfig,
     once: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
-    """Return the scores of rankers trained anew as they walk, and of their blends; NaN outside the folds.
+    """Return the scores of rankers trained anew as they walk, and of their blends; NaN outside the
+    folds.
 
-    `once` gets the name of each training, and what trains and returns its scores; it may know them already.
+    `once` gets the name of each training, and what trains and returns its scores; it may know them
+    already.
     """
     found: Scores = {name: np.full_like(history.outcome, np.nan) for name in config.trained}
     for each in trainings(history, walked, config):
@@ -141,7 +169,9 @@ def walk(
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a walk: which predictor, the days that it learns from, and those that it scores."""
+    """One training of a walk: which predictor, the days that it learns from,
+    and those that it scores.
+    """
 
     predictor: str
     name: str
@@ -150,19 +180,32 @@ class Training:
 
     def run(self, history: History, config: RankersConfig) -> PerStock:
         """Train, and return the scores of its days; the same wherever it runs."""
-        return _scores(_fit(self.predictor, history, self.learnt, config), history.features, history.there, self.days)
+        return _scores(
+            _fit(self.predictor, history, self.learnt, config),
+            history.features,
+            history.there,
+            self.days,
+        )
 
 
-def trainings(history: History, walked: Sequence[Fold], config: RankersConfig) -> Iterator[Training]:
+def trainings(
+    history: History, walked: Sequence[Fold], config: RankersConfig
+) -> Iterator[Training]:
     """Yield every training of a walk."""
     for predictor, folds in config.trained.items():
-        for first, last in ((walked[i], walked[i : i + folds][-1]) for i in range(0, len(walked), folds)):
+        for first, last in (
+            (walked[i], walked[i : i + folds][-1]) for i in range(0, len(walked), folds)
+        ):
             name = f"{predictor}-{history.panel.sessions[first.scored.start].date()}"
-            yield Training(predictor, name, first.trained, slice(first.scored.start, last.scored.stop))
+            yield Training(
+                predictor, name, first.trained, slice(first.scored.start, last.scored.stop)
+            )
 
 
 def slope_of(ranks: PerStock, relative: PerStock) -> float:
-    """Return the slope of a logistic regression, without an intercept, of "above the median" on the score's rank."""
+    """Return the slope of a logistic regression, without an intercept, of
+    "above the median" on the score's rank.
+    """
     known = np.isfinite(ranks) & np.isfinite(relative)
     rank, above, slope = ranks[known], relative[known] > 0, 0.0
     for _ in range(20):  # Newton's method: the likelihood has one maximum
@@ -173,12 +216,15 @@ def slope_of(ranks: PerStock, relative: PerStock) -> float:
 
 
 def order_of(
-    scores: Mapping[str, Float[ndarray, " stocks"]], slopes: Mapping[str, float], symbols: tuple[str, ...]
+    scores: Mapping[str, Float[ndarray, " stocks"]],
+    slopes: Mapping[str, float],
+    symbols: tuple[str, ...],
 ) -> pd.DataFrame:
-    """Return the order of one day: `predictor, symbol, score, place, probability`, a row a predictor and stock.
+    """Return the order of one day: `predictor, symbol, score, place, probability`, a row a
+    predictor and stock.
 
-    Place 1 is the best; of equal scores the symbol that comes first in the alphabet. `probability` is of a return above
-    the day's median, NaN for a predictor without a slope.
+    Place 1 is the best; of equal scores the symbol that comes first in the alphabet. `probability`
+    is of a return above the day's median, NaN for a predictor without a slope.
     """
     parts: list[pd.DataFrame] = []
     for name, score in scores.items():
@@ -192,10 +238,14 @@ def order_of(
     return pd.concat(parts, ignore_index=True)
 
 
-def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path, write: WriteWhole) -> tuple[Path, str]:
-    """Write the checkpoint, and return its file and SHA-256; `settings`, `market` and `config` among them, are in it.
+def save_rankers(
+    rankers: Rankers, settings: Mapping[str, Any], stem: Path, write: WriteWhole
+) -> tuple[Path, str]:
+    """Write the checkpoint, and return its file and SHA-256; `settings`, `market` and `config`
+    among them, are in it.
 
-    The file is named after `stem` and its content: rankers trained again with other last bits lie beside the first.
+    The file is named after `stem` and its content: rankers trained again with other last bits lie
+    beside the first.
     """
     tensors, scalars = {}, {}
     for name, model in rankers.models.items():
@@ -216,20 +266,36 @@ def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path, writ
 
 
 def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
-    """Read the checkpoint whose SHA-256 is `sha`; raise DtmlError where it is missing or changed."""
+    """Read the checkpoint whose SHA-256 is `sha`; raise DtmlError where it is
+    missing or changed.
+    """
     if not file.exists() or sha256(file) != sha:
-        raise DtmlError(f"checkpoint {file} is missing or changed: restore it from a backup, or `dtml train {market}`")
+        raise DtmlError(
+            f"checkpoint {file} is missing or changed: restore it from a backup, or `dtml train "
+            f"{market}`"
+        )
     tensors, card = read_tensors(file)
     if card["market"] != market or card["config"]["features"] != list(FEATURES):
-        raise DtmlError(f"checkpoint {file} is of another market or of other features: `dtml train {market}`")
-    held: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()} | card["scalars"]
+        raise DtmlError(
+            f"checkpoint {file} is of another market or of other features: `dtml train {market}`"
+        )
+    held: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()} | card[
+        "scalars"
+    ]
     models: dict[str, Ranker | Relative] = {
-        name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)}) for name, kind in KINDS.items()
+        name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)})
+        for name, kind in KINDS.items()
     }
     for config in map(RelativeConfig.read, card["config"]["networks"]):
         under = f"{config.name}."
-        weights = {name.removeprefix(under): value for name, value in held.items() if name.startswith(under)}
+        weights = {
+            name.removeprefix(under): value
+            for name, value in held.items()
+            if name.startswith(under)
+        }
         models[config.name] = Relative(config, weights)
     mine = {name: each for name, each in held.items() if name.startswith("own.")}
-    own = Fitted(OwnCode(**card["own"]["code"]), card["own"]["told"], mine) if "own" in card else None
+    own = (
+        Fitted(OwnCode(**card["own"]["code"]), card["own"]["told"], mine) if "own" in card else None
+    )
     return Rankers(models, card["slopes"], own)

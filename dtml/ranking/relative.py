@@ -1,7 +1,9 @@
-"""A network asked the relative question: which stocks of a day will end above its median, whatever the market does.
+"""A network asked the relative question: which stocks of a day will end above its median, whatever
+the market does.
 
-Its windows hold features that are ranked within the day, its label is the outcome's rank, and the epoch that is kept is
-that of the best rank IC on the last days before a training. Trained by `dtml.training.fit`, as every network here.
+Its windows hold features that are ranked within the day, its label is the outcome's rank, and the
+epoch that is kept is that of the best rank IC on the last days before a training. Trained by
+`dtml.training.fit`, as every network here.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +33,10 @@ from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import Windows
 
 Loss = Literal["own", "squared", "correlation"]
-PAPER = ("return_1", *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name))
+PAPER = (
+    "return_1",
+    *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name),
+)
 RECIPE = TrainingConfig("all", 10, 4, 6e-3, penalty=0.0, first_kept_epoch=1, clip=1.0)
 DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
 
@@ -48,10 +53,12 @@ OWN_LOSS = ("adv_alstm", "stocknet")  # what tells these from the others is in t
 
 @dataclass(frozen=True)
 class RelativeModelConfig(NetworkConfig):
-    """Which network is asked, its shape, without an index, and its loss; `settings` are more of its own.
+    """Which network is asked, its shape, without an index, and its loss; `settings` are more of its
+    own.
 
-    `own` is the loss of its paper with "above the day's median" as the label (for DTML the cross-entropy), `squared`
-    the squared error on ranks, `correlation` 1 less the day's correlation of score and rank.
+    `own` is the loss of its paper with "above the day's median" as the label (for DTML the
+    cross-entropy), `squared` the squared error on ranks, `correlation` 1 less the day's correlation
+    of score and rank.
     """
 
     network: NetworkName = "dtml"
@@ -67,7 +74,9 @@ class RelativeModelConfig(NetworkConfig):
 
 
 class RelativeNetwork(Network):
-    """A network whose batches hold, as `movement`, the rank of each outcome within its day, in [-0.5, 0.5]."""
+    """A network whose batches hold, as `movement`, the rank of each outcome
+    within its day, in [-0.5, 0.5].
+    """
 
     def __init__(self, asked: Network, loss: Loss) -> None:
         super().__init__()
@@ -78,7 +87,9 @@ class RelativeNetwork(Network):
         return self.asked.logits(rows, windows, observed)
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss of the configuration; `penalty` weighs that of the network's own, and nothing else."""
+        """Return the loss of the configuration; `penalty` weighs that of the
+        network's own, and nothing else.
+        """
         if self.loss == "own":
             return self.asked.objective(batch, penalty)
         logits, size = self.logits(batch.rows, batch.windows, batch.observed), batch.counted.sum()
@@ -86,23 +97,33 @@ class RelativeNetwork(Network):
             return ((logits - batch.movement).square() * batch.counted).sum() / size
         return 1 - (self._by_stock(logits, batch) * batch.counted).sum() / size
 
-    def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Float[Tensor, "*axes days stocks"]:
+    def correct(
+        self, logits: Float[Tensor, "*axes days stocks"], batch: Batch
+    ) -> Float[Tensor, "*axes days stocks"]:
         """Return, for each stock, the rank IC of its day."""
         places = logits.masked_fill(~batch.counted, torch.inf).argsort(dim=-1).argsort(dim=-1)
         return self._by_stock(places.to(logits.dtype), batch)
 
     def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return, for each stock, its day's correlation of score and outcome; 0 where either is the same for all."""
+        """Return, for each stock, its day's correlation of score and outcome; 0
+        where either is the same for all.
+        """
         counted = batch.counted.to(score.dtype)
         size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
-        x, y = ((v - (v * counted).sum(-1, keepdim=True) / size) * counted for v in (score, batch.movement))
-        scale = (x.square().sum(-1, keepdim=True) * y.square().sum(-1, keepdim=True) + 1e-12).rsqrt()
+        x, y = (
+            (v - (v * counted).sum(-1, keepdim=True) / size) * counted
+            for v in (score, batch.movement)
+        )
+        scale = (
+            x.square().sum(-1, keepdim=True) * y.square().sum(-1, keepdim=True) + 1e-12
+        ).rsqrt()
         return ((x * y).sum(-1, keepdim=True) * scale).expand_as(score)
 
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """Every setting of the ranker: `sessions` are the last before a training, `validation` the last of those.
+    """Every setting of the ranker: `sessions` are the last before a training, `validation` the last
+    of those.
 
     A walk trains it for so many `folds` at once.
     """
@@ -131,13 +152,21 @@ class RelativeConfig:
     def read(cls, card: Mapping[str, Any]) -> "RelativeConfig":
         """Return the settings that a checkpoint's JSON holds."""
         model, training = RelativeModelConfig(**card["model"]), TrainingConfig(**card["training"])
-        return cls(**{**card, "features": tuple(card["features"]), "model": model, "training": training})
+        return cls(
+            **{**card, "features": tuple(card["features"]), "model": model, "training": training}
+        )
 
-    def rows(self, features: Float[ndarray, "sessions stocks all"]) -> Float[Tensor, "rows symbols features"]:
-        """Return what the network sees: a missing rank is the middle, as are the sessions before the first."""
+    def rows(
+        self, features: Float[ndarray, "sessions stocks all"]
+    ) -> Float[Tensor, "rows symbols features"]:
+        """Return what the network sees: a missing rank is the middle, as are
+        the sessions before the first.
+        """
         columns = [list(FEATURES).index(name) for name in self.features]
         seen = DEVIATIONS * np.nan_to_num(features[..., columns])
-        return torch.from_numpy(np.pad(seen, ((self.window - 1, 0), (0, 1), (0, 0))).astype(np.float32))
+        return torch.from_numpy(
+            np.pad(seen, ((self.window - 1, 0), (0, 1), (0, 0))).astype(np.float32)
+        )
 
 
 @dataclass(frozen=True)
@@ -148,35 +177,57 @@ class Relative:
     weights: Mapping[str, Float[ndarray, "seeds ..."]]
 
     @torch.no_grad()
-    def scores(self, features: Features, there: There, days: slice) -> Float[ndarray, "days stocks"]:
-        """Return the mean over the seeds of the rank of each stock of some days that is there; NaN for the others."""
+    def scores(
+        self, features: Features, there: There, days: slice
+    ) -> Float[ndarray, "days stocks"]:
+        """Return the mean over the seeds of the rank of each stock of some days
+        that is there; NaN for the others.
+        """
         first, stop, _ = days.indices(len(there))
         rows = self.config.rows(features)[first : stop + self.config.window - 1]
         windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(self.config.window)
         network, found = self.config.model.build(there.shape[1]).eval(), {}
         for seed in range(self.config.seeds):
-            network.load_state_dict({name: torch.from_numpy(value[seed]) for name, value in self.weights.items()})
+            network.load_state_dict(
+                {name: torch.from_numpy(value[seed]) for name, value in self.weights.items()}
+            )
             logits = network.logits(rows, windows, torch.from_numpy(there[days]))
             found[str(seed)] = np.where(there[days], logits.double().numpy(), np.nan)
         return blend(found)
 
 
 def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
-    """Return the networks fitted on the last `config.sessions` of some days; DtmlError where these are too few."""
+    """Return the networks fitted on the last `config.sessions` of some days;
+    DtmlError where these are too few.
+    """
     first, stop, _ = days.indices(len(history.there))
     begin, cut = max(first, stop - config.sessions), stop - config.validation
     end = cut - GAP - sessions_to(history.leg) + 1
     if end <= begin:
-        raise DtmlError(f"{stop - begin} sessions, of which {config.validation} choose the epoch: too few to train on")
+        raise DtmlError(
+            f"{stop - begin} sessions, of which {config.validation} choose the epoch: too few to "
+            "train on"
+        )
     members = [Member(seed, config.model, config.training) for seed in range(config.seeds)]
-    train, validation = (windows_of(history, config, slice(*span)) for span in ((begin, end), (cut, stop)))
+    train, validation = (
+        windows_of(history, config, slice(*span)) for span in ((begin, end), (cut, stop))
+    )
     fits = fit_members(train, validation, members, device=torch.device("cpu"))
     return Relative(config, {name: value.numpy() for name, value in stack_members(fits).items()})
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
-    """Return windows of ranked features whose `movement` is the rank of the outcome; the index is 0 throughout."""
+    """Return windows of ranked features whose `movement` is the rank of the
+    outcome; the index is 0 throughout.
+    """
     views = config.rows(history.features).unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
-    observed, movement = torch.from_numpy(history.there[days]), torch.from_numpy(history.relative[days]).float()
-    sessions = history.panel.sessions[days]  # `target` is named in errors alone: a leg has an end of its own
-    return Windows(views[:, :-1], views[:, -1], observed, movement, sessions, sessions, history.panel.symbols)
+    observed, movement = (
+        torch.from_numpy(history.there[days]),
+        torch.from_numpy(history.relative[days]).float(),
+    )
+    sessions = history.panel.sessions[
+        days
+    ]  # `target` is named in errors alone: a leg has an end of its own
+    return Windows(
+        views[:, :-1], views[:, -1], observed, movement, sessions, sessions, history.panel.symbols
+    )

@@ -1,4 +1,6 @@
-"""What a walk forward through history reads, and its folds: train on what was known, score the next, train again."""
+"""What a walk forward through history reads, and its folds: train on what was
+known, score the next, train again.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,12 +27,15 @@ def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = 
     """Return the panel of a market's stocks, or of these alone, on the sessions of their bars."""
     days = bars["session"]
     sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
-    return panel_of(bars, sessions=sessions, symbols=symbols or market.symbols, returns=market.returns)
+    return panel_of(
+        bars, sessions=sessions, symbols=symbols or market.symbols, returns=market.returns
+    )
 
 
 @dataclass(frozen=True)
 class History:
-    """What a walk reads: ranked features of each session, and the outcomes of a leg that begins at its close.
+    """What a walk reads: ranked features of each session, and the outcomes of a leg that begins at
+    its close.
 
     `there` are the stock-days that are ordered: constituents with a bar.
     """
@@ -43,7 +48,13 @@ class History:
 
     @classmethod
     def of(
-        cls, panel: Panel, leg: Leg, among: There | None = None, *, max_return: float = np.inf, names: Names = ALL
+        cls,
+        panel: Panel,
+        leg: Leg,
+        among: There | None = None,
+        *,
+        max_return: float = np.inf,
+        names: Names = ALL,
     ) -> "History":
         """Return the history of a panel's constituents, with the features of these `names`.
 
@@ -51,15 +62,25 @@ class History:
         """
         there = panel.observed if among is None else panel.observed & among
         found = np.where(there, outcomes(panel, leg, max_return=max_return), np.nan)
-        return cls(panel, leg, there, ranked_features(panel, there, max_return=max_return, names=names), found)
+        return cls(
+            panel,
+            leg,
+            there,
+            ranked_features(panel, there, max_return=max_return, names=names),
+            found,
+        )
 
     @cached_property
     def relative(self) -> Grid:
-        """Return the rank of each outcome within its day, in [-0.5, 0.5]; above 0 is above the day's median."""
+        """Return the rank of each outcome within its day, in [-0.5, 0.5]; above
+        0 is above the day's median.
+        """
         return ranked(self.outcome)
 
     def rows(self, days: slice) -> tuple[Float[ndarray, "rows features"], Float[ndarray, " rows"]]:
-        """Return the features and relative outcomes of the stock-days of some sessions that have an outcome."""
+        """Return the features and relative outcomes of the stock-days of some
+        sessions that have an outcome.
+        """
         known = np.isfinite(self.relative[days])
         return self.features[days][known], self.relative[days][known]
 
@@ -73,24 +94,35 @@ class Fold:
 
 
 def earliest(leg: Leg) -> int:
-    """Return the first position of a panel that a walk can score: those before it suffice to train."""
+    """Return the first position of a panel that a walk can score: those before
+    it suffice to train.
+    """
     return MINIMUM_TRAIN_DAYS + GAP + sessions_to(leg) - 1
 
 
 def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fold]:
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
-    Each model is trained on every session whose outcome ended `GAP` sessions before the first close that it scores.
-    Raises DtmlError when the first has too few, when prices end before `last`, or when no day has an order.
+    Each model is trained on every session whose outcome ended `GAP` sessions before the first close
+    that it scores. Raises DtmlError when the first has too few, when prices end before `last`, or
+    when no day has an order.
     """
     sessions = history.panel.sessions
     if last > sessions[-1]:
-        raise DtmlError(f"the prices end on {sessions[-1].date()}: choose --to up to then, or fetch later ones")
-    start, stop = sessions.searchsorted(first, side="left"), sessions.searchsorted(last, side="right")
+        raise DtmlError(
+            f"the prices end on {sessions[-1].date()}: choose --to up to then, or fetch later ones"
+        )
+    start, stop = (
+        sessions.searchsorted(first, side="left"),
+        sessions.searchsorted(last, side="right"),
+    )
     known = start - GAP - sessions_to(history.leg) + 1
     outcome = history.outcome[start:stop]
     if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
-        none = f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes"
+        none = (
+            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks "
+            "known outcomes"
+        )
         instead = "choose other days, or fetch more stocks or later prices"
         raise DtmlError(f"{none} that differ ({history.leg}): {instead}")
     if known < MINIMUM_TRAIN_DAYS:
@@ -98,6 +130,9 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
         instead = f"begin later, or give prices from before {sessions[0].date()}"
         raise DtmlError(f"{there}, and training needs {MINIMUM_TRAIN_DAYS}: {instead}")
     return [
-        Fold(slice(0, begin - GAP - sessions_to(history.leg) + 1), slice(begin, min(begin + RETRAIN_EVERY, stop)))
+        Fold(
+            slice(0, begin - GAP - sessions_to(history.leg) + 1),
+            slice(begin, min(begin + RETRAIN_EVERY, stop)),
+        )
         for begin in range(int(start), int(stop), RETRAIN_EVERY)
     ]

@@ -17,23 +17,30 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 
 @dataclass(frozen=True)
 class Fetched:
-    """The unchecked answer of a source: the bars that came, and one outcome for each symbol asked for.
+    """The unchecked answer of a source: the bars that came, and one outcome for each symbol asked
+    for.
 
-    `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the
-    number of bars, detail one line for people (empty when ok).
+    `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of
+    `Status`, rows the number of bars, detail one line for people (empty when ok).
     """
 
     bars: pd.DataFrame
     outcomes: pd.DataFrame
 
     @classmethod
-    def of(cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]) -> "Fetched":
-        """Return the bars of each symbol from its own first session; what is `missing` says why a symbol has none."""
+    def of(
+        cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]
+    ) -> "Fetched":
+        """Return the bars of each symbol from its own first session; what is
+        `missing` says why a symbol has none.
+        """
         asked = (bars["session"] >= pd.to_datetime(bars["symbol"].map(dict(first)))).to_numpy()
         bars = bars if asked.all() else bars[asked].reset_index(drop=True)
         rows = bars["symbol"].value_counts()
         told = [
-            (symbol, "ok", rows[symbol], "") if symbol in rows else (symbol, "no_data", 0, missing(symbol))
+            (symbol, "ok", rows[symbol], "")
+            if symbol in rows
+            else (symbol, "no_data", 0, missing(symbol))
             for symbol in first
         ]
         return cls(bars, pd.DataFrame(told, columns=list(OUTCOME_COLUMNS)))
@@ -47,7 +54,9 @@ class Source(Protocol):
         """Return the name that stored bars carry."""
 
     def symbols(self) -> list[str] | None:
-        """Return the stocks that the source holds, without the index; None when it cannot list them."""
+        """Return the stocks that the source holds, without the index; None when
+        it cannot list them.
+        """
         return None
 
     def last_session(self) -> date | None:
@@ -55,26 +64,39 @@ class Source(Protocol):
         return None
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol of `first`, the index too, from its first session to `last`, both included."""
+        """Return the bars of each symbol of `first`, the index too, from its
+        first session to `last`, both included.
+        """
 
 
-def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:
+def open_source(
+    name: str, market: Market, *, prices: Path | None = None, index: Path | None = None
+) -> Source:
     """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
-    Raises UsageError for an unknown name, for `files` without prices, and for paths that nothing would read.
+    Raises UsageError for an unknown name, for `files` without prices, and for paths that nothing
+    would read.
     """
     if index is not None and market.index.of_constituents:
-        raise UsageError(f"the index of {market.name} is made of its constituents: leave out --index")
+        raise UsageError(
+            f"the index of {market.name} is made of its constituents: leave out --index"
+        )
     if name not in get_args(SourceName):
-        raise UsageError(f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}")
+        raise UsageError(
+            f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}"
+        )
     if name == "files":
         if prices is None:
-            raise UsageError("source 'files' needs a file or folder of prices: name it with --prices")
+            raise UsageError(
+                "source 'files' needs a file or folder of prices: name it with --prices"
+            )
         from dtml.sources.files import FileSource
 
         return FileSource(market, prices, index)
     if prices is not None or index is not None:
-        raise UsageError(f"source {name!r} reads no files; leave out --prices and --index, or use --source files")
+        raise UsageError(
+            f"source {name!r} reads no files; leave out --prices and --index, or use --source files"
+        )
     if name == "yahoo":
         from dtml.sources.yahoo import YahooSource
 

@@ -1,11 +1,13 @@
 """A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
 
-Leaders rise and fall on news of their own. Each follower copies its leader's last session with a known correlation
-and shares the rest of its return with the market and its sector. Nothing else can be predicted: on a follower the best
-possible accuracy is that of the sign of its leader's last return, on a leader it is one half, so only a model that
-looks across stocks can beat a coin. There are splits, dividends, halts (sessions without a bar) and one late listing. A
-price depends only on the seed and the sessions before it. The adjusted close ends at the close, as Yahoo's does: each
-split and dividend scales all earlier ones, and nothing else restates them.
+Leaders rise and fall on news of their own. Each follower copies its leader's last session with a
+known correlation
+and shares the rest of its return with the market and its sector. Nothing else can be predicted: on
+a follower the best possible accuracy is that of the sign of its leader's last return, on a leader
+it is one half, so only a model that looks across stocks can beat a coin. There are splits,
+dividends, halts (sessions without a bar) and one late listing. A price depends only on the seed and
+the sessions before it. The adjusted close ends at the close, as Yahoo's does: each split and
+dividend scales all earlier ones, and nothing else restates them.
 """
 
 import math
@@ -35,7 +37,9 @@ LISTED_LATE, LISTING = "F02B", date(2019, 6, 3)
 
 @dataclass(frozen=True)
 class SimulatedMarket:
-    """The settings of the market; `correlation` is that of a follower with its leader's last return."""
+    """The settings of the market; `correlation` is that of a follower with its
+    leader's last return.
+    """
 
     leaders: int = 10
     followers: int = 2  # of each leader
@@ -52,7 +56,9 @@ class SimulatedMarket:
     @property
     def follower_symbols(self) -> tuple[str, ...]:
         """Return the names of the followers: F01A and F01B follow L01, and so on."""
-        return tuple(f"F{i + 1:02d}{chr(65 + j)}" for i in range(self.leaders) for j in range(self.followers))
+        return tuple(
+            f"F{i + 1:02d}{chr(65 + j)}" for i in range(self.leaders) for j in range(self.followers)
+        )
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -63,16 +69,18 @@ class SimulatedMarket:
     def best_accuracy(self) -> float:
         """Return the accuracy on followers that no model can beat in the long run.
 
-        A follower's return and its leader's last return are jointly normal with this correlation, so their signs agree
-        with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
+        A follower's return and its leader's last return are jointly normal with this correlation,
+        so their signs agree with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
         """
         return 0.5 + math.asin(self.correlation) / math.pi
 
     @property
     def best_rank_ic(self) -> float:
-        """Return the mean rank IC, over drawn sessions, of the expected returns: no score orders a day's stocks better.
+        """Return the mean rank IC, over drawn sessions, of the expected returns: no score orders a
+        day's stocks better.
 
-        A follower's expected return is its leader's last one times the correlation, a leader's is 0.
+        A follower's expected return is its leader's last one times the correlation, a leader's is
+        0.
         """
         returns = self.returns(BEST_OVER)
         copied = np.repeat(returns[:-1, : self.leaders], self.followers, axis=1)
@@ -90,9 +98,13 @@ class SimulatedMarket:
     def returns(self, sessions: int) -> Shocks:
         """Draw the total returns of all stocks as log returns, leaders first."""
         leading = self.generator("leaders").standard_normal((sessions, self.leaders))
-        copied = np.repeat(np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1)
+        copied = np.repeat(
+            np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1
+        )
         rest = math.sqrt(1 - self.correlation**2)
-        returns = np.hstack([leading, self.correlation * copied + rest * self._common_and_own(sessions)])
+        returns = np.hstack(
+            [leading, self.correlation * copied + rest * self._common_and_own(sessions)]
+        )
         return DAILY_VOLATILITY * returns
 
     def _common_and_own(self, sessions: int) -> Shocks:
@@ -110,7 +122,9 @@ class SimulatedMarket:
         return self.generator(stream).random((sessions, len(self.symbols))) < rate
 
     def generator(self, stream: str) -> np.random.Generator:
-        """Return the stream's own generator: drawn from session by session, it leaves the past as it was."""
+        """Return the stream's own generator: drawn from session by session, it
+        leaves the past as it was.
+        """
         return np.random.default_rng([self.seed, *stream.encode()])
 
 
@@ -128,13 +142,21 @@ class SimulatedSource(Source):
         return list(self.market.symbols)
 
     def remark(self) -> str:
-        """Return the best accuracy and the best rank IC that a model can reach on this market, in words."""
+        """Return the best accuracy and the best rank IC that a model can reach
+        on this market, in words.
+        """
         market = self.market
         followers = len(market.follower_symbols)
         overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
-        each = f"{market.best_accuracy:.3f} on the {followers} followers, 0.500 on the {market.leaders} leaders"
+        each = (
+            f"{market.best_accuracy:.3f} on the {followers} followers, 0.500 on the "
+            f"{market.leaders} leaders"
+        )
         whole = f"{overall:.3f} on all stock-days of this market"
-        return f"no model can beat an ACC of {each}, {whole}, nor a rank IC of {market.best_rank_ic:.2f}"
+        return (
+            f"no model can beat an ACC of {each}, {whole}, nor a rank IC of "
+            f"{market.best_rank_ic:.2f}"
+        )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`."""
@@ -149,37 +171,66 @@ class SimulatedSource(Source):
         if LISTED_LATE in self.market.symbols:
             traded[sessions < pd.Timestamp(LISTING), self.market.symbols.index(LISTED_LATE)] = False
         stocks = self._priced(returns, sessions, list(self.market.symbols), traded, actions=True)
-        whole = self._priced(index, sessions, [self.index_symbol], np.ones_like(index, dtype=bool), actions=False)
+        whole = self._priced(
+            index, sessions, [self.index_symbol], np.ones_like(index, dtype=bool), actions=False
+        )
         return pd.concat([stocks, whole], ignore_index=True)
 
     def _priced(
-        self, returns: Shocks, sessions: pd.DatetimeIndex, symbols: list[str], traded: Events, *, actions: bool
+        self,
+        returns: Shocks,
+        sessions: pd.DatetimeIndex,
+        symbols: list[str],
+        traded: Events,
+        *,
+        actions: bool,
     ) -> pd.DataFrame:
-        """Turn log returns into bars; the adjusted close carries the total return, the close is the price paid."""
+        """Turn log returns into bars; the adjusted close carries the total
+        return, the close is the price paid.
+        """
         total = 100 * np.exp(np.cumsum(returns, axis=0))
-        split, paid = self._actions(*returns.shape) if actions else (np.ones_like(returns), np.zeros_like(returns))
-        shares = np.cumprod(split / (1 - paid), axis=0)  # that one share of the first session has become
+        split, paid = (
+            self._actions(*returns.shape)
+            if actions
+            else (np.ones_like(returns), np.zeros_like(returns))
+        )
+        shares = np.cumprod(
+            split / (1 - paid), axis=0
+        )  # that one share of the first session has become
         close = total / shares
         last = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
         adjusted = total / shares[last, np.arange(traded.shape[1])]
         prior = np.vstack([close[:1], close[:-1]]) / split
         stream, generator = "stock" if actions else "index", self.market.generator
-        opening = prior * np.exp(DAILY_VOLATILITY / 4 * generator(f"{stream} open").standard_normal(returns.shape))
-        reach = DAILY_VOLATILITY / 2 * generator(f"{stream} range").random((len(returns), 2 * returns.shape[1]))
+        opening = prior * np.exp(
+            DAILY_VOLATILITY / 4 * generator(f"{stream} open").standard_normal(returns.shape)
+        )
+        reach = (
+            DAILY_VOLATILITY
+            / 2
+            * generator(f"{stream} range").random((len(returns), 2 * returns.shape[1]))
+        )
         above, below = np.split(reach, 2, axis=1)
         columns = {
-            "open": opening, "high": np.maximum(opening, close) * (1 + above),
-            "low": np.minimum(opening, close) * (1 - below), "close": close, "adj_close": adjusted,
+            "open": opening,
+            "high": np.maximum(opening, close) * (1 + above),
+            "low": np.minimum(opening, close) * (1 - below),
+            "close": close,
+            "adj_close": adjusted,
             "volume": np.round(1e6 * np.exp(generator(f"{stream} volume").random(returns.shape))),
             "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
             "split": np.where(split != 1, split, np.nan),
-        }  # fmt: skip
+        }
         row, column = np.nonzero(traded)
         frame = {"symbol": np.array(symbols)[column], "session": sessions[row]}
-        return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[list(BAR_COLUMNS)]
+        return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[
+            list(BAR_COLUMNS)
+        ]
 
     def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
-        """Draw splits (new shares for one old) and dividends (shares of the price before), never both on one day."""
+        """Draw splits (new shares for one old) and dividends (shares of the
+        price before), never both on one day.
+        """
         splits = self.market.happens("splits", sessions, SPLIT_RATE)
         dividends = self.market.happens("dividends", sessions, DIVIDEND_RATE) & ~splits
         large = self.market.generator("split size").random((sessions, stocks)) < 0.5

@@ -1,4 +1,6 @@
-"""What is trained: the recipe of a training, one seed of one configuration, and the figures of an epoch."""
+"""What is trained: the recipe of a training, one seed of one configuration, and
+the figures of an epoch.
+"""
 
 import hashlib
 import json
@@ -21,7 +23,9 @@ class TrainingConfig:
     first_kept_epoch: int = 10  # earlier ones are never kept
     patience: int | None = None  # epochs without a better validation accuracy before the fit stops
     clip: float | None = None  # largest norm of a step's gradient
-    stocks_a_step: int | None = None  # drawn anew for each step, for a universe of thousands; None: all
+    stocks_a_step: int | None = (
+        None  # drawn anew for each step, for a universe of thousands; None: all
+    )
 
     def __post_init__(self) -> None:
         maybe = (1 if each is None else each for each in (self.patience, self.stocks_a_step))
@@ -29,7 +33,11 @@ class TrainingConfig:
         if min(counts) < 1:
             named = "epochs, batch_days, first_kept_epoch, patience and stocks_a_step"
             raise UsageError(f"{named} are 1 or more; got {counts}")
-        if self.learning_rate <= 0 or self.penalty < 0 or (self.clip is not None and self.clip <= 0):
+        if (
+            self.learning_rate <= 0
+            or self.penalty < 0
+            or (self.clip is not None and self.clip <= 0)
+        ):
             got = f"{self.learning_rate}, {self.clip}, {self.penalty}"
             raise UsageError(f"learning_rate and clip are above 0, penalty 0 or more; got {got}")
 
@@ -43,19 +51,28 @@ class Member:
     training: TrainingConfig
 
     def __post_init__(self) -> None:
-        if self.training.stocks_a_step is not None and getattr(self.model, "normalisation", "") == "per_stock":
-            raise UsageError('stocks_a_step needs gains that all stocks share: set normalisation = "shared"')
+        if (
+            self.training.stocks_a_step is not None
+            and getattr(self.model, "normalisation", "") == "per_stock"
+        ):
+            raise UsageError(
+                'stocks_a_step needs gains that all stocks share: set normalisation = "shared"'
+            )
 
     @property
     def name(self) -> str:
-        """Return the seed and a digest of the configuration: the same member has the same name in every run."""
+        """Return the seed and a digest of the configuration: the same member
+        has the same name in every run.
+        """
         config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
         return f"{self.seed}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """The figures of one pass: means of the objective over batches, and of the rest over counted stock-days."""
+    """The figures of one pass: means of the objective over batches, and of the
+    rest over counted stock-days.
+    """
 
     number: int
     loss: float

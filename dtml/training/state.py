@@ -1,4 +1,6 @@
-"""The state of one member in training, from its first weights to its last epoch, and that state on disk."""
+"""The state of one member in training, from its first weights to its last
+epoch, and that state on disk.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -42,7 +44,11 @@ class Fit:
     def finished(self) -> bool:
         """Return whether all epochs are done, or patience has run out."""
         config, done = self.member.training, len(self.epochs)
-        stale = config.patience is not None and self.best_epoch > 0 and done - self.best_epoch >= config.patience
+        stale = (
+            config.patience is not None
+            and self.best_epoch > 0
+            and done - self.best_epoch >= config.patience
+        )
         return done >= config.epochs or stale
 
     @property
@@ -59,10 +65,15 @@ class Fit:
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Record the epoch, and keep its weights if best on validation; raise DtmlError for a loss not finite."""
+        """Record the epoch, and keep its weights if best on validation; raise
+        DtmlError for a loss not finite.
+        """
         number, config = len(self.epochs) + 1, self.member.training
         if not np.isfinite(loss):
-            raise DtmlError(f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the learning rate")
+            raise DtmlError(
+                f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the "
+                "learning rate"
+            )
         self.epochs.append(Epoch(number, loss, validation_loss, validation_acc))
         before = self.best_acc
         if number >= min(config.first_kept_epoch, config.epochs) and validation_acc > before:
@@ -71,9 +82,11 @@ class Fit:
 
 
 def initialise(network: Network, generator: torch.Generator) -> None:
-    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from the caller's generator.
+    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from the caller's
+    generator.
 
-    The offsets of DTML's context normalisation, one row a stock, are normal with the standard deviation configured.
+    The offsets of DTML's context normalisation, one row a stock, are normal with the standard
+    deviation configured.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):
@@ -86,11 +99,18 @@ def initialise(network: Network, generator: torch.Generator) -> None:
 
 
 def start(member: Member, stocks: int, device: torch.device) -> Fit:
-    """Return a member before its first epoch: weights, order and random numbers come from its seed alone."""
-    first, order, drawn = (int(state) for state in np.random.SeedSequence(member.seed).generate_state(3))
+    """Return a member before its first epoch: weights, order and random numbers
+    come from its seed alone.
+    """
+    first, order, drawn = (
+        int(state) for state in np.random.SeedSequence(member.seed).generate_state(3)
+    )
     network = member.model.build(stocks)
     initialise(network, torch.Generator().manual_seed(first))
-    shuffling, random = torch.Generator().manual_seed(order), torch.Generator(device).manual_seed(drawn)
+    shuffling, random = (
+        torch.Generator().manual_seed(order),
+        torch.Generator(device).manual_seed(drawn),
+    )
     use_generator(network.to(device), random)
     penalty = torch.tensor(member.training.penalty, device=device)
     optimiser = torch.optim.Adam(network.parameters(), lr=member.training.learning_rate, fused=True)
@@ -100,25 +120,34 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """A folder that keeps the state of each member after each epoch, so that an interrupted training resumes."""
+    """A folder that keeps the state of each member after each epoch, so that an
+    interrupted training resumes.
+    """
 
     path: Path
     write: WriteWhole
 
     def file(self, member: Member, device: torch.device) -> Path:
-        """Return the file that holds the state of a member on a device: another one draws other random numbers."""
+        """Return the file that holds the state of a member on a device: another
+        one draws other random numbers.
+        """
         return self.path / f"{member.name}-{device.type}.safetensors"
 
     def save(self, fit: Fit) -> None:
         """Write all that the next epoch needs, whole or not at all."""
-        counts: dict[str, Any] = {"best_epoch": fit.best_epoch, "steps": fit.steps, "days_at_once": fit.days_at_once}
+        counts: dict[str, Any] = {
+            "best_epoch": fit.best_epoch,
+            "steps": fit.steps,
+            "days_at_once": fit.days_at_once,
+        }
         card = counts | {"epochs": list(map(asdict, fit.epochs))}
         write_tensors(self.file(fit.member, fit.penalty.device), _tensors(fit), card, self.write)
 
     def restore(self, fit: Fit) -> bool:
         """Put a fit where `save` left it, and say whether it left anything.
 
-        It ends with the weights of a training that nothing interrupted. Raises DtmlError for a file that is damaged.
+        It ends with the weights of a training that nothing interrupted. Raises DtmlError for a file
+        that is damaged.
         """
         file = self.file(fit.member, fit.penalty.device)
         if not file.exists():
@@ -127,7 +156,9 @@ class StateFolder:
             _put_back(fit, *read_tensors(file))
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            raise DtmlError(f"the state of a training is damaged ({reason}): delete {file} to begin anew") from error
+            raise DtmlError(
+                f"the state of a training is damaged ({reason}): delete {file} to begin anew"
+            ) from error
         return True
 
 
@@ -136,13 +167,19 @@ def _tensors(fit: Fit) -> Weights:
     moments = {f"adam.{i}.{name}": value for i, state in states for name, value in state.items()}
     generators = {"order": fit.order.get_state(), "random": fit.random.get_state()}
     weights = {f"weights.{name}": value for name, value in fit.weights.items()}
-    return weights | {f"best.{name}": value for name, value in fit.best.items()} | moments | generators
+    return (
+        weights | {f"best.{name}": value for name, value in fit.best.items()} | moments | generators
+    )
 
 
 def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
     fit.network.load_state_dict(_under("weights.", tensors))
     fit.best = _under("best.", tensors)
-    fit.best_epoch, fit.steps, fit.days_at_once = card["best_epoch"], card["steps"], card["days_at_once"]
+    fit.best_epoch, fit.steps, fit.days_at_once = (
+        card["best_epoch"],
+        card["steps"],
+        card["days_at_once"],
+    )
     fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
     fit.order.set_state(tensors["order"])
     fit.random.set_state(tensors["random"])
@@ -154,4 +191,8 @@ def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,1 +1,3 @@
-"""Backtests: folds trained one by one or on workers, then stored, scored and followed by portfolios."""
+"""Backtests: folds trained one by one or on workers, then stored, scored and
+followed by portfolios.
+"""

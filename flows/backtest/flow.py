@@ -1,4 +1,6 @@
-"""The Prefect flow of a backtest, and its folds as tasks: in this process, on processes beside it, or on Dask."""
+"""The Prefect flow of a backtest, and its folds as tasks: in this process, on
+processes beside it, or on Dask.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +26,17 @@ from flows.signals import end_with_parent, signals_of
 
 KILL_EVERY_S = 0.2  # a pool's workers
 WORKER_GONE = (
-    "a process that trained folds was ended from outside, as systems do for want of memory: run the same command "
+    "a process that trained folds was ended from outside, as systems do for want of memory: run "
+    "the same command "
     "again to go on, with fewer --workers"
 )
 
 
-@task(name="fold", task_run_name="fold {job.fold.number}, as of {job.fold.as_of}", cache_policy=NO_CACHE)
+@task(
+    name="fold",
+    task_run_name="fold {job.fold.number}, as of {job.fold.as_of}",
+    cache_policy=NO_CACHE,
+)
 def fold(job: Job) -> Path:
     """Run one fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
     end_with_parent()
@@ -43,23 +50,41 @@ def seed(job: Job, number: int) -> None:
     run_seed(job, number)
 
 
-@flow(name="backtest", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
+@flow(
+    name="backtest",
+    flow_run_name="{request.market} {plan.first} .. {plan.last}",
+    persist_result=False,
+)
 def backtest(
-    request: RunRequest, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
+    request: RunRequest,
+    plan: Plan,
+    attention_on: Sequence[date],
+    submit: bool = False,
+    threads: int | None = None,
 ) -> Result:
     """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
 
-    Its folds run one by one in this process or, with `submit`, on the flow's task runner: on so many threads each, or,
-    without `threads`, each seed of a fold as a task before it.
+    Its folds run one by one in this process or, with `submit`, on the flow's task runner: on so
+    many threads each, or, without `threads`, each seed of a fold as a task before it.
     """
     found = open_backtest(request, plan)
     done = [job.card.exists() for job in jobs_of(found)]
 
     def before(job: Job) -> list[Any]:
-        """Submit the seeds of a fold; one that fails is trained again by the fold, which then says why."""
+        """Submit the seeds of a fold; one that fails is trained again by the
+        fold, which then says why.
+        """
         experiment = found.context.experiment
-        apart = threads is None and experiment.seeds > 1 and not experiment.warm_start and not job.card.exists()
-        return [allow_failure(seed.submit(job, number)) for number in range(experiment.seeds if apart else 0)]
+        apart = (
+            threads is None
+            and experiment.seeds > 1
+            and not experiment.warm_start
+            and not job.card.exists()
+        )
+        return [
+            allow_failure(seed.submit(job, number))
+            for number in range(experiment.seeds if apart else 0)
+        ]
 
     def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
         if not submit:
@@ -77,14 +102,23 @@ def backtest(
 
 
 def backtest_flow(
-    request: RunRequest, plan: Plan, attention_on: Sequence[date], *, workers: int, cluster: str | None
+    request: RunRequest,
+    plan: Plan,
+    attention_on: Sequence[date],
+    *,
+    workers: int,
+    cluster: str | None,
 ) -> Result:
-    """Run a backtest with its folds here, in so many processes of this machine, or on a Dask cluster."""
+    """Run a backtest with its folds here, in so many processes of this machine,
+    or on a Dask cluster.
+    """
     if cluster is not None:
         try:
             from prefect_dask.task_runners import DaskTaskRunner
         except ImportError as error:
-            raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
+            raise UsageError(
+                "--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'"
+            ) from error
         return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True)
     if workers == 1:
         return backtest(request, plan, attention_on)
@@ -92,16 +126,19 @@ def backtest_flow(
     return _on(pool)(request, plan, attention_on, submit=True, threads=threads)
 
 
-def _on(task_runner: Any) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
+def _on(
+    task_runner: Any,
+) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
     return backtest.with_options(task_runner=task_runner)
 
 
 class WorkerPool(ProcessPoolTaskRunner):
-    """Run tasks on Prefect's pool of processes, and end when one of its workers was ended from outside.
+    """Run tasks on Prefect's pool of processes, and end when one of its workers was ended from
+    outside.
 
-    By default a pool that lost a worker asks the others to end and waits for them. It waits for ever for a worker that
-    was just starting, for one in whose task Prefect turns that request into an exception, and, when this process ends,
-    for a pipe's lock that the lost worker held.
+    By default a pool that lost a worker asks the others to end and waits for them. It waits for
+    ever for a worker that was just starting, for one in whose task Prefect turns that request into
+    an exception, and, when this process ends, for a pipe's lock that the lost worker held.
     """
 
     def cancel_all(self) -> None:

@@ -1,4 +1,6 @@
-"""The Prefect flows of the published experiment and of the walk that orders the stocks of each day."""
+"""The Prefect flows of the published experiment and of the walk that orders the
+stocks of each day.
+"""
 
 from prefect import flow
 
@@ -14,19 +16,32 @@ from flows.signals import signals_of
 
 
 @flow(name="benchmark", flow_run_name="{request.market}", persist_result=False)
-def benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, with_grid: bool) -> Benchmark:
-    """Run the published experiment on what is stored of its set; see `flows.benchmark.results.run_benchmark`."""
+def benchmark(
+    request: RunRequest, seeds: tuple[int, ...], epochs: int | None, with_grid: bool
+) -> Benchmark:
+    """Run the published experiment on what is stored of its set; see
+    `flows.benchmark.results.run_benchmark`.
+    """
     experiment = PublishedExperiment(
         open_stored_context(request), shortened(SETS[request.market], epochs), seeds, with_grid
     )
     columns = members_of(experiment)
     windows = [recipe.window for _, recipe, _ in columns]
-    with signals_of(request.attended), training_progress(list(columns.values()), windows) as on_epoch:
+    with (
+        signals_of(request.attended),
+        training_progress(list(columns.values()), windows) as on_epoch,
+    ):
         return run_benchmark(experiment, as_task, on_epoch)
 
 
-@flow(name="ranking", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
+@flow(
+    name="ranking",
+    flow_run_name="{request.market} {plan.first} .. {plan.last}",
+    persist_result=False,
+)
 def ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
-    """Walk models and rules through what is stored of a market; see `flows.benchmark.ranking.run_ranking`."""
+    """Walk models and rules through what is stored of a market; see
+    `flows.benchmark.ranking.run_ranking`.
+    """
     with signals_of(request.attended):
         return run_ranking(Walk(open_stored_context(request), plan), as_task, workers)

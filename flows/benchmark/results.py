@@ -1,4 +1,5 @@
-"""Read the test span of a benchmark once, score every model on it, store the scores and publish their page.
+"""Read the test span of a benchmark once, score every model on it, store the scores and publish
+their page.
 
 The page comes from the store alone, so that it is the same when it is written again.
 """
@@ -37,7 +38,9 @@ from translation.atomic_files import write_whole
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Hold a benchmark as stored: its row, scores, seeds, its number among those of its set, and its page."""
+    """Hold a benchmark as stored: its row, scores, seeds, its number among
+    those of its set, and its page.
+    """
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
@@ -48,7 +51,9 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Hold all that is decided before the test span is read; each model's best configuration on validation is first."""
+    """Hold all that is decided before the test span is read; each model's best
+    configuration on validation is first.
+    """
 
     models: Mapping[str, list[Trial]]
     best_rule: str
@@ -57,7 +62,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Test:
-    """Hold the test span as read: windows by their length, what each model said, and what the rules said.
+    """Hold the test span as read: windows by their length, what each model said, and what the rules
+    said.
 
     `movement` is in double precision, a ratio minus 1, NaN where it is unknown.
     """
@@ -74,11 +80,16 @@ class Test:
 def run_benchmark(
     experiment: PublishedExperiment, stage: Stage = directly, on_epoch: EpochReport = no_report
 ) -> Benchmark:
-    """Train every model, then read the test span and store its scores; a stored benchmark is returned as it is."""
+    """Train every model, then read the test span and store its scores; a stored
+    benchmark is returned as it is.
+    """
     experiment.require_test_span()
     if (stored := stored_benchmark(experiment.context.engine, experiment.id)) is None:
         chosen = stage("train and choose", lambda: _choose(experiment, on_epoch))
-        stage("read the test span", lambda: _score(experiment, chosen, _read_test_once(experiment, chosen)))
+        stage(
+            "read the test span",
+            lambda: _score(experiment, chosen, _read_test_once(experiment, chosen)),
+        )
         stored = stored_benchmark(experiment.context.engine, experiment.id)
         assert stored is not None
     return stored
@@ -96,19 +107,27 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         found = Benchmark(row, scores, seeds, number, page_of("benchmark", row))
         if not found.page.exists():
             curves = _curves(conn, row, scores)
-            page = benchmark_page(benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number)
+            page = benchmark_page(
+                benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number
+            )
             write_page(found.page, page)
     return found
 
 
-def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
+def _curves(
+    conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
+    """Return the calibration of each model's ensemble, on the stock-days that
+    the scoreboard has under 'all'.
+    """
     span = {"first": row["test_first"], "last": row["test_last"]}
     history = predictions.prediction_history(conn, market=row["market"], kind="benchmark", **span)
     models = scores[~scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
     said = history[history["run_id"].isin(runs.values()) & history["realised_return"].notna()]
-    said = said.pivot(index=["target", "symbol", "realised_return"], columns="run_id", values="probability").dropna()
+    said = said.pivot(
+        index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
+    ).dropna()
     rose = said.index.get_level_values("realised_return") > 0
     return {name: calibration_curve(said[run].to_numpy(), rose) for name, run in runs.items()}
 
@@ -127,11 +146,18 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     read_at = datetime.now(UTC)
     windows, bars, known_at = experiment.read_test()
     days = windows[experiment.window]
-    said = {name: [each.probability(windows[each.window]) for each in trials] for name, trials in chosen.models.items()}
+    said = {
+        name: [each.probability(windows[each.window]) for each in trials]
+        for name, trials in chosen.models.items()
+    }
     # In double precision, from prices, as a night's outcomes are.
-    returns = returns_between(bars, days.as_of, days.target, days.symbols, experiment.context.market.returns)
+    returns = returns_between(
+        bars, days.as_of, days.target, days.symbols, experiment.context.market.returns
+    )
     movement = np.where(days.movement.isfinite().numpy(), returns, np.nan)
-    return Test(read_at, known_at, windows, said, experiment.rule_directions(bars, days), days, movement)
+    return Test(
+        read_at, known_at, windows, said, experiment.rule_directions(bars, days), days, movement
+    )
 
 
 def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
@@ -141,28 +167,46 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     ]
     everyone = (1, *test.movement.shape)
     for rule in test.rules.columns:
-        directions = np.broadcast_to(test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone)
+        directions = np.broadcast_to(
+            test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone
+        )
         predictors.append(Predictor(rule, directions, is_rule=True))
-    scores = scoreboard(predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule)
-    scores = scores.join(pd.DataFrame([_published(experiment, row) for row in scores.to_dict("records")]))
-    scores["run_id"] = [None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()]
-    counted = np.where(common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan)
+    scores = scoreboard(
+        predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule
+    )
+    scores = scores.join(
+        pd.DataFrame([_published(experiment, row) for row in scores.to_dict("records")])
+    )
+    scores["run_id"] = [
+        None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()
+    ]
+    counted = np.where(
+        common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan
+    )
     row, seeds = _row(experiment, chosen, test), _seeds(chosen, test, counted)
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
         known = _long(test.days, realised_return=test.movement)
-        outcomes = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
-        record_outcomes(conn, experiment.context, outcomes, known_at=test.known_at, recorded_at=test.read_at)
+        outcomes = outcome_rows(
+            known["symbol"], known["target"], known["realised_return"].to_numpy()
+        )
+        record_outcomes(
+            conn, experiment.context, outcomes, known_at=test.known_at, recorded_at=test.read_at
+        )
         benchmarks.save_benchmark(conn, row, scores, seeds)
     page_of("benchmark", row).unlink(missing_ok=True)  # it may be left from another store
 
 
 def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the published figure, which is of the paper's labels."""
-    figure = experiment.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
+    figure = (
+        experiment.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
+    )
     names = ("acc", "acc_sd", "mcc", "mcc_sd")
-    return {f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names}
+    return {
+        f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names
+    }
 
 
 def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
@@ -170,53 +214,98 @@ def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[st
     spans = {"train": train, "validation": validation, "test": test.days}
     data = {"data": list(experiment.paper.notes)} if experiment.paper.notes else {}
     return {
-        "id": experiment.id, "market": experiment.paper.market, "title": experiment.context.market.title,
+        "id": experiment.id,
+        "market": experiment.paper.market,
+        "title": experiment.context.market.title,
         "config": {name: trials[0].settings for name, trials in chosen.models.items()} | data,
-        "code_version": version("dtml-nightshift"), "data_watermark": test.known_at, "stocks": len(test.days.symbols),
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": test.known_at,
+        "stocks": len(test.days.symbols),
         **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
-        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()}, "best_rule": chosen.best_rule,
-        "seconds": chosen.seconds, "device": choose_device(experiment.context.device).type,
+        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
+        "best_rule": chosen.best_rule,
+        "seconds": chosen.seconds,
+        "device": choose_device(experiment.context.device).type,
         "test_read_at": test.read_at,
-    }  # fmt: skip
+    }
 
 
 def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return one row a model, configuration and seed, scored on the stock-days whose return is given."""
+    """Return one row a model, configuration and seed, scored on the stock-days
+    whose return is given.
+    """
     rows = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
             acc, mcc = member_scores(test.said[name][number], movement)
             for position, member in enumerate(trial.members):
-                rows.append({
-                    "predictor": name, "configuration": number, "seed": member.seed, "settings": trial.settings,
-                    "kept": number == 0, "best_epoch": member.best_epoch, "validation_acc": member.validation_acc,
-                    "validation_loss": member.validation_loss, "acc": acc[position], "mcc": mcc[position],
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "predictor": name,
+                        "configuration": number,
+                        "seed": member.seed,
+                        "settings": trial.settings,
+                        "kept": number == 0,
+                        "best_epoch": member.best_epoch,
+                        "validation_acc": member.validation_acc,
+                        "validation_loss": member.validation_loss,
+                        "acc": acc[position],
+                        "mcc": mcc[position],
+                    }
+                )
     return pd.DataFrame(rows)
 
 
-def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test) -> None:
-    """Store the model as a run with its predictions of the test span, and its weights in a checkpoint."""
+def _store_run(
+    conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test
+) -> None:
+    """Store the model as a run with its predictions of the test span, and its
+    weights in a checkpoint.
+    """
     run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
-    sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
+    sha = (
+        None
+        if trial.ensemble is None
+        else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
+    )
     train, validation = experiment.spans(trial.window)
-    losses = [{"seed": each.seed, "best_epoch": each.best_epoch, "epochs": list(each.epochs)} for each in trial.members]
+    losses = [
+        {"seed": each.seed, "best_epoch": each.best_epoch, "epochs": list(each.epochs)}
+        for each in trial.members
+    ]
     run = {
-        "id": run_id, "market": experiment.paper.market, "kind": "benchmark", "model": name, "config": trial.settings,
-        "seeds": [member.seed for member in trial.members], "code_version": version("dtml-nightshift"),
-        "data_watermark": experiment.known[1], "checkpoint_path": None if sha is None else str(path),
-        "checkpoint_hash": sha, "losses": losses, "train_first": train.target[0].date(),
-        "train_last": validation.target[-1].date(), "created_at": test.read_at,
-    }  # fmt: skip
+        "id": run_id,
+        "market": experiment.paper.market,
+        "kind": "benchmark",
+        "model": name,
+        "config": trial.settings,
+        "seeds": [member.seed for member in trial.members],
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": experiment.known[1],
+        "checkpoint_path": None if sha is None else str(path),
+        "checkpoint_hash": sha,
+        "losses": losses,
+        "train_first": train.target[0].date(),
+        "train_last": validation.target[-1].date(),
+        "created_at": test.read_at,
+    }
     stored_runs.save_run(conn, run)
     windows, said = test.windows[trial.window], test.said[name][0]
-    made = _long(windows, probability=said.mean(axis=0), probability_std=said.std(axis=0)).assign(run_id=run_id)
-    predictions.save_predictions(conn, experiment.paper.market, made, known_at=test.known_at, made_at=test.read_at)
+    made = _long(windows, probability=said.mean(axis=0), probability_std=said.std(axis=0)).assign(
+        run_id=run_id
+    )
+    predictions.save_predictions(
+        conn, experiment.paper.market, made, known_at=test.known_at, made_at=test.read_at
+    )
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
     """Return one row for each stock-day that has the first of the values."""
     day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
-    keys = {"as_of": windows.as_of[day], "target": windows.target[day], "symbol": pd.Index(windows.symbols)[stock]}
+    keys = {
+        "as_of": windows.as_of[day],
+        "target": windows.target[day],
+        "symbol": pd.Index(windows.symbols)[stock],
+    }
     return pd.DataFrame(keys | {name: value[day, stock] for name, value in values.items()})

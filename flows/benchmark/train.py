@@ -1,7 +1,8 @@
 """Train the models of the published experiment, and decide everything before its test span is read.
 
-Only `PublishedExperiment.read_test` loads bars of the test span, and `flows.benchmark.results` calls it once: models,
-epochs, configurations and the rule to beat are chosen on the spans before it.
+Only `PublishedExperiment.read_test` loads bars of the test span, and `flows.benchmark.results`
+calls it once: models, epochs, configurations and the rule to beat are chosen on the spans before
+it.
 """
 
 import hashlib
@@ -54,7 +55,9 @@ class TrainedMember:
 
 @dataclass(frozen=True)
 class Trial:
-    """Hold one configuration of one model, fitted with every seed: networks and classifiers alike."""
+    """Hold one configuration of one model, fitted with every seed: networks and
+    classifiers alike.
+    """
 
     settings: dict[str, Any]
     window: int
@@ -86,7 +89,9 @@ class PublishedExperiment:
 
     @cached_property
     def last_session(self) -> date | None:
-        """Return the last session of the prices that will be read: half of the stocks and the index reach it."""
+        """Return the last session of the prices that will be read: half of the
+        stocks and the index reach it.
+        """
         with reading(self.context.engine) as conn:
             stored = prices.last_sessions(conn, self.context.name)
         stocks, index = self.context.market.symbols, self.context.market.index.symbol
@@ -96,24 +101,31 @@ class PublishedExperiment:
         return min(reached[(len(stocks) - 1) // 2].date(), stored[index].date(), self.paper.test[1])
 
     def require_test_span(self) -> None:
-        """Raise DtmlError unless the store holds the test span to its end, or to the end of what is public of it."""
+        """Raise DtmlError unless the store holds the test span to its end, or
+        to the end of what is public of it.
+        """
         due, last = self.paper.last_session, self.last_session
         if last is None or last < due:
             held = "no prices" if last is None else f"prices up to {last}"
             raise DtmlError(
-                f"the store holds {held} of {self.paper.market}, and a test span is read once and whole, up to {due}: "
+                f"the store holds {held} of {self.paper.market}, and a test span is read once and "
+                f"whole, up to {due}: "
                 "fetch the whole set, with --prices and --index"
             )
 
     @property
     def window(self) -> int:
-        """Return the window of DTML: classifiers see as many sessions, and scores are of its days."""
+        """Return the window of DTML: classifiers see as many sessions, and
+        scores are of its days.
+        """
         return self.paper.recipes["dtml"].window
 
     @property
     def windows(self) -> list[int]:
         """Return every length of window among the models, the longest first."""
-        return sorted({recipe.window for recipes in self.recipes.values() for recipe in recipes}, reverse=True)
+        return sorted(
+            {recipe.window for recipes in self.recipes.values() for recipe in recipes}, reverse=True
+        )
 
     @cached_property
     def recipes(self) -> dict[str, list[Recipe]]:
@@ -127,16 +139,26 @@ class PublishedExperiment:
 
     @cached_property
     def id(self) -> str:
-        """Return a name that ends in a digest of all that decides the scores; of the test span, its last session."""
-        recipes = {name: [recipe_settings(each) for each in trials] for name, trials in self.recipes.items()}
+        """Return a name that ends in a digest of all that decides the scores;
+        of the test span, its last session.
+        """
+        recipes = {
+            name: [recipe_settings(each) for each in trials]
+            for name, trials in self.recipes.items()
+        }
         spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
         device = choose_device(self.context.device).type
         made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
         configs = [asdict(self.window_config(window)) for window in self.windows]
         said = [
-            recipes, configs, spans, self.seeds, self.context.market.index.symbol, self.context.market.symbols,
+            recipes,
+            configs,
+            spans,
+            self.seeds,
+            self.context.market.index.symbol,
+            self.context.market.symbols,
             made_by,
-        ]  # fmt: skip
+        ]
         digest = hashlib.sha256(json.dumps(said, default=str).encode())
         digest.update(pd.util.hash_pandas_object(self.known[0], index=False).to_numpy().tobytes())
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
@@ -146,13 +168,20 @@ class PublishedExperiment:
         if window not in self._windows:
             self._windows[window] = self._built(self.known[0], window)
         windows = self._windows[window]
-        train, validation = (self._some(windows, span) for span in (self.paper.train, self.paper.validation))
+        train, validation = (
+            self._some(windows, span) for span in (self.paper.train, self.paper.validation)
+        )
         return train, validation
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """Read the test days for each length of window, the bars and their watermark: nothing else loads them."""
+        """Read the test days for each length of window, the bars and their
+        watermark: nothing else loads them.
+        """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
-        found = {window: self._some(self._built(bars, window), self.paper.test) for window in self.windows}
+        found = {
+            window: self._some(self._built(bars, window), self.paper.test)
+            for window in self.windows
+        }
         return {window: _with_outcomes(days) for window, days in found.items()}, bars, known_at
 
     def _some(self, windows: Windows, span: tuple[date, date]) -> Windows:
@@ -166,7 +195,9 @@ class PublishedExperiment:
         return found
 
     def _built(self, bars: pd.DataFrame, window: int) -> Windows:
-        return windows_of(self.context, bars, self.window_config(window), self.context.market.symbols)
+        return windows_of(
+            self.context, bars, self.window_config(window), self.context.market.symbols
+        )
 
     def window_config(self, window: int) -> WindowConfig:
         """Return how the market's bars become windows of this length."""
@@ -191,28 +222,46 @@ def _with_outcomes(windows: Windows) -> Windows:
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as plain values, for a digest or a row."""
     model = asdict(recipe.model)
-    return {"window": recipe.window, "network": type(recipe.model).__name__, **model, **asdict(recipe.training)}
+    return {
+        "window": recipe.window,
+        "network": type(recipe.model).__name__,
+        **model,
+        **asdict(recipe.training),
+    }
 
 
-def train_models(experiment: PublishedExperiment, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
-    """Fit every configuration of every model with every seed; when interrupted, resume where it stopped."""
+def train_models(
+    experiment: PublishedExperiment, on_epoch: EpochReport = no_report
+) -> dict[str, list[Trial]]:
+    """Fit every configuration of every model with every seed; when interrupted,
+    resume where it stopped.
+    """
     networks = _train_networks(experiment, on_epoch)
     return networks | {kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)}
 
 
 def was_begun(experiment: PublishedExperiment) -> bool:
-    """Return whether an earlier process left the state of a training: then nobody has measured all of it."""
+    """Return whether an earlier process left the state of a training: then
+    nobody has measured all of it.
+    """
     device = choose_device(experiment.context.device)
     for window in experiment.windows:
         train, validation = experiment.spans(window)
-        folder, members = _state_folder(experiment.paper.market, train, validation), members_of(experiment, window)
+        folder, members = (
+            _state_folder(experiment.paper.market, train, validation),
+            members_of(experiment, window),
+        )
         if any(folder.file(member, device).exists() for member in members.values()):
             return True
     return False
 
 
-def members_of(experiment: PublishedExperiment, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
-    """Return the networks that see so many sessions (None: all), by model, configuration and seed."""
+def members_of(
+    experiment: PublishedExperiment, window: int | None = None
+) -> dict[tuple[str, Recipe, int], Member]:
+    """Return the networks that see so many sessions (None: all), by model,
+    configuration and seed.
+    """
     return {
         (name, recipe, seed): Member(seed, recipe.model, recipe.training)
         for name, recipes in experiment.recipes.items()
@@ -222,20 +271,28 @@ def members_of(experiment: PublishedExperiment, window: int | None = None) -> di
     }
 
 
-def _train_networks(experiment: PublishedExperiment, on_epoch: EpochReport) -> dict[str, list[Trial]]:
+def _train_networks(
+    experiment: PublishedExperiment, on_epoch: EpochReport
+) -> dict[str, list[Trial]]:
     """Train the networks of every window; those of one window side by side."""
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in experiment.windows:
         train, validation = experiment.spans(window)
         mine = members_of(experiment, window)
         found = fit_members(
-            train, validation, list(mine.values()), device=choose_device(experiment.context.device),
-            state_folder=_state_folder(experiment.paper.market, train, validation), on_epoch=on_epoch,
-        )  # fmt: skip
+            train,
+            validation,
+            list(mine.values()),
+            device=choose_device(experiment.context.device),
+            state_folder=_state_folder(experiment.paper.market, train, validation),
+            on_epoch=on_epoch,
+        )
         fits |= dict(zip(mine, found, strict=True))
     return {
         name: [
-            _network_trial(experiment, recipe, [fits[name, recipe, seed] for seed in experiment.seeds])
+            _network_trial(
+                experiment, recipe, [fits[name, recipe, seed] for seed in experiment.seeds]
+            )
             for recipe in recipes
         ]
         for name, recipes in experiment.recipes.items()
@@ -245,21 +302,39 @@ def _train_networks(experiment: PublishedExperiment, on_epoch: EpochReport) -> d
 def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[Fit]) -> Trial:
     config = experiment.window_config(recipe.window)
     symbols = experiment.context.market.symbols
-    ensemble = Ensemble(experiment.paper.market, symbols, experiment.seeds, recipe.model, config, stack_members(fits))
+    ensemble = Ensemble(
+        experiment.paper.market,
+        symbols,
+        experiment.seeds,
+        recipe.model,
+        config,
+        stack_members(fits),
+    )
     device = choose_device(experiment.context.device)
     members = []
     for fit in fits:
         best = fit.epochs[fit.best_epoch - 1]
         epochs = tuple(asdict(epoch) for epoch in fit.epochs)
-        members.append(TrainedMember(fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs))
+        members.append(
+            TrainedMember(
+                fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs
+            )
+        )
     return Trial(
-        recipe_settings(recipe), recipe.window, members, ensemble=ensemble,
-        probability=lambda windows: member_probabilities(ensemble, windows, device).double().numpy(),
-    )  # fmt: skip
+        recipe_settings(recipe),
+        recipe.window,
+        members,
+        ensemble=ensemble,
+        probability=lambda windows: (
+            member_probabilities(ensemble, windows, device).double().numpy()
+        ),
+    )
 
 
 def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
-    """Fit a classifier on DTML's windows; a logistic regression has one solution, whatever the seed."""
+    """Fit a classifier on DTML's windows; a logistic regression has one
+    solution, whatever the seed.
+    """
     train, validation = experiment.spans(experiment.window)
     seeds = experiment.seeds[:1] if kind == "logistic_regression" else experiment.seeds
     fitted: list[Fitted] = []
@@ -268,10 +343,14 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
         fitted.append(fit_classifier(kind, train, validation, "paper", seed))
     return Trial(
         settings={"window": experiment.window, "chosen": [dict(each.chosen) for each in fitted]},
-        window=experiment.window, tried=fitted[0].tried,
-        members=[TrainedMember(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
+        window=experiment.window,
+        tried=fitted[0].tried,
+        members=[
+            TrainedMember(seed, each.validation_acc)
+            for seed, each in zip(seeds, fitted, strict=True)
+        ],
         probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
-    )  # fmt: skip
+    )
 
 
 def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:

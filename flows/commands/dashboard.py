@@ -18,14 +18,20 @@ from flows.settings import err, out
 commands = typer.Typer()
 
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning
-SWITCH_S = 0.0005  # Python's 0.005 would be the wait of the event loop at each step while a page is made
+SWITCH_S = (
+    0.0005  # Python's 0.005 would be the wait of the event loop at each step while a page is made
+)
 END_LIMIT_S = 3  # for answers that are under way when the command is told to end
 
 
 @commands.command("dashboard")
 def serve_dashboard(
-    host: Annotated[str, typer.Option(help="Address or name to listen on; there is no login.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8050,
+    host: Annotated[
+        str, typer.Option(help="Address or name to listen on; there is no login.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8050,
 ) -> None:
     """Serve the prediction history as read-only pages on this machine.
 
@@ -40,13 +46,22 @@ def serve_dashboard(
     sys.setswitchinterval(SWITCH_S)
     # uvicorn raises an interrupt again when all is shut down.
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
-        app = dashboard(engine, ["*"] if named in EVERYWHERE else [*LOOPBACK, *([named] if is_open else [])])
+        app = dashboard(
+            engine, ["*"] if named in EVERYWHERE else [*LOOPBACK, *([named] if is_open else [])]
+        )
         address = f"http://{named}:{listening.getsockname()[1]}"
         out.print(f"{address}  {location(engine)}, read-only; Ctrl-C ends it", soft_wrap=True)
         if is_open:
-            err.print(f"warning: whoever reaches {named} can read all of it: there is no login", soft_wrap=True)
+            err.print(
+                f"warning: whoever reaches {named} can read all of it: there is no login",
+                soft_wrap=True,
+            )
         config = uvicorn.Config(
-            app, log_config=None, log_level="error", access_log=False, timeout_graceful_shutdown=END_LIMIT_S
+            app,
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=END_LIMIT_S,
         )
         uvicorn.Server(config).run(sockets=[listening])
     engine.dispose()
@@ -54,12 +69,22 @@ def serve_dashboard(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address; the kernel cuts off a client that does not read what it is sent."""
+    """Return a socket that listens on an address; the kernel cuts off a client
+    that does not read what it is sent.
+    """
     try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
-        words = str(error.strerror or error).partition(" (while")[0]  # Python repeats the address there
-        raise DtmlError(f"cannot listen on {host}, port {port}: {words}; give another --port or --host") from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere an answer that is made waits for its reader
+        words = str(error.strerror or error).partition(" (while")[
+            0
+        ]  # Python repeats the address there
+        raise DtmlError(
+            f"cannot listen on {host}, port {port}: {words}; give another --port or --host"
+        ) from error
+    if hasattr(
+        socket, "TCP_USER_TIMEOUT"
+    ):  # Linux; elsewhere an answer that is made waits for its reader
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * READER_LIMIT_S)
     return listening

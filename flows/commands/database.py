@@ -41,7 +41,9 @@ from flows.parquet_export import VIEWS, export
 from flows.settings import data_folder, err, out
 
 commands = typer.Typer()
-store_commands = typer.Typer(no_args_is_help=True, help="Check, back up, copy and upgrade the database.")
+store_commands = typer.Typer(
+    no_args_is_help=True, help="Check, back up, copy and upgrade the database."
+)
 commands.add_typer(store_commands, name="db")
 
 READER_PASSWORD = "DTML_READER_PASSWORD"  # noqa: S105 - the name of a variable
@@ -69,7 +71,8 @@ def dictionary() -> None:
 
 @store_commands.command()
 def check(as_json: AsJson = False) -> None:
-    """Check the database: its file, its schema, its rows against each other, the weights of every model.
+    """Check the database: its file, its schema, its rows against each other, the weights of every
+    model.
 
     Example: dtml db check
     """
@@ -86,7 +89,9 @@ def check(as_json: AsJson = False) -> None:
 
 
 @store_commands.command()
-def copy(file: Annotated[Path, typer.Argument(help="An SQLite store, such as data/dtml.sqlite.")]) -> None:
+def copy(
+    file: Annotated[Path, typer.Argument(help="An SQLite store, such as data/dtml.sqlite.")],
+) -> None:
     """Copy FILE into the empty database that DTML_DATABASE_URL names, and compare every row.
 
     Example: DTML_DATABASE_URL=postgresql://dtml@localhost/dtml dtml db copy data/dtml.sqlite
@@ -96,12 +101,16 @@ def copy(file: Annotated[Path, typer.Argument(help="An SQLite store, such as dat
     url = database_url()
     mine = Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
     if mine is not None and mine.exists() and file.samefile(mine):
-        raise UsageError(f"{file} is the store that {URL_VARIABLE} names: set it to where the copy is to be")
+        raise UsageError(
+            f"{file} is the store that {URL_VARIABLE} names: set it to where the copy is to be"
+        )
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     try:
         require_current(source)
     except StoreUsageError as error:
-        raise StoreUsageError(f"{error}, with {URL_VARIABLE}=sqlite:///{file.absolute()}") from error
+        raise StoreUsageError(
+            f"{error}, with {URL_VARIABLE}=sqlite:///{file.absolute()}"
+        ) from error
     target = open_engine()
     with _progress() as progress, snapshot(source) as conn:
         rows = copy_rows(conn, target, progress)
@@ -111,7 +120,8 @@ def copy(file: Annotated[Path, typer.Argument(help="An SQLite store, such as dat
 
 @store_commands.command()
 def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
-    """Back up the database, as it is at one moment, and its models into a folder, while nights go on.
+    """Back up the database, as it is at one moment, and its models into a folder, while nights go
+    on.
 
     Example: dtml db backup /backups/2026-11-20
     """
@@ -124,7 +134,9 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")
 
 
 @store_commands.command()
-def restore(folder: Annotated[Path, typer.Argument(help="A folder that `dtml db backup` wrote.")]) -> None:
+def restore(
+    folder: Annotated[Path, typer.Argument(help="A folder that `dtml db backup` wrote.")],
+) -> None:
     """Restore a backup into the empty database of DTML_DATABASE_URL, and its models into DTML_DATA.
 
     Example: dtml db restore /backups/2026-11-20
@@ -134,15 +146,21 @@ def restore(folder: Annotated[Path, typer.Argument(help="A folder that `dtml db 
     with _progress() as progress:
         restore_backup(folder, manifest, target, progress)
     _say(out, f"{location(target)}: {_counted(manifest.rows)} restored and compared: equal")
-    _say(out, f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}")
+    _say(
+        out, f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}"
+    )
     _warn_of_absent(manifest)
 
 
 @store_commands.command("export")
 def export_views(
     folder: Annotated[Path, typer.Argument(help="A new folder, or one that this command wrote.")],
-    market: Annotated[list[str] | None, typer.Option(help="Of this market alone; may be given again.")] = None,
-    view: Annotated[list[str] | None, typer.Option(help=f"By default {', '.join(VIEWS)}; may be given again.")] = None,
+    market: Annotated[
+        list[str] | None, typer.Option(help="Of this market alone; may be given again.")
+    ] = None,
+    view: Annotated[
+        list[str] | None, typer.Option(help=f"By default {', '.join(VIEWS)}; may be given again.")
+    ] = None,
 ) -> None:
     """Export views to Parquet files by market and year; again, only those years that have changed.
 
@@ -154,11 +172,19 @@ def export_views(
     with _progress() as progress:
         done = export(engine, folder, view or VIEWS, frozenset(market or []), progress)
     removed = f", {done.removed} removed" if done.removed else ""
-    _say(out, f"{folder}: {done.written} files written ({done.rows:,} rows), {done.kept} kept as they were{removed}")
+    _say(
+        out,
+        f"{folder}: {done.written} files written ({done.rows:,} rows), {done.kept} kept as they "
+        f"were{removed}",
+    )
 
 
 @store_commands.command()
-def redate(market: Annotated[str, typer.Argument(help="A market whose newest fetch is dated in the future.")]) -> None:
+def redate(
+    market: Annotated[
+        str, typer.Argument(help="A market whose newest fetch is dated in the future.")
+    ],
+) -> None:
     """Correct the dates of what was fetched while the clock was a day or more ahead; back up first.
 
     Example: dtml db redate ndx100
@@ -176,8 +202,11 @@ def redate(market: Annotated[str, typer.Argument(help="A market whose newest fet
 
 
 @store_commands.command("grant-reader")
-def grant_reader(name: Annotated[str, typer.Argument(help="A role of PostgreSQL; it is made where missing.")]) -> None:
-    """Let a role read the documented views and nothing else; DTML_READER_PASSWORD may hold its password.
+def grant_reader(
+    name: Annotated[str, typer.Argument(help="A role of PostgreSQL; it is made where missing.")],
+) -> None:
+    """Let a role read the documented views and nothing else; DTML_READER_PASSWORD may hold its
+    password.
 
     Example: dtml db grant-reader analyst
     """
@@ -185,14 +214,27 @@ def grant_reader(name: Annotated[str, typer.Argument(help="A role of PostgreSQL;
     engine = _existing()
     is_new = grant(engine, name, password)
     done = "made and allowed" if is_new else "allowed"
-    _say(out, f"role {name} {done} to read views and findings in {location(engine)}, and nothing else")
+    _say(
+        out,
+        f"role {name} {done} to read views and findings in {location(engine)}, and nothing else",
+    )
     if is_new and not password:
-        _say(err, f"note: it has no password; set {READER_PASSWORD} and run this again, or let the server know it")
-    _say(out, "run this again after each `dtml db upgrade`: views that it makes anew are not readable until then")
+        _say(
+            err,
+            f"note: it has no password; set {READER_PASSWORD} and run this again, or let the "
+            "server know it",
+        )
+    _say(
+        out,
+        "run this again after each `dtml db upgrade`: views that it makes anew are not readable "
+        "until then",
+    )
 
 
 def _existing() -> Engine:
-    """Return the store of the environment, which must exist: opening it to write would make an empty file."""
+    """Return the store of the environment, which must exist: opening it to
+    write would make an empty file.
+    """
     url = database_url()
     if url.get_backend_name() == "sqlite":
         open_engine(read_only=True).dispose()
@@ -205,17 +247,25 @@ def _findings(engine: Engine) -> Iterator[Finding]:
         require_current(engine)
     except StoreError:  # which is among the findings
         return
-    wrong = [{"run_id": run_id, "path": path, "why": why} for run_id, path, _, why in checkpoints(engine) if why]
+    wrong = [
+        {"run_id": run_id, "path": path, "why": why}
+        for run_id, path, _, why in checkpoints(engine)
+        if why
+    ]
     yield finding_of("every model's weights are as its run recorded them", wrong)
 
 
 def _say(console: Console, line: str) -> None:
-    """Print a line as it is: a path may hold what Rich would take for markup, and is not to be broken."""
+    """Print a line as it is: a path may hold what Rich would take for markup,
+    and is not to be broken.
+    """
     console.print(Text(line), soft_wrap=True)
 
 
 def _line(finding: Finding) -> str:
-    rows = "; ".join(", ".join(f"{name} {value}" for name, value in row.items()) for row in finding.found)
+    rows = "; ".join(
+        ", ".join(f"{name} {value}" for name, value in row.items()) for row in finding.found
+    )
     more = "; and more" if finding.more else ""
     return f"{finding.state:<7} {finding.check}{': ' if rows else ''}{rows}{more}"
 
@@ -227,7 +277,9 @@ def _progress() -> Iterator[Progress]:
         yield NO_PROGRESS
         return
     with err.status("beginning") as status:
-        yield lambda done, table, rows: status.update(f"{done} {table}{f', {rows:,} rows' if rows else ''}")
+        yield lambda done, table, rows: status.update(
+            f"{done} {table}{f', {rows:,} rows' if rows else ''}"
+        )
 
 
 def _counted(rows: Mapping[str, int]) -> str:
@@ -240,4 +292,6 @@ def _models(manifest: Manifest) -> str:
 
 def _warn_of_absent(manifest: Manifest) -> None:
     for each in manifest.absent:
-        _say(err, f"warning: without the weights of {each['run_id']}: {each['path']}: {each['why']}")
+        _say(
+            err, f"warning: without the weights of {each['run_id']}: {each['path']}: {each['why']}"
+        )

@@ -20,7 +20,13 @@ from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, print_frame, print_json, print_scores, rendered
-from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_stored_context
+from flows.nightly.context import (
+    MarketContext,
+    RunRequest,
+    choose_as_of,
+    open_context,
+    open_stored_context,
+)
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, finished_night, missed_nights, run_night
 from flows.nightly.report import threshold_at
@@ -30,7 +36,10 @@ from flows.settings import err, out
 
 commands = typer.Typer()
 
-ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
+ASK_MORE = (
+    'ask more  dtml query "select * from prediction_history '
+    "where market = '{market}' order by target desc\" "
+)
 PROBABILITIES = dict.fromkeys(("probability", "probability_std", "calibrated"), ".3f")
 SHOWN = 12  # rows of the most and the least probable risers
 
@@ -40,13 +49,18 @@ SHOWN = 12  # rows of the most and the least probable risers
 def nightly(
     request: RunRequest,
     as_of: AsOf = None,
-    nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
-    missed: Annotated[bool, typer.Option("--catch-up", help="Run every missed night, up to --as-of.")] = False,
+    nights: Annotated[
+        int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")
+    ] = 1,
+    missed: Annotated[
+        bool, typer.Option("--catch-up", help="Run every missed night, up to --as-of.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a night: fetch, check, store, train if due, predict, score, report.
 
-    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
+    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of
+    2016-06-30
     """
     if missed and nights > 1:
         raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
@@ -60,7 +74,9 @@ def nightly(
 
 
 def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
-    """Run every missed night up to a session, in order, and print them; raises for those refused."""
+    """Run every missed night up to a session, in order, and print them; raises
+    for those refused.
+    """
     days = missed_nights(context, last)
     if not days:
         err.print("no night was missed")
@@ -100,7 +116,10 @@ def fetch(
     context = open_context(request)
     last = choose_as_of(context, day_of(as_of))
     announce(context)
-    with market_lock(context.engine, context.name), err.status(f"fetching {context.name} up to {last}"):
+    with (
+        market_lock(context.engine, context.name),
+        err.status(f"fetching {context.name} up to {last}"),
+    ):
         fetch_result = fetch_bars(context, last, whole=again)
     if as_json:
         print_json({"as_of": last} | asdict(fetch_result) | {"outcomes": fetch_result.failures})
@@ -109,10 +128,17 @@ def fetch(
         if len(fetch_result.failures):
             print_frame(fetch_result.failures, "not answered")
         if len(fetch_result.rejected):
-            print_frame(fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(), "rejected")
+            print_frame(
+                fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(),
+                "rejected",
+            )
     symbol, failed = context.market.index.symbol, fetch_result.failures
-    for status in failed.loc[(failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"]:
-        raise DtmlError(f"the index {symbol} is missing ({status}), and no night can be without it: fetch again")
+    for status in failed.loc[
+        (failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"
+    ]:
+        raise DtmlError(
+            f"the index {symbol} is missing ({status}), and no night can be without it: fetch again"
+        )
 
 
 @commands.command()
@@ -129,10 +155,17 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         run = runs.run(conn, model.run_id)
     if as_json:
         return print_json(run)
-    out.print(f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 {run['checkpoint_hash']}")
-    best = [{"seed": each["seed"]} | each["epochs"][each["best_epoch"] - 1] for each in run["losses"]]
+    out.print(
+        f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 "
+        f"{run['checkpoint_hash']}"
+    )
+    best = [
+        {"seed": each["seed"]} | each["epochs"][each["best_epoch"] - 1] for each in run["losses"]
+    ]
     shown = pd.DataFrame(best).rename(columns={"number": "best epoch"})
-    return print_frame(shown, formats=dict.fromkeys(("loss", "validation_loss", "validation_acc"), ".4f"))
+    return print_frame(
+        shown, formats=dict.fromkeys(("loss", "validation_loss", "validation_acc"), ".4f")
+    )
 
 
 @commands.command()
@@ -145,7 +178,11 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
     Example: dtml predict simulated
     """
     context = open_stored_context(request)
-    _show_nights(context, [run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)], as_json=as_json)
+    _show_nights(
+        context,
+        [run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)],
+        as_json=as_json,
+    )
 
 
 @commands.command()
@@ -161,7 +198,11 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
-        named = {"new_outcomes": scored.outcomes, "unresolved": scored.unresolved, "nights": scored.nights}
+        named = {
+            "new_outcomes": scored.outcomes,
+            "unresolved": scored.unresolved,
+            "nights": scored.nights,
+        }
         return print_json(named | {"scores": scores})
     out.print(
         f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
@@ -169,7 +210,9 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     )
     if scores.empty:
         return out.print("no prediction of this market has an outcome yet")
-    return print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
+    return print_scores(
+        scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())]
+    )
 
 
 def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
@@ -187,26 +230,48 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
     said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
     if as_json:
-        last = {"night": row, "new": not nights[-1].was_done_before, "report": str(nights[-1].report)}
+        last = {
+            "night": row,
+            "new": not nights[-1].was_done_before,
+            "report": str(nights[-1].report),
+        }
         rows = {"nights": [each.row for each in nights], "rejected": _rejected(nights)}
-        found = {"predictions": said, "scores": latest, "coverage": kept, "order": order, "rank_scores": ranks}
+        found = {
+            "predictions": said,
+            "scores": latest,
+            "coverage": kept,
+            "order": order,
+            "rank_scores": ranks,
+        }
         return print_json(last | rows | found)
     _print_nights(nights, said, order, order_words(order, ranks, champion) if len(order) else "")
     return _print_scores(nights[-1], latest, kept, location(context.engine))
 
 
-def _directions_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
-    """Return what is decided at a level: 'rise', 'fall' or 'none'; None where the model was not calibrated."""
+def _directions_at(
+    calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float
+) -> "pd.Series[str]":
+    """Return what is decided at a level: 'rise', 'fall' or 'none'; None where
+    the model was not calibrated.
+    """
     threshold = threshold_at(bands, level)
     if threshold is None:
         return pd.Series(None, index=calibrated.index, dtype=object)
     said = decide(calibrated.to_numpy(), threshold)
-    return pd.Series(np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index)
+    return pd.Series(
+        np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index
+    )
 
 
 def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
-    """Return the bars rejected by the fetches of these nights: night, symbol, session, reason, value."""
-    found = [each.fetch_result.rejected.assign(night=each.row["as_of"]) for each in nights if each.fetch_result]
+    """Return the bars rejected by the fetches of these nights: night, symbol,
+    session, reason, value.
+    """
+    found = [
+        each.fetch_result.rejected.assign(night=each.row["as_of"])
+        for each in nights
+        if each.fetch_result
+    ]
     columns = ["night", "symbol", "session", "reason", "value"]
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 
@@ -223,8 +288,12 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
     print_frame(shown, formats=PROBABILITIES)
 
 
-def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, said: str) -> None:
-    """Print what the last of these nights says of the next session, its order in words too, and what the others did."""
+def _print_nights(
+    nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, said: str
+) -> None:
+    """Print what the last of these nights says of the next session, its order
+    in words too, and what the others did.
+    """
     *earlier, night = nights
     row = night.row
     for each in earlier:
@@ -235,9 +304,14 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
         out.print(said, soft_wrap=True)
         names = [each["symbol"] for each in ends(order)]
         half = len(names) // 2
-        out.print(f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True)
+        out.print(
+            f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True
+        )
     elif not row["reason"]:
-        out.print("the stocks are not ordered: rankers need a year of sessions, or the night's log says why")
+        out.print(
+            "the stocks are not ordered: rankers need a year of sessions, or the night's log "
+            "says why"
+        )
     if row["reason"]:
         out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
     out.print(_what_was_done(night), end="")
@@ -246,19 +320,31 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
     if len(rejected := _rejected(nights)):
         counts = rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index()
         print_frame(counts, "bars rejected")
-        print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
+        print_frame(
+            rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`"
+        )
 
 
 def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:
     """Print what the nights so far were worth, and where they are kept."""
     if scores.empty:
-        out.print("No prediction of this market has an outcome yet: the next night scores this one.")
+        out.print(
+            "No prediction of this market has an outcome yet: the next night scores this one."
+        )
     else:
         last = scores["target"].max().date()
-        out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
-        out.print("ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 without skill.")
+        out.print(
+            f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that "
+            "resample days"
+        )
+        out.print(
+            "ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 "
+            "without skill."
+        )
         print_scores(scores)
-        out.print(rendered("coverage.txt", rows=coverage.to_dict("records")), end="", soft_wrap=True)
+        out.print(
+            rendered("coverage.txt", rows=coverage.to_dict("records")), end="", soft_wrap=True
+        )
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")

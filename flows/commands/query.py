@@ -70,7 +70,9 @@ def history(
     with reading(open_reader()) as conn:
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
         names = rows["market"].unique().tolist()
-        scores = {name: head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES) for name in names}
+        scores = {
+            name: head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES) for name in names
+        }
         at_level = predictions.default_directions(conn, symbol)
     if as_json:
         return print_json(rows)
@@ -78,7 +80,9 @@ def history(
         _print_history(f"{symbol}, {name}", _decided(shown, at_level))
         nightly = scores[name][scores[name]["kind"] == "nightly"]
         for score in records(nightly):
-            called = f"each called by one half: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])}"
+            called = (
+                f"each called by one half: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])}"
+            )
             rising = f"always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
             out.print(f"all {score['n']} outcomes, {called}; {rising}")
     if rows.empty:
@@ -87,7 +91,9 @@ def history(
 
 
 def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the directions that the nights gave: those at the model's level, where it has a band."""
+    """Return the rows with the directions that the nights gave: those at the
+    model's level, where it has a band.
+    """
     both = rows.merge(at_level, on=["run_id", "target"], how="left", suffixes=("", "_at_level"))
     direction = both["direction_at_level"].fillna(both["direction"])
     return both.assign(direction=direction, correct=both["correct"].where(direction != "none"))
@@ -99,10 +105,22 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     short = names | {"realised_return": "return", "always_up": "up"}
     placed = ["place"] if rows["place"].notna().any() else []
     figures = ("probability", "calibrated")
-    told = ["as_of", "target", *figures, "direction", *placed, "realised_return", "correct", "always_up", *names]
+    told = [
+        "as_of",
+        "target",
+        *figures,
+        "direction",
+        *placed,
+        "realised_return",
+        "correct",
+        "always_up",
+        *names,
+    ]
     formats = dict.fromkeys(figures, ".3f") | {"return": "+.4f"}
     print_frame(rows[told].rename(columns=short), title, formats=formats)
-    by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
+    by = ", ".join(
+        f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items()
+    )
     out.print(f"on the right the naive rules' directions; the model's: {by}", soft_wrap=True)
 
 
@@ -121,7 +139,10 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         return print_json(rows)
     told = ["id", "kind", "model", "train_first", "train_last", "seeds"]
     shown = rows[[*told, "code_version", "checkpoint_hash", "created_at"]]
-    hashes, created = shown["checkpoint_hash"].str.slice(0, 12), shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC")
+    hashes, created = (
+        shown["checkpoint_hash"].str.slice(0, 12),
+        shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
+    )
     return print_frame(shown.assign(checkpoint_hash=hashes, created_at=created))
 
 
@@ -155,11 +176,22 @@ def list_markets(as_json: AsJson = False) -> None:
     rows = []
     for name in [*market_names(), *_own_markets()]:
         market = read_market(name)
-        listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
+        listed = (
+            f"{len(market.symbols)} of {market.constituents_as_of}"
+            if market.constituents
+            else "from a file"
+        )
         if market.source == "simulated":
             listed = f"{len(SimulatedMarket().symbols)}, simulated"
-        told = {"market": name, "title": market.title, "index": market.index.symbol, "calendar": market.calendar}
-        rows.append(told | {"source": market.source, "constituents": listed, "retrain": str(market.retrain)})
+        told = {
+            "market": name,
+            "title": market.title,
+            "index": market.index.symbol,
+            "calendar": market.calendar,
+        }
+        rows.append(
+            told | {"source": market.source, "constituents": listed, "retrain": str(market.retrain)}
+        )
     return print_json(rows) if as_json else print_frame(pd.DataFrame(rows))
 
 
@@ -168,12 +200,18 @@ def query(
     sql: Annotated[str, typer.Argument(help="The statement, or - to read it from standard input.")],
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    parquet: Annotated[Path | None, typer.Option(help="Write the rows to this file, however long it takes.")] = None,
-    on: Annotated[Path | None, typer.Option(help="Ask, in DuckDB, the files that `dtml db export` wrote here.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(help="Write the rows to this file, however long it takes.")
+    ] = None,
+    on: Annotated[
+        Path | None,
+        typer.Option(help="Ask, in DuckDB, the files that `dtml db export` wrote here."),
+    ] = None,
 ) -> None:
     """Run one SQL statement on the database, read-only.
 
-    A table shows the first 1,000 rows; CSV, JSON and Parquet hold all. `dtml questions` has twenty examples.
+    A table shows the first 1,000 rows; CSV, JSON and Parquet hold all. `dtml questions` has twenty
+    examples.
 
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
@@ -182,7 +220,9 @@ def query(
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
     sql, ends = _typed_in() if sql == "-" else sql, parquet is None
-    asking = partial(asked, open_reader()) if on is None else partial(asked_of_parquet, exported(on))
+    asking = (
+        partial(asked, open_reader()) if on is None else partial(asked_of_parquet, exported(on))
+    )
     with _bounded_memory():
         if as_csv or as_json:
             return _print_all(asking(sql), csv_lines if as_csv else json_lines)
@@ -194,13 +234,17 @@ def query(
         _require_distinct(rows.columns)
         print_frame(rows.head(SHOWN))
     if len(rows) > SHOWN:
-        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
+        err.print(
+            f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them",
+            soft_wrap=True,
+        )
     return None
 
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Let this process have MEMORY more than it has, where Linux says what that is, and say in a line that it is over.
+    """Let this process have MEMORY more than it has, where Linux says what that is, and say in a
+    line that it is over.
 
     What bounds rows and values cannot see what a library or a driver holds of them.
     """
@@ -213,13 +257,19 @@ def _bounded_memory() -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise UsageError(f"the answer takes more than {MEMORY:,} bytes of memory: ask for less") from error
+        raise UsageError(
+            f"the answer takes more than {MEMORY:,} bytes of memory: ask for less"
+        ) from error
     finally:
         resource.setrlimit(kind, before)
 
 
-def _print_all(asking: AbstractContextManager[Answer], form: Callable[[Answer], Iterator[str]]) -> None:
-    """Print all rows once the last has come, from a file: a failure prints nothing, and no reader keeps the store."""
+def _print_all(
+    asking: AbstractContextManager[Answer], form: Callable[[Answer], Iterator[str]]
+) -> None:
+    """Print all rows once the last has come, from a file: a failure prints
+    nothing, and no reader keeps the store.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
         with asking as found:
             written = 0
@@ -227,7 +277,8 @@ def _print_all(asking: AbstractContextManager[Answer], form: Callable[[Answer], 
                 written += file.write(text)
                 if written > LARGEST:
                     raise UsageError(
-                        f"an answer of more than {LARGEST:,} characters is not printed: ask for it in parts"
+                        f"an answer of more than {LARGEST:,} characters is not printed: ask for it "
+                        "in parts"
                     )
         file.seek(0)
         shutil.copyfileobj(file, sys.stdout)
@@ -266,10 +317,11 @@ def _typed_in() -> str:
 
 
 def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
-    """Write an answer as its rows come, whole or not at all, and return how many: days as days, moments in UTC.
+    """Write an answer as its rows come, whole or not at all, and return how many: days as days,
+    moments in UTC.
 
-    Lists and mappings become JSON text. Raises UsageError for a column that holds values of several kinds, and for a
-    file of more than `most` bytes.
+    Lists and mappings become JSON text. Raises UsageError for a column that holds values of several
+    kinds, and for a file of more than `most` bytes.
     """
     _require_distinct(pd.Index(found.names))
     written = list[int]()
@@ -278,34 +330,51 @@ def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
 
 
 def _write_groups(found: Answer, file: Path, most: int) -> int:
-    """Write an answer into a file. Where a group has other types than those so far, it begins another file."""
+    """Write an answer into a file.
+
+    Where a group has other types than those so far, it begins another file.
+    """
     # They become one at the end: the types of a column are known with its last row.
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder, ExitStack() as ending:
+    with (
+        tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder,
+        ExitStack() as ending,
+    ):
         parts, schema, rows = list[Path](), pa.schema([]), 0
         for group in _groups(found):
-            if (wider := _common(schema, group.schema) if parts else group.schema) != schema or not parts:
+            if (
+                wider := _common(schema, group.schema) if parts else group.schema
+            ) != schema or not parts:
                 ending.close()
                 schema, parts = wider, [*parts, Path(folder, str(len(parts))) if parts else file]
                 writer = ending.enter_context(pq.ParquetWriter(parts[-1], schema))
             writer.write_table(_cast(group, schema))
             rows += group.num_rows
             if sum(part.stat().st_size for part in parts) > most:
-                raise UsageError(f"an answer of more than {most:,} bytes is not written: ask for it in parts")
+                raise UsageError(
+                    f"an answer of more than {most:,} bytes is not written: ask for it in parts"
+                )
         ending.close()
         if len(parts) > 1:
             with pq.ParquetWriter(whole := Path(folder, "whole"), schema) as writer:
-                for batch in chain.from_iterable(pq.ParquetFile(part).iter_batches(GROUP) for part in parts):
+                for batch in chain.from_iterable(
+                    pq.ParquetFile(part).iter_batches(GROUP) for part in parts
+                ):
                     writer.write_table(_cast(pa.Table.from_batches([batch]), schema))
             shutil.copyfile(whole, file)
     return rows
 
 
 def _groups(found: Answer) -> Iterator[pa.Table]:
-    """Yield the rows of an answer, GROUP at a time, or fewer where they are large; one table without any, if none."""
+    """Yield the rows of an answer, GROUP at a time, or fewer where they are
+    large; one table without any, if none.
+    """
     held = [_table([], found.names)]
     for batch in found.batches:
         held.append(_table(batch, found.names))
-        if sum(each.num_rows for each in held) >= GROUP or sum(each.nbytes for each in held) >= GROUP_BYTES:
+        if (
+            sum(each.num_rows for each in held) >= GROUP
+            or sum(each.nbytes for each in held) >= GROUP_BYTES
+        ):
             yield _concatenated(held)
             held = held[:1]
     yield _concatenated(held)
@@ -319,16 +388,22 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
 def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
     """Return a driver's rows; without pandas, whose frames would be held for a while."""
     columns = []
-    for name, values in zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True):
+    for name, values in zip(
+        names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True
+    ):
         try:
             columns.append(_array(values))
         except (pa.ArrowException, OverflowError) as error:
-            raise UsageError(f"column {name!r} holds values of several kinds: cast it to one ({error})") from error
+            raise UsageError(
+                f"column {name!r} holds values of several kinds: cast it to one ({error})"
+            ) from error
     return pa.table(columns, names=list(names))
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """Return days and moments as such, also those that SQLite keeps as text; lists and mappings as JSON text."""
+    """Return days and moments as such, also those that SQLite keeps as text;
+    lists and mappings as JSON text.
+    """
     kinds = {type(each) for each in values} - {type(None)}
     if kinds & {dict, list}:
         return pa.array([each if each is None else json.dumps(each) for each in values])
@@ -340,22 +415,30 @@ def _array(values: Sequence[Any]) -> pa.Array:
     for form, kind in ((DAY, pa.date32()), (MOMENT, pa.timestamp("us"))) if kinds == {str} else ():
         if pc.all(pc.match_substring_regex(array, f"^(?:{form.pattern})$")).as_py():
             with suppress(pa.ArrowInvalid):  # text such as 2024-02-30 stays text
-                return array.cast(kind).cast(kind if kind == pa.date32() else pa.timestamp("us", "UTC"))
+                return array.cast(kind).cast(
+                    kind if kind == pa.date32() else pa.timestamp("us", "UTC")
+                )
     return array
 
 
 def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return types that hold the values of both; raise UsageError, naming the column, where there is none."""
+    """Return types that hold the values of both; raise UsageError, naming the
+    column, where there is none.
+    """
     types = []
     for field, also in zip(one, other, strict=True):
         both = {field.type, also.type} - {pa.null()}
         if len(both) > 1 and both <= {pa.int64(), pa.float64()}:
             both = {pa.float64()}
-        elif len(both) > 1 and all(pa.types.is_temporal(each) or each == pa.string() for each in both):
+        elif len(both) > 1 and all(
+            pa.types.is_temporal(each) or each == pa.string() for each in both
+        ):
             both = {pa.string()}
         elif len(both) > 1:
             said = " and ".join(sorted(map(str, both)))
-            raise UsageError(f"column {field.name!r} holds values of several kinds: cast it to one ({said})")
+            raise UsageError(
+                f"column {field.name!r} holds values of several kinds: cast it to one ({said})"
+            )
         types.append((field.name, both.pop() if both else pa.null()))
     return pa.schema(types)
 
@@ -365,7 +448,9 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = []
     for column, field in zip(table.columns, schema, strict=True):
         is_told = pa.types.is_timestamp(column.type) and column.type != field.type
-        columns.append((column.cast(pa.timestamp("us")) if is_told else column).cast(field.type, safe=False))
+        columns.append(
+            (column.cast(pa.timestamp("us")) if is_told else column).cast(field.type, safe=False)
+        )
     return pa.Table.from_arrays(columns, schema=schema)
 
 

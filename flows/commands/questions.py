@@ -28,7 +28,9 @@ def show_questions(
     ] = None,
     market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a page with every answer.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a page with every answer.")
+    ] = False,
 ) -> None:
     """List twenty questions about the history of predictions, or answer one.
 
@@ -58,17 +60,22 @@ def show_questions(
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
-    """The answer of a store opened read only, the same values on either engine: whole numbers, numbers, ISO text."""
+    """The answer of a store opened read only, the same values on either engine:
+    whole numbers, numbers, ISO text.
+    """
     rows = select(engine, question.about(market), own=True)
     return pd.DataFrame({name: _alike(rows[name]) for name in rows}, columns=rows.columns)
 
 
 def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
-    """Every question with its statement and the first rows of its answer, as Markdown, or one of them alone.
+    """Every question with its statement and the first rows of its answer, as Markdown, or one of
+    them alone.
 
     A remark says what the store holds.
     """
-    numbered = [(number, each) for number, each in enumerate(questions(), start=1) if only in {None, number}]
+    numbered = [
+        (number, each) for number, each in enumerate(questions(), start=1) if only in {None, number}
+    ]
     asked = [(_told(number, each, market), ask(engine, each, market)) for number, each in numbered]
     values = {"asked": asked, "whole": only is None, "market": market, "remark": remark}
     return rendered("questions.txt", most=SHOWN, table=_table, **values)
@@ -76,10 +83,14 @@ def questions_page(engine: Engine, market: str, remark: str = "", only: int | No
 
 def _list(*, as_json: bool) -> None:
     if as_json:
-        return print_json([_told(number, each, None) for number, each in enumerate(questions(), start=1)])
+        return print_json(
+            [_told(number, each, None) for number, each in enumerate(questions(), start=1)]
+        )
     titles = [question.title for question in questions()]
     print_frame(pd.DataFrame({"": range(1, len(titles) + 1), "question": titles}))
-    return out.print("\n`dtml questions 7` asks the seventh of your store; --market names another market.")
+    return out.print(
+        "\n`dtml questions 7` asks the seventh of your store; --market names another market."
+    )
 
 
 def _told(number: int, question: Question, market: str | None) -> dict[str, Any]:
@@ -88,7 +99,9 @@ def _told(number: int, question: Question, market: str | None) -> dict[str, Any]
 
 
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """A column without what tells the engines apart: how whole numbers miss values, and how days and moments come."""
+    """A column without what tells the engines apart: how whole numbers miss
+    values, and how days and moments come.
+    """
     if pd.api.types.is_float_dtype(values):
         whole = bool((values.dropna() % 1 == 0).all()) and bool(values.notna().any())
         return values.astype("Int64") if whole else values + 0.0  # which makes 0 of SQLite's -0

@@ -1,4 +1,6 @@
-"""The commands of the order of a day's stocks: a walk of models and rules through history, and orders for tomorrow."""
+"""The commands of the order of a day's stocks: a walk of models and rules
+through history, and orders for tomorrow.
+"""
 
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -33,10 +35,13 @@ commands = typer.Typer()
 Network = StrEnum("Network", list(get_args(NetworkName)))  # type: ignore[misc]
 NetworksOption = Annotated[
     list[Network] | None,
-    typer.Option("--with", help="A network to ask for the order too; it trains for minutes. May be repeated."),
+    typer.Option(
+        "--with", help="A network to ask for the order too; it trains for minutes. May be repeated."
+    ),
 ]
 SNAPSHOT = (
-    "Survivorship: the list of stocks is a snapshot: those that left before are missing, which flatters slow features "
+    "Survivorship: the list of stocks is a snapshot: those that left before are missing, which "
+    "flatters slow features "
     "such as momentum and size most."
 )
 
@@ -45,24 +50,32 @@ SNAPSHOT = (
 @of_a_market("source", "prices", "index", "universe")
 def ranking(
     request: RunRequest,
-    first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First close after which stocks are ordered.")],
+    first: Annotated[
+        datetime,
+        typer.Option("--from", formats=DAY, help="First close after which stocks are ordered."),
+    ],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last such close.")],
     leg: Annotated[Leg, typer.Option(help="The return that models learn to order.")] = "next_close",
     networks: NetworksOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each network.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Processes that train side by side.")] = 1,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a README.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the table for a README.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Order the stocks of each day by models and one-line rules, walked forward.
 
-    Each model trains again every 63 sessions on all that was known. The days are scored once and stored.
+    Each model trains again every 63 sessions on all that was known. The days are scored once and
+    stored.
 
     Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
     """
     if first > last:
         raise UsageError(f"--from {first:%Y-%m-%d} lies after --to {last:%Y-%m-%d}")
-    found = _ranking(request, Plan(first.date(), last.date(), leg, _names(networks), seeds), workers)
+    found = _ranking(
+        request, Plan(first.date(), last.date(), leg, _names(networks), seeds), workers
+    )
     if as_json:
         parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
         return print_json({"ranking": found.row} | parts)
@@ -78,10 +91,15 @@ def ranking(
 @of_a_market()
 def orders(
     request: RunRequest,
-    capital: Annotated[float, typer.Option(min=0.01, help="What the account is worth, in the market's currency.")],
+    capital: Annotated[
+        float, typer.Option(min=0.01, help="What the account is worth, in the market's currency.")
+    ],
     positions: Annotated[
         Path | None,
-        typer.Option(help="What you hold, a CSV with symbol and shares; by default what the paper account does."),
+        typer.Option(
+            help="What you hold, a CSV with symbol and shares; by default what the paper "
+            "account does."
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
@@ -94,18 +112,28 @@ def orders(
     """
     market = read_market(request.market, request.market_file)
     with reading(open_reader()) as conn:
-        found = next_orders(conn, market, capital, None if positions is None else _holdings(positions))
+        found = next_orders(
+            conn, market, capital, None if positions is None else _holdings(positions)
+        )
     if found is None:
-        raise UsageError(f"no night of {market.name} has ordered its stocks yet: run `dtml nightly {market.name}`")
+        raise UsageError(
+            f"no night of {market.name} has ordered its stocks yet: run `dtml nightly "
+            f"{market.name}`"
+        )
     if as_json:
         return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
     if as_csv:
         return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
-    print_frame(found.rows, title, formats=dict.fromkeys(("price", "value", "cost"), ",.2f") | {"weight": ".4f"})
+    print_frame(
+        found.rows,
+        title,
+        formats=dict.fromkeys(("price", "value", "cost"), ",.2f") | {"weight": ".4f"},
+    )
     traded, cost = found.rows["value"].sum(), found.rows["cost"].sum()
     out.print(
-        f"{len(found.rows)} orders, {traded:,.0f} traded, expected costs {cost:,.2f}, cash left {found.cash:,.2f}. "
+        f"{len(found.rows)} orders, {traded:,.0f} traded, expected costs {cost:,.2f}, cash left "
+        f"{found.cash:,.2f}. "
         "Nothing here is advice, and nothing promises profit.",
         soft_wrap=True,
     )
@@ -118,33 +146,55 @@ def _holdings(file: Path) -> "pd.Series[float]":
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)  # NA is a symbol
         shares = frame.set_index(frame["symbol"].str.strip())["shares"].astype(float)
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"{file}: expected a CSV with the columns symbol and shares: {error}") from error
-    if shares.index.has_duplicates or "" in shares.index or not shares.between(0, inf, inclusive="left").all():
+        raise UsageError(
+            f"{file}: expected a CSV with the columns symbol and shares: {error}"
+        ) from error
+    if (
+        shares.index.has_duplicates
+        or "" in shares.index
+        or not shares.between(0, inf, inclusive="left").all()
+    ):
         raise UsageError(f"{file}: name each symbol once, with 0 shares or more")
     return shares
 
 
 def rank_sets(
-    folder: Path | None, networks: Sequence[Network] | None, seeds: int, leg: Leg, *, as_markdown: bool, as_json: bool
+    folder: Path | None,
+    networks: Sequence[Network] | None,
+    seeds: int,
+    leg: Leg,
+    *,
+    as_markdown: bool,
+    as_json: bool,
 ) -> None:
-    """Walk models and rules through every set whose prices are in a folder, and print a table of each."""
+    """Walk models and rules through every set whose prices are in a folder, and
+    print a table of each.
+    """
     files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
     files = {name: file for name, file in files.items() if file.exists()}
     if not files:
         raise UsageError(
-            f"name a folder with --prices that holds one of {', '.join(f'{name}.parquet' for name in SETS)}"
+            "name a folder with --prices that holds one of "
+            f"{', '.join(f'{name}.parquet' for name in SETS)}"
         )
     answers = {}
     for name, file in files.items():
-        request = RunRequest(f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source")
-        found = answers[name] = _ranking(request, Plan(SETS[name].first, SETS[name].last, leg, _names(networks), seeds))
+        request = RunRequest(
+            f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
+        )
+        found = answers[name] = _ranking(
+            request, Plan(SETS[name].first, SETS[name].last, leg, _names(networks), seeds)
+        )
         if as_markdown:
             said = f"{page.verdict(found)} {page.left_words(found)}"
-            print(f"**{name}**: {page.sentence(found)}\n\n{page.markdown_tables(found)}\n\n{said}\n")  # noqa: T201
+            tables = page.markdown_tables(found)
+            print(f"**{name}**: {page.sentence(found)}\n\n{tables}\n\n{said}\n")  # noqa: T201
         elif not as_json:
             print_ranking(found)
     if as_json:
-        print_json({name: {"ranking": each.row, "scores": each.scores} for name, each in answers.items()})
+        print_json(
+            {name: {"ranking": each.row, "scores": each.scores} for name, each in answers.items()}
+        )
 
 
 def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
@@ -152,12 +202,17 @@ def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
 
 
 def fetch_named(request: RunRequest, first: date) -> None:
-    """Bring the store up to date from the prices that the user names, if any, with what a training at `first` reads."""
+    """Bring the store up to date from the prices that the user names, if any,
+    with what a training at `first` reads.
+    """
     if request.source or request.prices:
         context = open_context(request)
         announce(context)
         with err.status(f"fetching {context.name}"):
-            for day in (previous_session(context.market.calendar, first), choose_as_of(context, None)):
+            for day in (
+                previous_session(context.market.calendar, first),
+                choose_as_of(context, None),
+            ):
                 fetch_bars(context, day)
 
 
@@ -173,16 +228,24 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
 
 
 def print_ranking(found: page.Ranking) -> None:
-    """Print how well each predictor ordered the stocks over the leg that the models were trained for, the worst first.
+    """Print how well each predictor ordered the stocks over the leg that the models were trained
+    for, the worst first.
 
     Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
     print_frame(cells, "how well the stocks of a day were ordered")
-    legs = found.scores[(found.scores["predictor"] == page.HEADLINE) & (found.scores["slice"] == "all")]
-    by_leg = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]
-    print_frame(pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, leg by leg")
+    legs = found.scores[
+        (found.scores["predictor"] == page.HEADLINE) & (found.scores["slice"] == "all")
+    ]
+    by_leg = [
+        (each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1))
+        for each in records(legs)
+    ]
+    print_frame(
+        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, leg by leg"
+    )
     kept = pd.DataFrame(page.left_cells(found), columns=list(page.LEFT_COLUMNS))
     print_frame(kept, f"what is left of the {page.HEADLINE} after costs, at the next open")
     out.print(f"{page.verdict(found)} {page.left_words(found)}", markup=False, soft_wrap=True)

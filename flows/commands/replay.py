@@ -1,6 +1,8 @@
-"""The command that makes the past again: a night, every night of a market, one prediction, or its model.
+"""The command that makes the past again: a night, every night of a market, one prediction, or its
+model.
 
-It reads the store, writes nothing to it, and needs no Prefect. Another writes the page of a past night again.
+It reads the store, writes nothing to it, and needs no Prefect. Another writes the page of a past
+night again.
 """
 
 import time
@@ -23,14 +25,33 @@ from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
-from flows.replay.archive import FIGURES, Archive, NotReplayedError, Replay, made_by, replay_of, restated_since
-from flows.replay.prediction import Receipt, Reproduction, Retraining, market_of, reproduce, retrain, run_of
+from flows.replay.archive import (
+    FIGURES,
+    Archive,
+    NotReplayedError,
+    Replay,
+    made_by,
+    replay_of,
+    restated_since,
+)
+from flows.replay.prediction import (
+    Receipt,
+    Reproduction,
+    Retraining,
+    market_of,
+    reproduce,
+    retrain,
+    run_of,
+)
 from flows.settings import out
 
 commands = typer.Typer()
 
 PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
-WHAT = "A market that `dtml markets` lists, or RUN/SYMBOL/TARGET, the column receipt of latest_prediction."
+WHAT = (
+    "A market that `dtml markets` lists, or RUN/SYMBOL/TARGET, the column receipt of "
+    "latest_prediction."
+)
 KNOWN_AT = "Bars as known at this moment, ISO 8601 with a zone, or at the end of this day, UTC."
 RETRAIN = "Of a receipt: train its model again, compare or replace its weights."
 LEVEL = "Level of the abstention band, such as 0.9; by default the market's own."
@@ -39,30 +60,42 @@ LEVEL = "Level of the abstention band, such as 0.9; by default the market's own.
 @commands.command()
 def replay(
     what: Annotated[
-        str | None, typer.Argument(help=WHAT, metavar="[MARKET|RECEIPT]", autocompletion=known_markets)
+        str | None,
+        typer.Argument(help=WHAT, metavar="[MARKET|RECEIPT]", autocompletion=known_markets),
     ] = None,
     market_file: MarketFile = None,
     as_of: AsOf = None,
     known_at: Annotated[str | None, typer.Option(help=KNOWN_AT)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Replay every complete night of the market.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Replay every complete night of the market.")
+    ] = False,
     train_again: Annotated[bool, typer.Option("--retrain", help=RETRAIN)] = False,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Make a past night, or one prediction, again and compare it to the last bit.
 
-    Of a market: the last complete night, the one of --as-of, or --all. With --known-at, compare what the night would
-    predict from the bars as known at that moment. Of a receipt: that prediction, and with --retrain its model too.
-    The exit code is 1 when anything differs.
+    Of a market: the last complete night, the one of --as-of, or --all. With --known-at, compare
+    what the night would
+    predict from the bars as known at that moment. Of a receipt: that prediction, and with --retrain
+    its model too. The exit code is 1 when anything differs.
 
     Example: dtml replay simulated --as-of 2026-11-19
 
     Example: dtml replay simulated-2026-11-20-1a2b3c4d/L01/2026-11-23 --retrain
     """
     if what is not None and "/" in what:
-        _refuse({"--as-of": as_of, "--known-at": known_at, "--all": every}, "a receipt names one prediction")
-        return _replay_prediction(what, market_file, device, train_again=train_again, as_json=as_json)
-    _refuse({"--retrain": train_again}, "it trains the model of one prediction: give its receipt, RUN/SYMBOL/TARGET")
+        _refuse(
+            {"--as-of": as_of, "--known-at": known_at, "--all": every},
+            "a receipt names one prediction",
+        )
+        return _replay_prediction(
+            what, market_file, device, train_again=train_again, as_json=as_json
+        )
+    _refuse(
+        {"--retrain": train_again},
+        "it trains the model of one prediction: give its receipt, RUN/SYMBOL/TARGET",
+    )
     request = options.request_of(what, market_file, device=device)
     if not every:
         return _replay_night(request, day_of(as_of), known_at, as_json=as_json)
@@ -73,17 +106,21 @@ def replay(
 @commands.command()
 @options.of_a_market("device")
 def report(
-    request: RunRequest, as_of: AsOf = None, level: Annotated[float | None, typer.Option(help=LEVEL)] = None
+    request: RunRequest,
+    as_of: AsOf = None,
+    level: Annotated[float | None, typer.Option(help=LEVEL)] = None,
 ) -> None:
     """Write the HTML page of a past night again, and print its path.
 
-    By default that of the last complete night. With --level, it shows the directions at another level: a higher one
-    decides fewer stocks.
+    By default that of the last complete night. With --level, it shows the directions at another
+    level: a higher one decides fewer stocks.
 
     Example: dtml report simulated --level 0.9
     """
     if level is not None and level not in LEVELS:
-        raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
+        raise UsageError(
+            f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}"
+        )
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
     context, _, _ = archive.of_night(night)
@@ -96,27 +133,38 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
         raise UsageError(f"leave out {' and '.join(given)}: {why}")
 
 
-def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
+def _replay_night(
+    request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool
+) -> None:
     """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
     moment = None if known_at is None else moment_of(known_at)
     archive = Archive.open(request)
     replay = replay_of(archive, archive.night(as_of), moment)
-    restated = None if moment is None or replay.failure is not None else restated_since(archive, replay)
+    restated = (
+        None if moment is None or replay.failure is not None else restated_since(archive, replay)
+    )
     if as_json:
         since = {} if restated is None else {"bars_since": restated}
         print_json(replay_summary(replay) | since | {"predictions": replay.predictions})
     else:
         told = {"known_at": at(replay.known_at), "made_by": made_by(replay.run, replay.device)}
-        out.print(rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told), end="")
+        out.print(
+            rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told),
+            end="",
+        )
         if restated is not None:
             print_at_moment(replay, restated)
     if replay.reasons and restated is None:
         night = replay.night
-        raise NotReplayedError(f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}")
+        raise NotReplayedError(
+            f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}"
+        )
 
 
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
-    """Replay every complete night of a market; raises NotReplayedError when any differs from what is stored."""
+    """Replay every complete night of a market; raises NotReplayedError when any
+    differs from what is stored.
+    """
     archive = Archive.open(request)
     nights = archive.nights()
     begun = time.perf_counter()
@@ -126,13 +174,20 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
         print_json([replay_summary(replay) for replay in replays])
     else:
         each_ms = 1000 * seconds / len(replays)
-        out.print(rendered("replays.txt", name=archive.market.name, replays=replays, each_ms=each_ms), end="")
+        out.print(
+            rendered("replays.txt", name=archive.market.name, replays=replays, each_ms=each_ms),
+            end="",
+        )
     if wrong := [str(replay.night["as_of"]) for replay in replays if replay.reasons]:
         raise NotReplayedError(f"{len(wrong)} of {len(replays)} nights differ: {', '.join(wrong)}")
 
 
-def _replay_prediction(text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool) -> None:
-    """Make a prediction again and print it beside its receipt; raises NotReplayedError when it is another."""
+def _replay_prediction(
+    text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool
+) -> None:
+    """Make a prediction again and print it beside its receipt; raises
+    NotReplayedError when it is another.
+    """
     receipt, engine = Receipt.read(text), open_reader()
     run = run_of(engine, receipt)
     archive = Archive(engine, market_of(run, market_file), device)
@@ -144,59 +199,101 @@ def _replay_prediction(text: str, market_file: Path | None, device: str, *, trai
     if as_json:
         print_json(reproduction_summary(found, trained))
     else:
-        told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
+        told = {
+            "known_at": at(found.prediction["known_at"]),
+            "trained_as_known_at": at(run["data_watermark"]),
+        }
         told |= {"made_by": made_by(run, found.device)}
-        shown = {"found": found, "run": run, "trained": trained, "names": FIGURES, "tolerance": TOLERANCE}
+        shown = {
+            "found": found,
+            "run": run,
+            "trained": trained,
+            "names": FIGURES,
+            "tolerance": TOLERANCE,
+        }
         out.print(rendered("reproduction.txt", **shown, **told), end="")
     if reasons := found.reasons + (trained.reasons if trained else []):
         raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}")
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment that `--known-at` names: ISO 8601 with a zone, or the end of a date in UTC."""
+    """Return the moment that `--known-at` names: ISO 8601 with a zone, or the
+    end of a date in UTC.
+    """
     with suppress(ValueError):
         return datetime.combine(date.fromisoformat(text), clock.max, UTC)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--known-at {text!r} is no moment: write 2026-11-20T21:30:00+00:00 or a date") from error
+        raise UsageError(
+            f"--known-at {text!r} is no moment: write 2026-11-20T21:30:00+00:00 or a date"
+        ) from error
     if moment.tzinfo is None:
-        raise UsageError(f"--known-at {text!r} has no time zone: write {text}+00:00 or another offset")
+        raise UsageError(
+            f"--known-at {text!r} has no time zone: write {text}+00:00 or another offset"
+        )
     return moment
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
     """Return a replay as plain values, without its predictions."""
     told = {name: replay.night[name] for name in ("market", "as_of", "target", "run_id")}
-    told |= {"known_at": replay.known_at, "equal": not replay.reasons, "inputs_equal": replay.inputs_equal}
+    told |= {
+        "known_at": replay.known_at,
+        "equal": not replay.reasons,
+        "inputs_equal": replay.inputs_equal,
+    }
     told |= {"inputs_hash": replay.night["inputs_hash"], "replayed_inputs_hash": replay.inputs_hash}
-    told |= {"checkpoint_hash": replay.run["checkpoint_hash"], "predictions": len(replay.predictions)}
+    told |= {
+        "checkpoint_hash": replay.run["checkpoint_hash"],
+        "predictions": len(replay.predictions),
+    }
     return told | {"differing": len(replay.differing), "reasons": replay.reasons}
 
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
-    """Print what became of a night's bars until another moment, and its predictions then and from them."""
+    """Print what became of a night's bars until another moment, and its
+    predictions then and from them.
+    """
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
     known_at = at(replay.night["known_at"])
     out.print(f"since        of the bars in reach of its windows, as known at {known_at}: {counts}")
     rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
-    print_frame(rows.assign(difference=rows["replayed_probability"] - rows["probability"]), formats=PRECISE)
+    print_frame(
+        rows.assign(difference=rows["replayed_probability"] - rows["probability"]), formats=PRECISE
+    )
 
 
 def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:
     """Return a reproduction, and the training if there was one, as plain values."""
-    made = ("market", "kind", "train_first", "train_last", "seeds", "data_watermark", "code_version", "checkpoint_hash")
+    made = (
+        "market",
+        "kind",
+        "train_first",
+        "train_last",
+        "seeds",
+        "data_watermark",
+        "code_version",
+        "checkpoint_hash",
+    )
     document = {"receipt": str(found.receipt)} | {name: found.run[name] for name in made}
     document |= {"config_digest": found.config_digest, "known_at": found.prediction["known_at"]}
     document |= {"universe": found.universe, "changed_since": found.changed_since}
     document |= {"inputs_hash": found.night_hash, "reproduced_inputs_hash": found.inputs_hash}
     document |= {name: found.prediction[name] for name in FIGURES}
-    document |= {f"reproduced_{name}": None if found.again is None else found.again[name] for name in FIGURES}
+    document |= {
+        f"reproduced_{name}": None if found.again is None else found.again[name] for name in FIGURES
+    }
     document |= {"equal": not found.reasons, "reasons": found.reasons}
     if trained is None:
         return document
-    again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "is_close", "restored")}
-    return document | {"retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}}
+    again = {
+        name: getattr(trained, name)
+        for name in ("checkpoint_hash", "differing", "is_close", "restored")
+    }
+    return document | {
+        "retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}
+    }
 
 
 def at(moment: datetime) -> str:

@@ -1,4 +1,6 @@
-"""The commands that run nights on schedule, and show the state of each market and of the machine."""
+"""The commands that run nights on schedule, and show the state of each market
+and of the machine.
+"""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -14,7 +16,15 @@ from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
 from flows.service.schedules import DELAY_MINUTES
-from flows.service.status import REJECTED_SESSIONS, MarketStatus, ModelAge, Skill, market_status, moment, named_markets
+from flows.service.status import (
+    REJECTED_SESSIONS,
+    MarketStatus,
+    ModelAge,
+    Skill,
+    market_status,
+    moment,
+    named_markets,
+)
 from flows.settings import err, make_data_folder, out
 
 commands = typer.Typer()
@@ -24,30 +34,41 @@ commands = typer.Typer()
 @with_request("source", "prices", "index", "universe", "seeds", "epochs", "device")
 def serve(
     request: Any,
-    markets: Annotated[list[str] | None, typer.Argument(help="Markets; by default all that have a night.")] = None,
+    markets: Annotated[
+        list[str] | None, typer.Argument(help="Markets; by default all that have a night.")
+    ] = None,
     market_file: MarketFiles = None,
     delay: Annotated[
         int, typer.Option(min=30, max=720, help="Minutes from the usual close to the night.")
     ] = DELAY_MINUTES,
-    cron: Annotated[str | None, typer.Option(help="A cron expression for the nights, in exchange time.")] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="A cron expression for the nights, in exchange time.")
+    ] = None,
 ) -> None:
     """Run nights, trainings and refetches on schedule, missed nights first.
 
-    A night runs after each session, a training each week, a refetch of all prices each month. Ctrl-C ends it.
+    A night runs after each session, a training each week, a refetch of all prices each month.
+    Ctrl-C ends it.
 
     Example: dtml serve simulated kospi200
     """
     make_data_folder()
     from flows.service.runner import serve_markets, service_of
 
-    serve_markets(service_of(markets or [], market_file or [], request, timedelta(minutes=delay), cron))
+    serve_markets(
+        service_of(markets or [], market_file or [], request, timedelta(minutes=delay), cron)
+    )
 
 
 @commands.command()
 def status(
-    markets: Annotated[list[str] | None, typer.Argument(help="By default all markets of the store.")] = None,
+    markets: Annotated[
+        list[str] | None, typer.Argument(help="By default all markets of the store.")
+    ] = None,
     market_file: MarketFiles = None,
-    check: Annotated[bool, typer.Option("--check", help="Alert of what is late or refused; exit code 1 then.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Alert of what is late or refused; exit code 1 then.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of each market: last night, next night, model, scores, unsent alerts.
@@ -81,19 +102,26 @@ def status(
 def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
     """Examine this machine: can it run nights, and if not, what has to be done?
 
-    It looks at packages, folders, database, clock, Prefect and Yahoo, and trains for seconds on the device, by default
-    on each. Exit code 1 if a night could not run.
+    It looks at packages, folders, database, clock, Prefect and Yahoo, and trains for seconds on the
+    device, by default on each. Exit code 1 if a night could not run.
 
     Example: dtml doctor
     """
-    from flows.doctor import examined  # it imports the networks, for which `dtml status` need not wait
+    from flows.doctor import (
+        examined,
+    )  # it imports the networks, for which `dtml status` need not wait
 
     found = []
     for each in examined(device):
         found.append(each)
         if not as_json:
             verdict = "well" if each.is_well else "NOT WELL" if each.needed else "missing"
-            out.print(f"{verdict:<9} {each.part:<15} {each.said}", markup=False, highlight=False, soft_wrap=True)
+            out.print(
+                f"{verdict:<9} {each.part:<15} {each.said}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
     if as_json:
         print_json([asdict(each) for each in found])
     if any(each.needed and not each.is_well for each in found):
@@ -103,11 +131,15 @@ def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
 def _night(each: MarketStatus) -> dict[str, Any]:
     late = "" if not each.is_late else ", late"
     return {
-        "market": each.market, "last night": each.as_of, "outcome": f"{_outcome(each)}{late}", "age": each.age,
+        "market": each.market,
+        "last night": each.as_of,
+        "outcome": f"{_outcome(each)}{late}",
+        "age": each.age,
         "next run": moment(each.next_run) if each.next_run else None,
-        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars, "alerts not sent": each.alerts_not_sent,
+        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
+        "alerts not sent": each.alerts_not_sent,
         "ordered by": each.ordered_by,
-    }  # fmt: skip
+    }
 
 
 def _outcome(each: MarketStatus) -> str:
@@ -125,11 +157,16 @@ def _outcome(each: MarketStatus) -> str:
 
 def _model(each: MarketStatus) -> dict[str, Any]:
     return {
-        "market": each.market, "model": each.model.run_id if each.model else "none",
-        "age": each.model.age if each.model else None, "next model": _next_model(each.model),
-        "nights scored": each.scored_nights, "ACC": _skill(each.acc), "best rule": _rule(each.acc),
-        "MCC": _skill(each.mcc), "best rule ": _rule(each.mcc),
-    }  # fmt: skip
+        "market": each.market,
+        "model": each.model.run_id if each.model else "none",
+        "age": each.model.age if each.model else None,
+        "next model": _next_model(each.model),
+        "nights scored": each.scored_nights,
+        "ACC": _skill(each.acc),
+        "best rule": _rule(each.acc),
+        "MCC": _skill(each.mcc),
+        "best rule ": _rule(each.mcc),
+    }
 
 
 def _next_model(model: ModelAge | None) -> str | None:
@@ -141,8 +178,12 @@ def _next_model(model: ModelAge | None) -> str | None:
 
 
 def _skill(skill: Skill | None) -> str | None:
-    return None if skill is None else f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
+    return (
+        None if skill is None else f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
+    )
 
 
 def _rule(skill: Skill | None) -> str | None:
-    return None if skill is None or skill.rule is None else f"{skill.rule} {figure(skill.rule_value)}"
+    return (
+        None if skill is None or skill.rule is None else f"{skill.rule} {figure(skill.rule_value)}"
+    )

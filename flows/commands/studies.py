@@ -1,4 +1,6 @@
-"""The commands over years of history: the published experiment, backtests, the look-ahead audit, explanations."""
+"""The commands over years of history: the published experiment, backtests, the
+look-ahead audit, explanations.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +18,24 @@ from db.rows import markets
 from dtml.attention.weights import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
-from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship, vintage
+from dtml.pages.backtest import (
+    PORTFOLIO_COLUMNS,
+    portfolio_cells,
+    readme_lines,
+    settlements,
+    survivorship,
+    vintage,
+)
 from dtml.pages.backtest import verdict as backtest_verdict
-from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
+from dtml.pages.benchmark import (
+    PROTOCOL_WORDS,
+    on_data,
+    on_reading,
+    readme_table,
+    result_cells,
+    sample,
+    score_rows,
+)
 from dtml.pages.benchmark import verdict as benchmark_verdict
 from dtml.pages.figures import records
 from dtml.published import SETS, require_set, shortened
@@ -42,14 +59,19 @@ commands = typer.Typer()
 
 PricesKnownOption = Annotated[
     PricesKnown,
-    typer.Option(help="Prices as the store knows them now, or as it knew them then, before each session opened."),
+    typer.Option(
+        help="Prices as the store knows them now, or as it knew them then, before each "
+        "session opened."
+    ),
 ]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
     *("model", "ACC, mean±sd\n(published)", "ACC ensemble\n[95 %]", "gain over rule\n[95 %]"),
     *("MCC, mean±sd\n(published)", "MCC ensemble\n[95 %]", "within-day\nAUC [95 %]", "same\ncall"),
 )
-ASK_MORE = """ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown from backtest_summary where \
-backtest_id = '{id}'" """
+ASK_MORE = (
+    'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
+    "from backtest_summary where backtest_id = '{id}'\" "
+)
 
 
 class LookAheadError(DtmlError):
@@ -62,35 +84,59 @@ def benchmark(
     request: RunRequest,
     market: Annotated[
         Literal["acl18", "kdd17", "ndx100", "ranking"],
-        typer.Argument(help="A set of the published table, or `ranking`: who orders the stocks of a day best."),
+        typer.Argument(
+            help="A set of the published table, or `ranking`: who orders the stocks of a day best."
+        ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")] = None,
-    with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")
+    ] = None,
+    with_grid: Annotated[
+        bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")
+    ] = False,
     networks: NetworksOption = None,
-    leg: Annotated[Leg, typer.Option(help="With `ranking`: the return that models learn to order.")] = "next_close",
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
+    leg: Annotated[
+        Leg, typer.Option(help="With `ranking`: the return that models learn to order.")
+    ] = "next_close",
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the README's table.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the published experiment with every model of its table.
 
-    Interrupted, it resumes when run again. `ranking` is run on every set of which --prices, a folder, holds the file,
-    such as sp500.parquet.
+    Interrupted, it resumes when run again. `ranking` is run on every set of which --prices, a
+    folder, holds the file, such as sp500.parquet.
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
     if market == "ranking":
-        return rank_sets(request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json)
+        return rank_sets(
+            request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json
+        )
     request = replace(request, market=market)
-    return run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
+    return run_published(
+        request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown
+    )
 
 
 def run_published(
-    request: RunRequest, seeds: int, epochs: int | None, *, with_grid: bool, as_json: bool, as_markdown: bool
+    request: RunRequest,
+    seeds: int,
+    epochs: int | None,
+    *,
+    with_grid: bool,
+    as_json: bool,
+    as_markdown: bool,
 ) -> None:
-    """Run the published experiment on a set and print its scoreboard; one that is stored is printed from there."""
+    """Run the published experiment on a set and print its scoreboard; one that
+    is stored is printed from there.
+    """
     if request.market not in SETS:
-        raise UsageError(f"there is a published experiment on {', '.join(SETS)}; got {request.market}")
+        raise UsageError(
+            f"there is a published experiment on {', '.join(SETS)}; got {request.market}"
+        )
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
         _fetch_set(request)
@@ -105,10 +151,14 @@ def run_published(
     return None
 
 
-def _benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool) -> Benchmark:
+def _benchmark(
+    request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
+) -> Benchmark:
     """A benchmark as a flow; one that is stored already needs none."""
     paper = shortened(SETS[request.market], epochs)
-    _require_stored(request, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`")
+    _require_stored(
+        request, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`"
+    )
     context = open_stored_context(request)
     require_set(context.market, paper)
     experiment = PublishedExperiment(context, paper, seeds, with_grid)
@@ -116,7 +166,9 @@ def _benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, 
     if (stored := stored_benchmark(context.engine, experiment.id)) is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    found: Benchmark = run_attended("flows.benchmark.flow.benchmark", request, seeds, epochs, with_grid)
+    found: Benchmark = run_attended(
+        "flows.benchmark.flow.benchmark", request, seeds, epochs, with_grid
+    )
     return found
 
 
@@ -128,19 +180,25 @@ def _require_stored(request: RunRequest, advice: str) -> None:
 
 
 def _fetch_set(request: RunRequest) -> None:
-    """Bring the prices of a published set into the store, after a look at whether they are its own."""
+    """Bring the prices of a published set into the store, after a look at
+    whether they are its own.
+    """
     context, paper = open_context(request), SETS[request.market]
     require_set(context.market, paper)
     if request.prices:
         index = context.market.index.symbol
-        answer = context.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
+        answer = context.source.fetch(
+            {index: paper.validation[0]}, paper.validation[1]
+        ).outcomes.iloc[0]
         if answer["status"] != "ok":
             raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
     announce(context)
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
     if not fetch_result.asked:
-        err.print(f"note: the store's bars of {context.name} are used: nothing was asked of the files")
+        err.print(
+            f"note: the store's bars of {context.name} are used: nothing was asked of the files"
+        )
 
 
 def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
@@ -151,32 +209,57 @@ def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) 
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print each protocol's results, what is in brackets on a second line, and whether DTML beats the best rule.
+    """Print each protocol's results, what is in brackets on a second line, and whether DTML beats
+    the best rule.
 
     Then what the data are, and that this is the `number`-th benchmark of its set in the store.
     """
     for protocol, words in PROTOCOL_WORDS.items():
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
-            cells = [["\n".join(cell).replace(" ± ", "±") for cell in result_cells(benchmark, row)] for row in rows]
-            print_frame(pd.DataFrame(cells, columns=HEADINGS), f"{benchmark['market']}, {words}: {sample(rows[0])}")
+            cells = [
+                ["\n".join(cell).replace(" ± ", "±") for cell in result_cells(benchmark, row)]
+                for row in rows
+            ]
+            print_frame(
+                pd.DataFrame(cells, columns=HEADINGS),
+                f"{benchmark['market']}, {words}: {sample(rows[0])}",
+            )
     out.print(benchmark_verdict(benchmark, scores), markup=False)
     for name, words in (("data", on_data(benchmark)), ("reading", on_reading(benchmark, number))):
         if words:
             out.print(f"{name:10}{words}", markup=False)
 
 
-BasisPoints = Annotated[float | None, typer.Option(help="Basis points in place of the market's; borrow: a year.")]
+BasisPoints = Annotated[
+    float | None, typer.Option(help="Basis points in place of the market's; borrow: a year.")
+]
 
 
 @commands.command()
-@of_a_market("source", "prices", "index", "universe", "train_sessions", "warm_start", "seeds", "epochs", "device")
+@of_a_market(
+    "source",
+    "prices",
+    "index",
+    "universe",
+    "train_sessions",
+    "warm_start",
+    "seeds",
+    "epochs",
+    "device",
+)
 def backtest(
     request: RunRequest,
-    first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First session to predict.")],
+    first: Annotated[
+        datetime, typer.Option("--from", formats=DAY, help="First session to predict.")
+    ],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session to predict.")],
-    retrain_every: Annotated[int, typer.Option(min=1, help="Sessions from one training to the next.")] = 63,
-    top: Annotated[int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")] = 10,
+    retrain_every: Annotated[
+        int, typer.Option(min=1, help="Sessions from one training to the next.")
+    ] = 63,
+    top: Annotated[
+        int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")
+    ] = 10,
     max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
     commission: BasisPoints = None,
     half_spread: BasisPoints = None,
@@ -186,18 +269,30 @@ def backtest(
     prices_known: PricesKnownOption = "now",
     attention: Annotated[
         list[datetime] | None,
-        typer.Option("--attention-on", formats=DAY, help="Store the attention of this session; may be repeated."),
+        typer.Option(
+            "--attention-on",
+            formats=DAY,
+            help="Store the attention of this session; may be repeated.",
+        ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that train folds side by side.")] = 1,
-    cluster: Annotated[str | None, typer.Option(help="A Dask scheduler to run folds on, tcp://HOST:PORT.")] = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a README.")] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that train folds side by side.")
+    ] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(help="A Dask scheduler to run folds on, tcp://HOST:PORT.")
+    ] = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print tables for a README.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Walk forward through history as the nights would have.
 
-    Each fold trains, predicts and scores; portfolios follow the predictions. Interrupted, it resumes when run again.
+    Each fold trains, predicts and scores; portfolios follow the predictions. Interrupted, it
+    resumes when run again.
 
-    Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to 2016-12-29
+    Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to
+    2016-12-29
     """
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(workers, cluster, warm_start=(request.overrides or {}).get("warm_start", False))
@@ -209,7 +304,9 @@ def backtest(
     plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
     result = _backtest(request, plan, kept, workers, cluster)
     if as_json:
-        print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
+        print_json(
+            {name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")}
+        )
     elif as_markdown:
         print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
     else:
@@ -217,19 +314,31 @@ def backtest(
 
 
 def _require_place(workers: int, cluster: str | None, *, warm_start: bool) -> None:
-    """Raise UsageError where no fold can run: on so many processes here, or the Dask cluster of a scheduler."""
+    """Raise UsageError where no fold can run: on so many processes here, or the
+    Dask cluster of a scheduler.
+    """
     if workers > 1 and cluster is not None:
         raise UsageError("--workers run on this machine, --cluster on others: choose one")
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
-        raise UsageError(f"--cluster {cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786")
+        raise UsageError(
+            f"--cluster {cluster!r} is no scheduler's address: give one such as "
+            "tcp://scheduler:8786"
+        )
     if warm_start and (workers > 1 or cluster is not None):
-        raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
+        raise UsageError(
+            "--warm-start trains each fold from the one before: without --workers and --cluster"
+        )
 
 
-def _backtest(request: RunRequest, plan: Plan, kept: Sequence[date], workers: int, cluster: str | None) -> Result:
+def _backtest(
+    request: RunRequest, plan: Plan, kept: Sequence[date], workers: int, cluster: str | None
+) -> Result:
     """A backtest as a flow; one that is stored already needs none."""
     fetch_named(request, plan.first)
-    _require_stored(request, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
+    _require_stored(
+        request,
+        "say where its prices come from: --source yahoo, --source simulated or --prices FILE",
+    )
     found = open_backtest(request, plan)
     if stored_backtest(found.context.engine, found.id) is not None:
         err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
@@ -245,7 +354,9 @@ def print_backtest(result: Result) -> None:
     about = {"survivorship": survivorship(row), "vintage": vintage(row)}
     out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
     print_scores(result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"}))
-    cells = pd.DataFrame(map(portfolio_cells, records(result.portfolios)), columns=list(PORTFOLIO_COLUMNS))
+    cells = pd.DataFrame(
+        map(portfolio_cells, records(result.portfolios)), columns=list(PORTFOLIO_COLUMNS)
+    )
     print_frame(cells, "portfolios, after costs; a year has 252 sessions")
     if said := settlements(result.portfolios):
         out.print(said, markup=False)
@@ -268,29 +379,46 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     with err.status("auditing") as status:
         found = audit_market(context, day, lambda step: status.update(f"auditing {step}"))
     if as_json:
-        print_json({"as_of": day, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
+        print_json(
+            {"as_of": day, "passed": found.passed, "findings": found.findings, "leaks": found.proof}
+        )
     else:
         print_audit(found)
     if found.alarm:
-        raise LookAheadError(f"the audit of {context.name} as of {day} found look-ahead, or missed a planted leak")
+        raise LookAheadError(
+            f"the audit of {context.name} as of {day} found look-ahead, or missed a planted leak"
+        )
     if not found.passed:
         blind = ", ".join(found.findings.loc[~found.findings["has_power"], "check"].unique())
         raise DtmlError(
-            f"the audit of {context.name} as of {day} found no look-ahead, but could not tell in {blind}: "
+            f"the audit of {context.name} as of {day} found no look-ahead, but could not tell in "
+            f"{blind}: "
             "fetch a longer history, or audit as of another day"
         )
 
 
 def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
-    verdicts = np.where(audit.findings["passed"], "passed", np.where(audit.findings["has_power"], "FAILED", "no power"))
+    """Print every finding, then the planted leaks, then on how much it was
+    found and how it ended.
+    """
+    verdicts = np.where(
+        audit.findings["passed"],
+        "passed",
+        np.where(audit.findings["has_power"], "FAILED", "no power"),
+    )
     findings = audit.findings.assign(passed=verdicts, at=audit.findings["at"].dt.date)
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]
-    print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")
+    print_frame(
+        planted[["pipeline", "caught_by"]],
+        "leaks planted on purpose, and the checks that caught them",
+    )
     honest = audit.proof[~audit.proof["planted"]]
     whole = {"stocks": STOCKS, "sessions": SESSIONS, "checks": look_ahead}
-    out.print(rendered("audit.txt", findings=audit.findings, planted=planted, honest=honest, **whole), end="")
+    out.print(
+        rendered("audit.txt", findings=audit.findings, planted=planted, honest=honest, **whole),
+        end="",
+    )
 
 
 @commands.command()
@@ -298,15 +426,22 @@ def print_audit(audit: Audit) -> None:
 def explain(
     request: RunRequest,
     as_of: AsOf = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
-    shuffles: Annotated[int | None, typer.Option(min=1, help="Networks of shuffled labels; 8 by default.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")
+    ] = None,
+    shuffles: Annotated[
+        int | None, typer.Option(min=1, help="Networks of shuffled labels; 8 by default.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat a test that is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test whether the latest model's attention explains anything.
 
-    Its attention is compared with that of models trained on shuffled labels, and with what changes its predictions.
+    Its attention is compared with that of models trained on shuffled labels, and with what changes
+    its predictions.
 
     Example: dtml explain simulated
     """
@@ -319,11 +454,17 @@ def explain(
     if row is not None and not again:
         if other := {name: row[name] for name, value in asked.items() if row[name] != value}:
             stored = " and ".join(f"{value} {name}" for name, value in other.items())
-            raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")
-        err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
+            raise UsageError(
+                f"{row['run_id']} was tested with {stored}: add --again to test it anew"
+            )
+        err.print(
+            f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)"
+        )
     else:
         with err.status(f"testing {run['id']}") as status:
-            row = explain_run(context, run, trial, lambda step: status.update(f"testing {run['id']}: {step}"))
+            row = explain_run(
+                context, run, trial, lambda step: status.update(f"testing {run['id']}: {step}")
+            )
     if as_json:
         return print_json(row)
     out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")

@@ -1,4 +1,6 @@
-"""The `dtml translate` commands: train a model, translate, score, and work off the queue of texts."""
+"""The `dtml translate` commands: train a model, translate, score, and work off
+the queue of texts.
+"""
 
 import logging
 import os
@@ -32,10 +34,15 @@ translations = typer.Typer(help="Train and run translation models on the Transfo
 commands.add_typer(translations, name="translate")
 
 ModelOption = Annotated[
-    str | None, typer.Option("--model", help="A model that `dtml translate models` lists; by default the only one.")
+    str | None,
+    typer.Option(
+        "--model", help="A model that `dtml translate models` lists; by default the only one."
+    ),
 ]
 Beams = Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 is greedy.")]
-Alpha = Annotated[float, typer.Option(min=0.0, max=100.0, help="Length penalty; 0 prefers short translations.")]
+Alpha = Annotated[
+    float, typer.Option(min=0.0, max=100.0, help="Length penalty; 0 prefers short translations.")
+]
 PROCESSES = "Processes that share each update, as many as GPUs or cores."
 PAGE = "Write a page of the source pieces that each piece looked at."
 COLUMNS = "Columns of source and target in a TSV, counted from 0."
@@ -45,7 +52,9 @@ log = logging.getLogger(__name__)
 
 @translations.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="A TOML file that names the corpora and the settings.")],
+    config: Annotated[
+        Path, typer.Argument(help="A TOML file that names the corpora and the settings.")
+    ],
     processes: Annotated[int, typer.Option(min=1, help=PROCESSES)] = 1,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
@@ -62,7 +71,11 @@ def train(
         _train(recipe, device, as_json=as_json)
         return
     told = ["translate", "train", str(config), "--device", device, *(["--json"] if as_json else [])]
-    sys.exit(launch_processes([sys.executable, "-c", "from flows.cli import main; main()", *told], processes))
+    sys.exit(
+        launch_processes(
+            [sys.executable, "-c", "from flows.cli import main; main()", *told], processes
+        )
+    )
 
 
 def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | None":
@@ -84,7 +97,10 @@ def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | 
         print_json(named | {"validation_bleu": card.made["validation_bleu"], "scores": figures})
     else:
         steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
-        out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
+        out.print(
+            f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation "
+            f"BLEU {bleu:.1f}"
+        )
         out.print(recipe_words, markup=False, soft_wrap=True)
         print_scores(scores)
         out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
@@ -95,7 +111,10 @@ def print_scores(scores: Any) -> None:
     """Print a line for each test set, and the signature that says how BLEU was counted."""
     for name, each in scores.items():
         interval = f"[{each.low:.1f}, {each.high:.1f}]"
-        said = f"{name}: BLEU {each.bleu:.1f} {interval}, chrF {each.chrf:.1f}, {counted(each.sentences, 'sentence')}"
+        said = (
+            f"{name}: BLEU {each.bleu:.1f} {interval}, chrF {each.chrf:.1f}, "
+            f"{counted(each.sentences, 'sentence')}"
+        )
         out.print(said, markup=False)
     for signature in sorted({each.signature for each in scores.values()}):
         out.print(signature, markup=False)
@@ -103,11 +122,16 @@ def print_scores(scores: Any) -> None:
 
 @translations.command()
 def text(
-    texts: Annotated[list[str], typer.Argument(help="Texts to translate; - reads one a line from standard input.")],
+    texts: Annotated[
+        list[str],
+        typer.Argument(help="Texts to translate; - reads one a line from standard input."),
+    ],
     name: ModelOption = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
-    best: Annotated[int, typer.Option(min=1, help="How many translations of each text, with their scores.")] = 1,
+    best: Annotated[
+        int, typer.Option(min=1, help="How many translations of each text, with their scores.")
+    ] = 1,
     attention: Annotated[Path | None, typer.Option("--attention-page", help=PAGE)] = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
@@ -122,7 +146,9 @@ def text(
     from translation.translate import translate
 
     model = open_model(name, choose_device(device))
-    how = Search(beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None)
+    how = Search(
+        beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None
+    )
     asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
     found = translate(model, asked, how)
     if attention is not None:
@@ -137,7 +163,9 @@ def text(
             log.warning("%s: %s", each if len(each) < 60 else f"{each[:57]}...", said.warning)
         for translation, score in said.best:
             line = " ".join(translation.splitlines())
-            out.file.write(f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n")  # as it is: Rich would change some
+            out.file.write(
+                f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n"
+            )  # as it is: Rich would change some
 
 
 def _input_lines() -> list[str]:
@@ -147,19 +175,29 @@ def _input_lines() -> list[str]:
         try:
             lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
-            raise UsageError(f"standard input is not UTF-8 at line {number}: convert it to UTF-8") from error
+            raise UsageError(
+                f"standard input is not UTF-8 at line {number}: convert it to UTF-8"
+            ) from error
     return lines
 
 
 def _document(text: str, said: "Translation") -> dict[str, Any]:
     best = [{"text": translation, "score": score} for translation, score in said.best]
-    return {"text": text, "translation": said.text, "score": said.score, "best": best, "warning": said.warning}
+    return {
+        "text": text,
+        "translation": said.text,
+        "score": said.score,
+        "best": best,
+        "warning": said.warning,
+    }
 
 
 @translations.command()
 def file(
     source: Annotated[Path, typer.Argument(help="A text, plain or gzip, a sentence a line.")],
-    to: Annotated[Path, typer.Option("--to", help="Where the translations go, a line for each line.")],
+    to: Annotated[
+        Path, typer.Option("--to", help="Where the translations go, a line for each line.")
+    ],
     name: ModelOption = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
@@ -181,17 +219,25 @@ def file(
 
 @translations.command()
 def score(
-    test: Annotated[str, typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV).")],
-    references: Annotated[Path | None, typer.Option(help="The translations to compare with, a line a source.")] = None,
+    test: Annotated[
+        str,
+        typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV)."),
+    ],
+    references: Annotated[
+        Path | None, typer.Option(help="The translations to compare with, a line a source.")
+    ] = None,
     columns: Annotated[tuple[int, int], typer.Option(help=COLUMNS)] = (0, 1),
     name: ModelOption = None,
-    against: Annotated[str | None, typer.Option(help="Another model to compare with on the same test.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another model to compare with on the same test.")
+    ] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Score a model on a test set: sacreBLEU with its signature and interval, chrF, and against another model.
+    """Score a model on a test set: sacreBLEU with its signature and interval, chrF, and against
+    another model.
 
     Example: dtml translate score flickr2016 --model multi30k-en-de --against multi30k-rnn
     """
@@ -203,23 +249,33 @@ def score(
     model = open_model(name, place)
     other = None if against is None else open_model(against, place)
     if other is not None and other.card.languages != model.card.languages:
-        raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
+        raise UsageError(
+            f"{against} translates {other.card.languages}, but {model.card.name} "
+            f"{model.card.languages}"
+        )
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
     found, compared = score_on(model, corpus, Search(beams, alpha), open_store(), other)
     if as_json:
-        print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
+        print_json(
+            {"score": asdict(found), "against": against, "compared": compared and asdict(compared)}
+        )
         return
     print_scores({corpus.name: found})
     if compared is not None:
         interval = f"[{compared.low:+.1f}, {compared.high:+.1f}]"
-        out.print(f"less {against}: {compared.difference:+.1f} {interval}, p = {compared.p:.3f}", markup=False)
+        out.print(
+            f"less {against}: {compared.difference:+.1f} {interval}, p = {compared.p:.3f}",
+            markup=False,
+        )
 
 
 @translations.command()
 def queue(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to queue.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Queue each line of a text, plain or gzip.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Queue each line of a text, plain or gzip.")
+    ] = None,
     name: ModelOption = None,
     priority: Annotated[int, typer.Option(help="Higher ones are translated first.")] = 0,
 ) -> None:
@@ -234,15 +290,22 @@ def queue(
     make_data_folder()
     with transaction(open_store()) as conn:
         numbers = translation_queue.queue_texts(conn, model, queued, priority)
-    out.print(f"{counted(len(numbers), 'text')} queued for {model}: {numbers[0]} to {numbers[-1]}", markup=False)
+    out.print(
+        f"{counted(len(numbers), 'text')} queued for {model}: {numbers[0]} to {numbers[-1]}",
+        markup=False,
+    )
 
 
 @translations.command()
 def work(
-    models: Annotated[list[str] | None, typer.Option("--model", help="Only texts of this model; repeatable.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="Only texts of this model; repeatable.")
+    ] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
-    attention: Annotated[bool, typer.Option("--attention", help="Store the attention of each translation.")] = False,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Store the attention of each translation.")
+    ] = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Translate queued texts until none is left. `dtml serve` does it every five minutes.
@@ -252,12 +315,16 @@ def work(
     for model in models or ():
         folder.chosen(model)
     make_data_folder()
-    counts: Any = nothing_to_do(open_store(), models or None)  # a server for nothing takes 20 seconds of a core
+    counts: Any = nothing_to_do(
+        open_store(), models or None
+    )  # a server for nothing takes 20 seconds of a core
     if counts is None:
         require_server()
         from flows.translating.flow import translate_queue
 
-        counts = translate_queue(list(models or ()), beams, alpha, device=device, attention=attention, attended=True)
+        counts = translate_queue(
+            list(models or ()), beams, alpha, device=device, attention=attention, attended=True
+        )
     out.print(in_words(counts), markup=False)
 
 
@@ -265,7 +332,8 @@ def work(
 def jobs(
     name: ModelOption = None,
     status: Annotated[
-        Literal["queued", "taken", "done", "failed"] | None, typer.Option(help="List only texts of this status.")
+        Literal["queued", "taken", "done", "failed"] | None,
+        typer.Option(help="List only texts of this status."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Texts to list, newest first.")] = 20,
     as_json: AsJson = False,
@@ -282,7 +350,9 @@ def jobs(
         print_json({"counts": counts, "texts": newest})
         return
     if counts.empty:
-        out.print("The queue is empty: dtml translate queue TEXT --model NAME fills it.", markup=False)
+        out.print(
+            "The queue is empty: dtml translate queue TEXT --model NAME fills it.", markup=False
+        )
         return
     print_frame(counts)
     print_frame(newest)
@@ -314,7 +384,10 @@ def models(as_json: AsJson = False) -> None:
 
 def _tests(scores: Any, name: str) -> str:
     alone = scores[(scores["model"] == name) & scores["against"].isna()]
-    return ", ".join(f"{row.test} {row.bleu:.1f}" for row in alone.drop_duplicates("test", keep="last").itertuples())
+    return ", ".join(
+        f"{row.test} {row.bleu:.1f}"
+        for row in alone.drop_duplicates("test", keep="last").itertuples()
+    )
 
 
 @translations.command()
@@ -333,6 +406,8 @@ def demo(device: DeviceOption = "auto") -> None:
     if model is None:
         return
     unseen = list(recipe.tests["test"].pairs())[:5]
-    for (source, expected), said in zip(unseen, translate(model, [each for each, _ in unseen], Search()), strict=True):
+    for (source, expected), said in zip(
+        unseen, translate(model, [each for each, _ in unseen], Search()), strict=True
+    ):
         rightly = "" if said.text == expected else f"\n  rightly: {expected}"
         out.print(f"{source}\n  {said.text}{rightly}", markup=False)

@@ -1,7 +1,8 @@
-"""Serve the prediction history as pages to browse, from a store that is opened read only, on this machine.
+"""Serve the prediction history as pages to browse, from a store that is opened read only, on this
+machine.
 
-Every view has an address of its own. A page is complete as sent; its charts come alive where the one script that this
-server sends may run.
+Every view has an address of its own. A page is complete as sent; its charts come alive where the
+one script that this server sends may run.
 """
 
 import asyncio
@@ -35,7 +36,14 @@ from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
 from flows.dashboard.explore import FORMS, Download, File, answer_file, sql_page, table_page, topics
-from flows.dashboard.market import NotThereError, market_page, markets_page, require_market, stock_page, study_page
+from flows.dashboard.market import (
+    NotThereError,
+    market_page,
+    markets_page,
+    require_market,
+    stock_page,
+    study_page,
+)
 from flows.dashboard.other_sites import OtherSitesRefused
 from flows.dashboard.statements import COME_AGAIN_S, Statements
 
@@ -43,7 +51,8 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:;"
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; "
+    "img-src data:;"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -52,14 +61,18 @@ HEADERS = {
     "cache-control": "no-store",
 }
 USUAL_SORT = "-probability"
-WORKERS = 4  # threads that read the store, each with one connection: fewer than the engine's pool holds
+WORKERS = (
+    4  # threads that read the store, each with one connection: fewer than the engine's pool holds
+)
 WAITING = 24  # pages being made or waiting for a worker
 DOWNLOADS = 8  # tables being made or sent
 
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Keep no more threads than there are connections while an application runs, so that none waits in vain."""
+    """Keep no more threads than there are connections while an application
+    runs, so that none waits in vain.
+    """
     app.state.statements = Statements()
     current_default_thread_limiter().total_tokens = WORKERS
     Thread(target=script, daemon=True).start()  # a second's work, that no visitor needs to wait for
@@ -67,7 +80,8 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
 
 
 def place_among(kind: str, most: int) -> Any:
-    """Return a dependency that holds one of the places of a kind until the last byte is sent or its reader has left.
+    """Return a dependency that holds one of the places of a kind until the last byte is sent or its
+    reader has left.
 
     It raises HTTPException, a 429, when no place is free.
     """
@@ -76,7 +90,9 @@ def place_among(kind: str, most: int) -> Any:
         places: asyncio.Semaphore = request.app.state.places[kind]
         if places.locked():
             said = f"{most} {kind} are under way: try again"
-            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)})
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)}
+            )
         async with places:
             yield
 
@@ -107,14 +123,20 @@ def _day(text: str | None) -> date | None:
 PathName = Annotated[str, AfterValidator(_path_name)]
 OptionalName = Annotated[str | None, BeforeValidator(_given)]
 OptionalDay = Annotated[date | None, BeforeValidator(_day)]
-Level = Annotated[float | None, BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text))]  # 0: by one half
+Level = Annotated[
+    float | None, BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text))
+]  # 0: by one half
 From = Annotated[date | None, BeforeValidator(_day), Query(alias="from")]
 To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
 
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
-    """Return the pages over a store, for requests that name one of these hosts: others come from pages elsewhere."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers)
+    """Return the pages over a store, for requests that name one of these hosts:
+    others come from pages elsewhere.
+    """
+    app = FastAPI(
+        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers
+    )
     app.state.engine, app.state.templates = engine, templates()
     app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
     app.get("/health")(health)
@@ -123,12 +145,15 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _show_failure)
-    guarded = TrustedHostMiddleware(OtherSitesRefused(app), allowed_hosts=list(hosts), www_redirect=False)
+    guarded = TrustedHostMiddleware(
+        OtherSitesRefused(app), allowed_hosts=list(hosts), www_redirect=False
+    )
     return _as_sent_with_headers(guarded)
 
 
 def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
-    """Return the application with paths as they were sent: a name may hold a slash, which is sent as %2F.
+    """Return the application with paths as they were sent: a name may hold a slash, which is sent
+    as %2F.
 
     Every answer, refusals too, also says what a browser may do with it: nothing but show it.
     """
@@ -137,12 +162,16 @@ def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update({name: value for name, value in HEADERS.items() if name not in headers})
+                headers.update(
+                    {name: value for name, value in HEADERS.items() if name not in headers}
+                )
             await send(message)
 
         if scope["type"] != "http":
             return await app(scope, receive, send)
-        return await app({**scope, "path": scope["raw_path"].decode("latin-1")}, receive, send_with_headers)
+        return await app(
+            {**scope, "path": scope["raw_path"].decode("latin-1")}, receive, send_with_headers
+        )
 
     return answer
 
@@ -154,7 +183,9 @@ async def health() -> PlainTextResponse:
 
 def charts_script() -> Response:
     """Send what draws the charts, which changes with this program alone."""
-    return Response(script(), media_type="text/javascript", headers={"cache-control": "max-age=3600"})
+    return Response(
+        script(), media_type="text/javascript", headers={"cache-control": "max-age=3600"}
+    )
 
 
 @pages.get("/")
@@ -165,7 +196,11 @@ def markets(request: Request) -> HTMLResponse:
 
 @pages.get("/market/{market}")
 def market(
-    request: Request, market: PathName, as_of: OptionalDay = None, level: Level = None, sort: str = USUAL_SORT
+    request: Request,
+    market: PathName,
+    as_of: OptionalDay = None,
+    level: Level = None,
+    sort: str = USUAL_SORT,
 ) -> HTMLResponse:
     """Show a night of a market."""
     return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
@@ -173,7 +208,9 @@ def market(
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Redirect the form that picks a stock to the stock's page, or to the market's where none was named."""
+    """Redirect the form that picks a stock to the stock's page, or to the
+    market's where none was named.
+    """
     with reading(request.app.state.engine) as conn:
         require_market(conn, market)
     place = ["market", market] if symbol is None else ["market", market, "stock", symbol.strip()]
@@ -182,7 +219,12 @@ def find_stock(request: Request, market: PathName, symbol: OptionalName = None) 
 
 @pages.get("/market/{market}/stock/{symbol}")
 def stock(
-    request: Request, market: PathName, symbol: PathName, first: From = None, last: To = None, kind: str = "nightly"
+    request: Request,
+    market: PathName,
+    symbol: PathName,
+    first: From = None,
+    last: To = None,
+    kind: str = "nightly",
 ) -> HTMLResponse:
     """Show a stock of a market."""
     return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
@@ -209,7 +251,9 @@ async def table(request: Request, name: PathName, sort: str = "") -> HTMLRespons
     where = [each for each in zip(*asked, strict=False) if each[0] and each[2]]
 
     def work(interruption: Interruption) -> HTMLResponse:
-        return _rendered(request, "table", table_page(request.app.state.engine, name, where, sort, interruption))
+        return _rendered(
+            request, "table", table_page(request.app.state.engine, name, where, sort, interruption)
+        )
 
     return await _statements(request).run_while_read(request, work)
 
@@ -219,10 +263,14 @@ async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTM
     """Show the box for SQL, and the answer to what was typed."""
 
     def work(interruption: Interruption) -> HTMLResponse:
-        return _rendered(request, "sql", sql_page(request.app.state.engine, q, market, interruption))
+        return _rendered(
+            request, "sql", sql_page(request.app.state.engine, q, market, interruption)
+        )
 
     statements = _statements(request)
-    return await (statements.run(request, work) if q.strip() else statements.run_while_read(request, work))
+    return await (
+        statements.run(request, work) if q.strip() else statements.run_while_read(request, work)
+    )
 
 
 @tables.get("/sql/rows.{form}")
@@ -252,21 +300,33 @@ def study(request: Request, name: PathName) -> HTMLResponse:
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
-    """Return the address of a page: names are escaped, and what is missing in the query is left out."""
+    """Return the address of a page: names are escaped, and what is missing in
+    the query is left out.
+    """
     kept = {name: value for name, value in (query or {}).items() if value is not None}
-    return "/" + "/".join(quote(each, safe="") for each in segments) + (f"?{urlencode(kept)}" if kept else "")
+    return (
+        "/"
+        + "/".join(quote(each, safe="") for each in segments)
+        + (f"?{urlencode(kept)}" if kept else "")
+    )
 
 
 def rows_link(view: str, where: Mapping[str, object]) -> str:
     """Return the address of the rows of a view in which each of these columns has its value."""
-    asked = [(part, said) for each in where.items() for part, said in zip(("column", "value"), each, strict=True)]
+    asked = [
+        (part, said)
+        for each in where.items()
+        for part, said in zip(("column", "value"), each, strict=True)
+    ]
     return f"/table/{view}?{urlencode([*asked, *[('is', '=')] * len(where)])}"
 
 
 def templates() -> jinja2.Environment:
     """Return the dashboard's templates, over the pages that the reports share."""
     found = environment(folder=Path(__file__).parent / "templates")
-    found.globals.update(link=link, rows_link=rows_link, rules=NAIVE_RULES, model=MODEL, live=True, served=True)
+    found.globals.update(
+        link=link, rows_link=rows_link, rules=NAIVE_RULES, model=MODEL, live=True, served=True
+    )
     return found
 
 
@@ -275,13 +335,17 @@ def _statements(request: Request) -> Statements:
     return found
 
 
-def _page(request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]) -> HTMLResponse:
+def _page(
+    request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]
+) -> HTMLResponse:
     with reading(request.app.state.engine) as conn:
         found = make(conn)
     return _rendered(request, name, found)
 
 
-def _rendered(request: Request, name: str, found: Mapping[str, Any], status: int = HTTPStatus.OK) -> HTMLResponse:
+def _rendered(
+    request: Request, name: str, found: Mapping[str, Any], status: int = HTTPStatus.OK
+) -> HTMLResponse:
     template = request.app.state.templates.get_template(f"{name}.html")
     return HTMLResponse(template.render(found), status)
 
@@ -309,5 +373,9 @@ def _failure(error: Exception) -> tuple[int, str]:
         return error.status_code, str(error.detail)
     known = ((NotThereError, 404), (UsageError, 400), (StoreUsageError, 400), (StoreError, 503))
     status = next((status for kind, status in known if isinstance(error, kind)), 500)
-    said = str(error) if isinstance(error, (DtmlError, StoreError)) else f"unexpected {type(error).__name__}"
+    said = (
+        str(error)
+        if isinstance(error, (DtmlError, StoreError))
+        else f"unexpected {type(error).__name__}"
+    )
     return status, " ".join(said.split())

@@ -1,4 +1,5 @@
-"""Any view as a table to sort and filter, and SQL that a visitor types: one kind of answer, read as `dtml query` does.
+"""Any view as a table to sort and filter, and SQL that a visitor types: one kind of answer, read as
+`dtml query` does.
 
 An answer is a page, with a chart where it has a date, or a file: CSV, JSON, Parquet.
 """
@@ -41,17 +42,36 @@ LINES, PANELS = 12, 4  # of its chart, at most
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "like")
 FORMS = {"csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
 TOPICS = {
-    "What was predicted": ("latest_prediction", "latest_ranking", "band_direction", "prediction_history"),
-    "How good it was": ("daily_score", "symbol_score", "ranking_history", "calibration", "coverage"),
+    "What was predicted": (
+        "latest_prediction",
+        "latest_ranking",
+        "band_direction",
+        "prediction_history",
+    ),
+    "How good it was": (
+        "daily_score",
+        "symbol_score",
+        "ranking_history",
+        "calibration",
+        "coverage",
+    ),
     "Models": ("run_log", "disagreement", "explanation_log", "attention"),
     "Studies": ("backtest_summary", "run_score", "benchmark_configuration"),
-    "Nights, alerts and prices": ("night_log", "alert_log", "rejected", "price_warning", "price_restatement"),
+    "Nights, alerts and prices": (
+        "night_log",
+        "alert_log",
+        "rejected",
+        "price_warning",
+        "price_restatement",
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a visitor asks of a view: comparisons `column, operator, value` that all hold, and a column to sort by."""
+    """What a visitor asks of a view: comparisons `column, operator, value` that
+    all hold, and a column to sort by.
+    """
 
     view: View
     where: Sequence[tuple[str, str, str]]
@@ -59,9 +79,14 @@ class Asked:
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.view.columns}
-        for name in (*(column for column, _, _ in self.where), *([self.sort.removeprefix("-")] if self.sort else [])):
+        for name in (
+            *(column for column, _, _ in self.where),
+            *([self.sort.removeprefix("-")] if self.sort else []),
+        ):
             if name not in names:
-                raise UsageError(f"{self.view.name} has no column {name!r}: it has {', '.join(sorted(names))}")
+                raise UsageError(
+                    f"{self.view.name} has no column {name!r}: it has {', '.join(sorted(names))}"
+                )
         for _, comparison, _ in self.where:
             if comparison not in COMPARISONS:
                 raise UsageError(f"{comparison!r} is none of {', '.join(COMPARISONS)}")
@@ -74,7 +99,9 @@ class Asked:
         lines = [f"select {', '.join(types)}", f"from {self.view.name}"]
         lines += [f"where {' and '.join(said)}"] if said else []
         way = " desc" if self.sort.startswith("-") else ""
-        return "\n".join([*lines, *([f"order by {self.sort.removeprefix('-')}{way}"] if self.sort else [])])
+        return "\n".join(
+            [*lines, *([f"order by {self.sort.removeprefix('-')}{way}"] if self.sort else [])]
+        )
 
 
 def _literal(kind: str, value: str) -> str:
@@ -89,28 +116,52 @@ def _literal(kind: str, value: str) -> str:
 def topics() -> dict[str, Any]:
     """Return every documented view with what it means, by topic; those of no topic last."""
     named = {topic: [views()[name] for name in names] for topic, names in TOPICS.items()}
-    rest = [each for name, each in views().items() if name not in set(chain.from_iterable(TOPICS.values()))]
+    rest = [
+        each
+        for name, each in views().items()
+        if name not in set(chain.from_iterable(TOPICS.values()))
+    ]
     return {"topics": named | {"Prices, translations and the rest": rest}}
 
 
 def table_page(
-    engine: Engine, name: str, where: Sequence[tuple[str, str, str]], sort: str, interruption: Interruption
+    engine: Engine,
+    name: str,
+    where: Sequence[tuple[str, str, str]],
+    sort: str,
+    interruption: Interruption,
 ) -> dict[str, Any]:
-    """Return a view's rows that a visitor asked for; raise NotThereError for a view that is not documented."""
+    """Return a view's rows that a visitor asked for; raise NotThereError for a
+    view that is not documented.
+    """
     if name not in views():
         raise NotThereError(f"no view {name!r}: /tables lists them")
     wanted = Asked(views()[name], where, sort)
-    filled = [(part, each[place]) for each in where for place, part in enumerate(("column", "is", "value"))]
+    filled = [
+        (part, each[place])
+        for each in where
+        for place, part in enumerate(("column", "is", "value"))
+    ]
 
     def address(by: str) -> str:
         return f"/table/{name}?{urlencode([*filled, ('sort', by)])}"
 
-    page = {"view": wanted.view, "where": where, "sort": sort, "comparisons": COMPARISONS, "address": address}
+    page = {
+        "view": wanted.view,
+        "where": where,
+        "sort": sort,
+        "comparisons": COMPARISONS,
+        "address": address,
+    }
     return page | {"meanings": wanted.view.meanings()} | answer(engine, wanted.sql, interruption)
 
 
-def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interruption) -> dict[str, Any]:
-    """Return the box, the twenty questions about a market to begin with, and the answer to what was typed, if any."""
+def sql_page(
+    engine: Engine, sql: str, market: str | None, interruption: Interruption
+) -> dict[str, Any]:
+    """Return the box, the twenty questions about a market to begin with, and
+    the answer to what was typed, if any.
+    """
     about = market or "simulated"
     starts = [(each.title, each.note, each.about(about)) for each in questions()]
     found = answer(engine, sql, interruption) if sql.strip() else {"rows": None}
@@ -118,7 +169,9 @@ def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interru
 
 
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
-    """Return the first rows of an answer, its columns, its chart, and what is wrong with the SQL, if anything is."""
+    """Return the first rows of an answer, its columns, its chart, and what is
+    wrong with the SQL, if anything is.
+    """
     try:
         found = select(engine, sql, SHOWN + 1, interruption=interruption)
     except StoreUsageError as error:
@@ -131,7 +184,9 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, An
 
 
 def answer_chart(rows: pd.DataFrame) -> Chart | None:
-    """Return a chart of an answer that has a date and a number: a line a column, or a line a name; else None."""
+    """Return a chart of an answer that has a date and a number: a line a
+    column, or a line a name; else None.
+    """
     if rows.columns.duplicated().any():
         return None
     dated = next((name for name in rows if _is_dated(rows[name])), None)
@@ -141,12 +196,17 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
     days = pd.to_datetime(rows[dated].astype(str).str.slice(0, 10))
     if days.is_unique:
         lines = {name: rows[name].set_axis(days) for name in numbers[:PANELS]}
-        return over_sessions("The answer", [Panel(name, {name: line}, height=120) for name, line in lines.items()])
+        return over_sessions(
+            "The answer", [Panel(name, {name: line}, height=120) for name, line in lines.items()]
+        )
     for name in rows:
         by = rows[name]
         few = name != dated and not pd.api.types.is_numeric_dtype(by) and by.nunique() <= LINES
         if few and not pd.concat([days, by], axis=1).duplicated().any():
-            named = {str(value): found.set_axis(days[found.index]) for value, found in rows[numbers[0]].groupby(by)}
+            named = {
+                str(value): found.set_axis(days[found.index])
+                for value, found in rows[numbers[0]].groupby(by)
+            }
             return over_sessions("The answer", [Panel(numbers[0], named)])
     return None
 
@@ -157,7 +217,9 @@ def _is_dated(values: "pd.Series[Any]") -> bool:
 
 
 def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption) -> File:
-    """Return all rows of an answer as a file; raise UsageError for another form, and for more than LARGEST bytes."""
+    """Return all rows of an answer as a file; raise UsageError for another
+    form, and for more than LARGEST bytes.
+    """
     if form not in FORMS:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
     file = File(IN_MEMORY)
@@ -171,7 +233,9 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
             file.write(text.encode())
             if file.tell() > LARGEST:
                 file.close()
-                raise UsageError(f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query")
+                raise UsageError(
+                    f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query"
+                )
     return file
 
 
@@ -183,20 +247,31 @@ class Download(Response):
 
     def __init__(self, file: File, media_type: str = "text/csv", form: str = "csv") -> None:
         self.file, size = file, file.tell()
-        said = {"content-disposition": f"attachment; filename=rows.{form}", "content-length": str(size)}
+        said = {
+            "content-disposition": f"attachment; filename=rows.{form}",
+            "content-length": str(size),
+        }
         super().__init__(media_type=media_type, headers=said)
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Answer a request."""
         with self.file as file:
             file.seek(0)
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
             try:
                 while chunk := file.read(CHUNK):
                     async with asyncio.timeout(READER_LIMIT_S):
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     await asyncio.sleep(0)  # after a hang-up, send returns at once
             except TimeoutError:
-                log.warning("%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S)
+                log.warning(
+                    "%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S
+                )
                 return
             await send({"type": "http.response.body", "body": b"", "more_body": False})

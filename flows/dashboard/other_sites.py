@@ -1,4 +1,5 @@
-"""Refuse what the page of another site asks for: a browser says whose page it is, and nothing else says so.
+"""Refuse what the page of another site asks for: a browser says whose page it is, and nothing else
+says so.
 
 A link that a person follows from elsewhere, to a page, is answered.
 """
@@ -10,10 +11,12 @@ from fastapi.responses import PlainTextResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark. Another port of this
-# machine is "same-site", and may be another program's.
+# Of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark. Another
+# port of this machine is "same-site", and may be another program's.
 OWN = ("same-origin", "none")
-REFUSAL = "a page of another site may not ask this dashboard: open the address in a window of its own\n"
+REFUSAL = (
+    "a page of another site may not ask this dashboard: open the address in a window of its own\n"
+)
 
 
 class OtherSitesRefused:
@@ -32,7 +35,9 @@ class OtherSitesRefused:
 
 
 def is_of_another_site(headers: Headers) -> bool:
-    """Return whether a browser says that another site made it ask; programs and old browsers say nothing."""
+    """Return whether a browser says that another site made it ask; programs and
+    old browsers say nothing.
+    """
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
         return True
@@ -40,7 +45,9 @@ def is_of_another_site(headers: Headers) -> bool:
 
 
 def is_followed_link(headers: Headers) -> bool:
-    """Return whether the answer is to fill a window: neither a frame nor a script, and nothing fetched in advance."""
+    """Return whether the answer is to fill a window: neither a frame nor a
+    script, and nothing fetched in advance.
+    """
     return (
         "origin" not in headers
         and headers.get("sec-fetch-mode") == "navigate"

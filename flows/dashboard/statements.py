@@ -1,4 +1,6 @@
-"""Run the SQL that visitors choose apart from all else that is served, and end it when its reader leaves."""
+"""Run the SQL that visitors choose apart from all else that is served, and end
+it when its reader leaves.
+"""
 
 import asyncio
 import os
@@ -29,33 +31,48 @@ Work = Callable[[Interruption], Made]  # what is done in a thread, until it is i
 
 
 class Statements:
-    """The threads for SQL that visitors type: a statement that finds none free is refused and does not wait."""
+    """The threads for SQL that visitors type: a statement that finds none free
+    is refused and does not wait.
+    """
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(STATEMENTS)
         self._cancellers = CapacityLimiter(STATEMENTS)
 
     async def run(self, request: Request, work: Work[Made]) -> Made:
-        """Return what a statement gives; raise HTTPException, a 403 for a link of another site and a 429 when full."""
+        """Return what a statement gives; raise HTTPException, a 403 for a link
+        of another site and a 429 when full.
+        """
         if is_of_another_site(request.headers):
-            said = "a link of another site runs no SQL here: copy its address into the browser's address bar"
+            said = (
+                "a link of another site runs no SQL here: copy its address into the browser's "
+                "address bar"
+            )
             raise HTTPException(HTTPStatus.FORBIDDEN, said)
         if self._places.locked():
             said = f"{STATEMENTS} statements are under way: try again"
-            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)})
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)}
+            )
         interruption = Interruption()
         async with self._places, self._ended_with_its_reader(request.receive, interruption):
             return await _in_a_thread_of_its_own(partial(work, interruption))
 
     async def run_while_read(self, request: Request, work: Work[Made]) -> Made:
-        """Return what is made in a thread of those that make pages, and end it when its reader leaves."""
+        """Return what is made in a thread of those that make pages, and end it
+        when its reader leaves.
+        """
         interruption = Interruption()
         async with self._ended_with_its_reader(request.receive, interruption):
             return await run_sync(work, interruption)
 
     @asynccontextmanager
-    async def _ended_with_its_reader(self, receive: Receive, interruption: Interruption) -> AsyncIterator[None]:
-        interrupt = partial(run_sync, interruption.request, limiter=self._cancellers)  # PostgreSQL is told in a thread
+    async def _ended_with_its_reader(
+        self, receive: Receive, interruption: Interruption
+    ) -> AsyncIterator[None]:
+        interrupt = partial(
+            run_sync, interruption.request, limiter=self._cancellers
+        )  # PostgreSQL is told in a thread
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -73,7 +90,9 @@ class Statements:
 
 
 async def _in_a_thread_of_its_own(work: Callable[[], Made]) -> Made:
-    """Return what is done in a thread that does nothing else: its priority cannot be raised again."""
+    """Return what is done in a thread that does nothing else: its priority
+    cannot be raised again.
+    """
     done: Future[Made] = Future()
     done.set_running_or_notify_cancel()
 

@@ -1,7 +1,8 @@
-"""Run one night of one market, from the last closed session to stored, scored predictions of the next.
+"""Run one night of one market, from the last closed session to stored, scored predictions of the
+next.
 
-Then measure whether inputs, skill and coverage are still what the model was trained on. Missed nights are found in the
-store, fetched for all at once, and run in order.
+Then measure whether inputs, skill and coverage are still what the model was trained on. Missed
+nights are found in the store, fetched for all at once, and run in order.
 """
 
 import json
@@ -60,7 +61,10 @@ class NightRefusedError(DtmlError):
 
 @dataclass(frozen=True)
 class Night:
-    """Hold how a night ended. `row` is its row in the store; `fetch_result` is missing when nothing had to be done."""
+    """Hold how a night ended.
+
+    `row` is its row in the store; `fetch_result` is missing when nothing had to be done.
+    """
 
     row: dict[str, Any]
     report: Path
@@ -101,17 +105,20 @@ def run_night(
 ) -> Night:
     """Fetch, check, store, train if due, predict, store, score, report.
 
-    With `only_stored` the source is not asked and nothing is trained: the latest model predicts from the stored bars.
-    `fetch` replaces the night's own fetch, and the model sees bars as known at a moment (None: now).
+    With `only_stored` the source is not asked and nothing is trained: the latest model predicts
+    from the stored bars. `fetch` replaces the night's own fetch, and the model sees bars as known
+    at a moment (None: now).
 
-    A complete night is left as it is. An interrupted or refused one runs again from what is stored. Raises
-    NightRefusedError, after recording the reason, when the bars do not allow predictions, and StoreBusyError when
-    another process is running a night of the market.
+    A complete night is left as it is. An interrupted or refused one runs again from what is stored.
+    Raises NightRefusedError, after recording the reason, when the bars do not allow predictions,
+    and StoreBusyError when another process is running a night of the market.
     """
     with market_lock(context.engine, context.name):
         if (done := finished_night(context, as_of)) is not None:
             drop_states(context.name, as_of)
-            _, report = _end(context, as_of, directly)  # the run that completed the night may have ended before this
+            _, report = _end(
+                context, as_of, directly
+            )  # the run that completed the night may have ended before this
             return Night(done, report, changed=_changed(context, as_of))
         fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
@@ -120,9 +127,15 @@ def run_night(
             model = train_if_due(context, as_of)
             return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
 
-        target, begun, source = next_session(context.market.calendar, as_of), datetime.now(UTC), context.source.name
+        target, begun, source = (
+            next_session(context.market.calendar, as_of),
+            datetime.now(UTC),
+            context.source.name,
+        )
         with transaction(context.engine) as conn:
-            nights.start_night(conn, context.name, as_of, target=target, source=source, started_at=begun)
+            nights.start_night(
+                conn, context.name, as_of, target=target, source=source, started_at=begun
+            )
         with _recording_refusal(context, as_of) as fetched:
             fetch_result = stage("fetch", fetch)  # which checks and stores the bars
             fetched.append(fetch_result)
@@ -131,7 +144,11 @@ def run_night(
             made = stage("predict", lambda: forecast(context, model, as_of, known_at))
             _require_predictions(context, made, as_of)
             said = made.predictions.set_index("symbol")["probability"]
-            order = pd.DataFrame() if rankers is None else order_night(context, rankers, as_of, said, known_at)
+            order = (
+                pd.DataFrame()
+                if rankers is None
+                else order_night(context, rankers, as_of, said, known_at)
+            )
             stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
         scored, report = _end(context, as_of, stage)
         finished = finished_night(context, as_of)
@@ -150,7 +167,9 @@ def _end(context: MarketContext, as_of: date, stage: Stage) -> tuple[Scored, Pat
 
 
 def _changed(context: MarketContext, as_of: date) -> str:
-    """Say that the market's own code is another than the one trained, which the next night will audit."""
+    """Say that the market's own code is another than the one trained, which the
+    next night will audit.
+    """
     with reading(context.engine) as conn:
         latest = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
     return change(context, latest["config"])[1] if latest else ""
@@ -158,7 +177,9 @@ def _changed(context: MarketContext, as_of: date) -> str:
 
 @contextmanager
 def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[FetchResult]]:
-    """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect."""
+    """Record why a night failed; raise NightRefusedError in place of the
+    failures that a night can expect.
+    """
     # The list that it yields takes what the night has fetched.
     fetched = [FetchResult()]
     try:
@@ -167,14 +188,18 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
         _refuse(context, as_of, str(error), fetched[-1])
         code = getattr(error, "exit_code", 1)
         message = f"night {as_of} of {context.name} refused: {error}"
-        out_of_reach = fetched[-1].failures["status"] != "no_data"  # or limited the rate, or answered nonsense
+        out_of_reach = (
+            fetched[-1].failures["status"] != "no_data"
+        )  # or limited the rate, or answered nonsense
         raise NightRefusedError(message, code, may_pass=bool(out_of_reach.any())) from error
     except Exception as error:
         _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched[-1])
         raise
 
 
-def _require_bars(context: MarketContext, as_of: date, fetch_result: FetchResult, known_at: datetime | None) -> None:
+def _require_bars(
+    context: MarketContext, as_of: date, fetch_result: FetchResult, known_at: datetime | None
+) -> None:
     """Raise DtmlError for a night without its index, or with too many stocks missing."""
     with reading(context.engine) as conn:
         today = prices.prices(conn, context.name, as_of, as_of, known_at=known_at)
@@ -195,7 +220,10 @@ def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
         again = "" if status == "no_data" else "; what came is stored, run the night again to go on"
         return f"{len(failed)} {status} ({detail}){again}"
     if not rejected.empty:
-        return f"{len(rejected)} bars rejected, mostly {rejected['reason'].mode().iloc[0]}: ask the view `rejected`"
+        return (
+            f"{len(rejected)} bars rejected, mostly {rejected['reason'].mode().iloc[0]}: ask "
+            "the view `rejected`"
+        )
     return "the source has none for that session"
 
 
@@ -212,21 +240,33 @@ def _require_predictions(context: MarketContext, made: Forecast, as_of: date) ->
         reason = pd.Series(made.gaps).mode().iloc[0]
         constituents = len(context.constituents(as_of))
         raise DtmlError(
-            f"{len(made.gaps)} of {constituents} constituents cannot be predicted from {as_of}, mostly: {reason}"
+            f"{len(made.gaps)} of {constituents} constituents cannot be predicted from {as_of}, "
+            f"mostly: {reason}"
         )
 
 
 def _store(
-    context: MarketContext, as_of: date, fetch_result: FetchResult, model: Model, made: Forecast, order: pd.DataFrame
+    context: MarketContext,
+    as_of: date,
+    fetch_result: FetchResult,
+    model: Model,
+    made: Forecast,
+    order: pd.DataFrame,
 ) -> None:
-    """Write the predictions and the night's end in one transaction: a night is stored whole or not at all."""
+    """Write the predictions and the night's end in one transaction: a night is
+    stored whole or not at all.
+    """
     # A night that another process completed meanwhile stays as that one left it.
     now = datetime.now(UTC)
     with transaction(context.engine) as conn:
         if _is_complete(nights.night(conn, context.name, as_of)):
             return
         stored_predictions.save_predictions(
-            conn, context.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
+            conn,
+            context.name,
+            made.predictions.assign(run_id=model.run_id),
+            known_at=made.known_at,
+            made_at=now,
         )
         rankings.save_order(conn, context.name, order, known_at=made.known_at, made_at=now)
         attention.save_attention(conn, context.name, made.looks.assign(run_id=model.run_id))
@@ -234,12 +274,18 @@ def _store(
             conn, context.name, rule_directions(conn, context, as_of, made.known_at)
         )
         nights.finish_night(
-            conn, context.name, as_of, status="complete_with_gaps" if made.gaps else "complete", finished_at=now,
+            conn,
+            context.name,
+            as_of,
+            status="complete_with_gaps" if made.gaps else "complete",
+            finished_at=now,
             counts=fetch_result.counts | {"predictions": len(made.predictions)},
             gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
-            reason=order.attrs.get("note") or None, run_id=model.run_id, known_at=made.known_at,
+            reason=order.attrs.get("note") or None,
+            run_id=model.run_id,
+            known_at=made.known_at,
             inputs_hash=made.inputs_hash,
-        )  # fmt: skip
+        )
 
 
 def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: FetchResult) -> None:
@@ -247,13 +293,21 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
         if _is_complete(nights.night(conn, context.name, as_of)):
             return
         nights.finish_night(
-            conn, context.name, as_of, status="refused", reason=reason, finished_at=datetime.now(UTC),
-            counts=fetch_result.counts | {"predictions": 0}, gaps=[],
-        )  # fmt: skip
+            conn,
+            context.name,
+            as_of,
+            status="refused",
+            reason=reason,
+            finished_at=datetime.now(UTC),
+            counts=fetch_result.counts | {"predictions": 0},
+            gaps=[],
+        )
 
 
 def watch_drift(context: MarketContext, as_of: date) -> None:
-    """Store what has drifted in the night of `as_of`; what was stored stands, and a failure is a warning."""
+    """Store what has drifted in the night of `as_of`; what was stored stands,
+    and a failure is a warning.
+    """
     with reading(context.engine) as conn:
         night = nights.night(conn, context.name, as_of)
         assert night is not None
@@ -261,7 +315,9 @@ def watch_drift(context: MarketContext, as_of: date) -> None:
     try:
         inputs = list(_trained_on(context, run).drift(_features(context, as_of, RECENT), FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
-        log.warning("the inputs of %s are not compared with the training's: %s", context.name, error)
+        log.warning(
+            "the inputs of %s are not compared with the training's: %s", context.name, error
+        )
         inputs = []
     found = [*inputs, *(row for row in _drift_of_outcomes(context, as_of) if row is not None)]
     with transaction(context.engine) as conn:
@@ -270,7 +326,9 @@ def watch_drift(context: MarketContext, as_of: date) -> None:
 
 
 def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
-    """Return the inputs that a run was trained on: those of a file, or measured anew where it is missing or damaged."""
+    """Return the inputs that a run was trained on: those of a file, or measured
+    anew where it is missing or damaged.
+    """
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
     with suppress(OSError, ValueError, TypeError):
         return Inputs(**json.loads(file.read_text()))
@@ -292,7 +350,9 @@ def _drift_of_outcomes(context: MarketContext, as_of: date) -> Iterator[dict[str
     market = context.market
     with reading(context.engine) as conn:
         ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
-        speaker = rankings.chosen_predictor(conn, context.name, next_session(market.calendar, as_of))
+        speaker = rankings.chosen_predictor(
+            conn, context.name, next_session(market.calendar, as_of)
+        )
         counts = calibration.band_counts(conn, context.name, as_of)
     own = ranks[(ranks["predictor"] == speaker) & (ranks["target"] <= pd.Timestamp(as_of))]
     yield skill_drift(own["rank_ic"].to_numpy(dtype=float))
@@ -316,7 +376,8 @@ class CaughtUp:
 
 
 def missed_nights(context: MarketContext, last: date) -> list[date]:
-    """Return the last 30 sessions up to `last`, from the market's first complete night on, that lack one.
+    """Return the last 30 sessions up to `last`, from the market's first complete night on, that
+    lack one.
 
     Before the first complete night, or without one, that is `last` alone.
     """
@@ -329,7 +390,9 @@ def missed_nights(context: MarketContext, last: date) -> list[date]:
 
 
 def known_then(context: MarketContext, day: date) -> datetime | None:
-    """Return the open of the session that a night predicts, if its bars were known by then; else None, for now."""
+    """Return the open of the session that a night predicts, if its bars were
+    known by then; else None, for now.
+    """
     moment = session_open(context.market.calendar, next_session(context.market.calendar, day))
     with reading(context.engine) as conn:
         known = prices.prices(conn, context.name, day, day, known_at=moment)
@@ -339,21 +402,26 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
     """Run every missed night up to `last`; a refused one does not keep the next from running.
 
-    The source is asked once. A night sees the bars that were known before the session that it predicts, if they
-    suffice; else those known now, up to its own session. `run` takes the arguments of `run_night`, as in a flow. Raises
-    StoreBusyError when another process is running a night.
+    The source is asked once. A night sees the bars that were known before the session that it
+    predicts, if they suffice; else those known now, up to its own session. `run` takes the
+    arguments of `run_night`, as in a flow. Raises StoreBusyError when another process is running a
+    night.
     """
     done, fetch = CaughtUp(), _asked_once(context, last)
     for day in missed_nights(context, last):
         try:
-            done.nights.append(run(context, day, fetch=partial(fetch, day), known_at=known_then(context, day)))
+            done.nights.append(
+                run(context, day, fetch=partial(fetch, day), known_at=known_then(context, day))
+            )
         except NightRefusedError as error:
             done.refused[day] = error
     return done
 
 
 def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
-    """Return what gives each night its part of one fetch up to `last`; a failure is every night's."""
+    """Return what gives each night its part of one fetch up to `last`; a
+    failure is every night's.
+    """
 
     @cache
     def answer() -> FetchResult | Exception:
@@ -371,6 +439,8 @@ def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchRes
 
 
 def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
-    """Return what of a fetch concerns an earlier night: its rejected bars; the rest counts for the last night."""
+    """Return what of a fetch concerns an earlier night: its rejected bars; the
+    rest counts for the last night.
+    """
     rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
     return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

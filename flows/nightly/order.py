@@ -1,8 +1,9 @@
-"""Order the stocks of each night, best first: train the rankers when they are due, ask them, score what they said.
+"""Order the stocks of each night, best first: train the rankers when they are due, ask them, score
+what they said.
 
-Where a market's file says that the order is to be earned, a first champion is chosen by a walk through the stored
-history; another replaces it when the nights since have shown, by a test that is valid at every look, that it orders
-better (`dtml.evaluation.drift`).
+Where a market's file says that the order is to be earned, a first champion is chosen by a walk
+through the stored history; another replaces it when the nights since have shown, by a test that is
+valid at every look, that it orders better (`dtml.evaluation.drift`).
 """
 
 import json
@@ -30,7 +31,15 @@ from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import ALL, FEATURES, HISTORY, MAX_GAP, Names
 from dtml.ranking.outcomes import HISTORY as RULES_READ
 from dtml.ranking.outcomes import RULES, outcomes, rule_scores, sessions_to
-from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers, walk
+from dtml.ranking.rankers import (
+    Rankers,
+    RankersConfig,
+    fit_rankers,
+    load_rankers,
+    order_of,
+    save_rankers,
+    walk,
+)
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.walk import History, folds, market_panel
 from flows.nightly.context import MarketContext, stored_bars
@@ -49,12 +58,20 @@ WALKED = 252  # sessions on which a first champion is chosen
 
 
 def history_of(
-    context: MarketContext, bars: pd.DataFrame, leg: Leg, symbols: tuple[str, ...] | None = None, names: Names = ALL
+    context: MarketContext,
+    bars: pd.DataFrame,
+    leg: Leg,
+    symbols: tuple[str, ...] | None = None,
+    names: Names = ALL,
 ) -> History:
-    """Return what rankers read of bars: ranked features and outcomes of each day's constituents, or of these alone."""
+    """Return what rankers read of bars: ranked features and outcomes of each
+    day's constituents, or of these alone.
+    """
     panel = market_panel(context.market, bars, symbols or ())
     among = None if symbols else context.market.membership(panel.sessions)
-    return History.of(panel, leg, among, max_return=context.experiment.windows.largest_return, names=names)
+    return History.of(
+        panel, leg, among, max_return=context.experiment.windows.largest_return, names=names
+    )
 
 
 @dataclass(frozen=True)
@@ -74,10 +91,11 @@ def rankers_for(
     only_stored: bool = False,
     anew: bool = False,
 ) -> Trained | None:
-    """Return the rankers of a night, trained `anew` or when the policy says so; None, logged, where there are none.
+    """Return the rankers of a night, trained `anew` or when the policy says so; None, logged, where
+    there are none.
 
-    Only those trained on sessions up to `as_of`, on prices as known at a moment (None: now), serve a night. Those whose
-    checkpoint is lost are trained again.
+    Only those trained on sessions up to `as_of`, on prices as known at a moment (None: now), serve
+    a night. Those whose checkpoint is lost are trained again.
     """
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -99,8 +117,13 @@ def rankers_for(
 
 
 def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None) -> Trained:
-    """Say what a night is to know of the market's own code: that it changed since the latest, or why it is left out."""
-    said = [change(context, latest["config"])[1] if latest else "", trained.row["config"].get(OWN, {}).get("refused")]
+    """Say what a night is to know of the market's own code: that it changed
+    since the latest, or why it is left out.
+    """
+    said = [
+        change(context, latest["config"])[1] if latest else "",
+        trained.row["config"].get(OWN, {}).get("refused"),
+    ]
     if note := "; ".join(dict.fromkeys(each for each in said if each)):
         log.warning("%s: %s", context.name, note)
     return replace(trained, note=note)
@@ -116,26 +139,41 @@ def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> b
 
 
 def train_rankers(
-    context: MarketContext, as_of: date, known_at: datetime | None = None, before: Mapping[str, Any] | None = None
+    context: MarketContext,
+    as_of: date,
+    known_at: datetime | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
-    Own code that was audited `before` is not audited again. Raises DtmlError for a history too short.
+    Own code that was audited `before` is not audited again. Raises DtmlError for a history too
+    short.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     history = history_of(context, bars, context.market.leg)
-    asked, config = RankersConfig.asking(context.market.leg, *context.market.speakers), _config(context)
+    asked, config = (
+        RankersConfig.asking(context.market.leg, *context.market.speakers),
+        _config(context),
+    )
     rankers = fit_rankers(history, asked)
     rankers, own = train_own(context, history, bars, rankers, before["config"] if before else {})
-    settings = {"market": context.name, "chosen": speaker(context, as_of, history), "config": config | own}
+    settings = {
+        "market": context.name,
+        "chosen": speaker(context, as_of, history),
+        "config": config | own,
+    }
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
     row = settings | {
-        "id": file.name.removesuffix("-order.safetensors"), "leg": context.market.leg,
-        "code_version": version("dtml-nightshift"), "data_watermark": watermark,
-        "checkpoint_path": str(file.relative_to(data_folder())), "checkpoint_hash": sha, "train_last": as_of,
+        "id": file.name.removesuffix("-order.safetensors"),
+        "leg": context.market.leg,
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": watermark,
+        "checkpoint_path": str(file.relative_to(data_folder())),
+        "checkpoint_hash": sha,
+        "train_last": as_of,
         "created_at": datetime.now(UTC),
-    }  # fmt: skip
+    }
     with transaction(context.engine) as conn:
         stored.save_ranker(conn, row)
     return Trained(row, rankers)
@@ -160,18 +198,25 @@ def order_night(
     probabilities: "pd.Series[float]",
     known_at: datetime | None = None,
 ) -> pd.DataFrame:
-    """Return the order of the stocks in the session after `as_of`, from bars as known at a moment (None: now).
+    """Return the order of the stocks in the session after `as_of`, from bars as known at a moment
+    (None: now).
 
-    `probabilities` are those that the night's model gives, by symbol: an order too. Rows are those of `order_of` with
-    `ranker_id, as_of, target` and `speaks`, whether it is the champion's; none when the bars do not end at `as_of`.
+    `probabilities` are those that the night's model gives, by symbol: an order too. Rows are those
+    of `order_of` with `ranker_id, as_of, target` and `speaks`, whether it is the champion's; none
+    when the bars do not end at `as_of`.
     """
     own = trained.rankers.own
     bars = _recent(context, as_of, as_of, known_at, own.told["history"] if own else 0)
-    history = history_of(context, bars, trained.row["leg"], tuple(sorted(context.constituents(as_of))))
+    history = history_of(
+        context, bars, trained.row["leg"], tuple(sorted(context.constituents(as_of)))
+    )
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
         return pd.DataFrame()
     last = slice(-1, None)
-    scores = {name: each[0] for name, each in trained.rankers.scores(history.features, history.there, last).items()}
+    scores = {
+        name: each[0]
+        for name, each in trained.rankers.scores(history.features, history.there, last).items()
+    }
     mine, said = ask_own(context, own, history) if own else ({}, "")
     scores |= mine
     scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
@@ -179,28 +224,43 @@ def order_night(
     target = next_session(context.market.calendar, as_of)
     speaks = order["predictor"] == speaker(context, as_of, otherwise=trained.row["chosen"])
     order = order.assign(
-        ranker_id=trained.row["id"], as_of=pd.Timestamp(as_of), target=pd.Timestamp(target), speaks=speaks
+        ranker_id=trained.row["id"],
+        as_of=pd.Timestamp(as_of),
+        target=pd.Timestamp(target),
+        speaks=speaks,
     )
     order.attrs["note"] = "; ".join(each for each in (trained.note, said) if each)
     return order
 
 
-def _recent(context: MarketContext, first: date, last: date, known_at: datetime | None, sessions: int) -> pd.DataFrame:
-    """Return the bars that the features of first..last read, and own ones that read so many sessions."""
-    start = sessions_up_to(context.market.calendar, first, max(HISTORY + SEEN, sessions) + 2 * MAX_GAP)[0].date()
+def _recent(
+    context: MarketContext, first: date, last: date, known_at: datetime | None, sessions: int
+) -> pd.DataFrame:
+    """Return the bars that the features of first..last read, and own ones that
+    read so many sessions.
+    """
+    start = sessions_up_to(
+        context.market.calendar, first, max(HISTORY + SEEN, sessions) + 2 * MAX_GAP
+    )[0].date()
     return stored_bars(context, start, last, known_at)[0]
 
 
-def score_orders(conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]) -> None:
-    """Score the orders up to `as_of` that lack a score, and those whose returns `changed`, beside one-line rules.
+def score_orders(
+    conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]
+) -> None:
+    """Score the orders up to `as_of` that lack a score, and those whose returns `changed`, beside
+    one-line rules.
 
-    Each return is scored once its last bar is there; running scores of the market's own return follow.
+    Each return is scored once its last bar is there; running scores of the market's own return
+    follow.
     """
     calendar, leg = context.market.calendar, context.market.leg
     awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     unscored = stored.first_unscored(conn, context.name, LONGEST, first=awaited, last=as_of)
     days = [*changed] if unscored is None else [unscored, *changed]
-    said = stored.orders(conn, context.name, first=min(days), last=as_of) if days else pd.DataFrame()
+    said = (
+        stored.orders(conn, context.name, first=min(days), last=as_of) if days else pd.DataFrame()
+    )
     if said.empty:
         return
     start = sessions_up_to(calendar, said["as_of"].min().date(), RULES_READ + 2 * MAX_GAP)[0].date()
@@ -214,24 +274,33 @@ def score_orders(conn: Connection, context: MarketContext, as_of: date, changed:
     stored.save_rank_scores(conn, context.name, nights, scored_at=now)
     after = stored.rank_scores(conn, context.name, span="night", leg=leg)
     both = after.merge(before, on=["target", "predictor"], how="left", suffixes=("", "_before"))
-    new = both[~np.isclose(both["rank_ic"], both["rank_ic_before"], equal_nan=True) | both["n_before"].isna()]
+    new = both[
+        ~np.isclose(both["rank_ic"], both["rank_ic_before"], equal_nan=True)
+        | both["n_before"].isna()
+    ]
     if len(new):
         running = pd.DataFrame(list(_running_scores(after, new["target"].min(), sessions_to(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
         promote(conn, context, as_of)
 
 
-def _running_scores(nights: pd.DataFrame, first: pd.Timestamp, overlap: int) -> Iterator[dict[str, Any]]:
+def _running_scores(
+    nights: pd.DataFrame, first: pd.Timestamp, overlap: int
+) -> Iterator[dict[str, Any]]:
     """Yield a row a predictor and session from `first` on, over all sessions up to it."""
     for name, own in nights.groupby("predictor"):
         daily = {figure: own[figure].to_numpy(dtype=float) for figure in DAILY}
         for position in np.flatnonzero(own["target"] >= first):
-            made = score_daily({figure: each[: position + 1] for figure, each in daily.items()}, overlap=overlap)
+            made = score_daily(
+                {figure: each[: position + 1] for figure, each in daily.items()}, overlap=overlap
+            )
             key = {"target": own["target"].iloc[position], "span": "running", "predictor": name}
             yield key | {"is_rule": name in RULES} | figures_of(made)
 
 
-def _night_scores(context: MarketContext, history: History, said: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _night_scores(
+    context: MarketContext, history: History, said: pd.DataFrame
+) -> Iterator[dict[str, Any]]:
     """Yield a row a session, return and predictor, for the returns that are known."""
     panel, symbols = history.panel, list(history.panel.symbols)
     largest = context.experiment.windows.largest_return
@@ -257,9 +326,14 @@ def _night_scores(context: MarketContext, history: History, said: pd.DataFrame) 
 
 
 def speaker(
-    context: MarketContext, as_of: date, history: History | None = None, *, otherwise: str | None = None
+    context: MarketContext,
+    as_of: date,
+    history: History | None = None,
+    *,
+    otherwise: str | None = None,
 ) -> str:
-    """Return who orders the stocks of the session after `as_of`; the first champion is chosen on the `history`.
+    """Return who orders the stocks of the session after `as_of`; the first champion is chosen on
+    the `history`.
 
     Without a history, and without a champion, it is `otherwise`, whom the training named.
     """
@@ -280,21 +354,29 @@ def speaker(
 
 
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
-    """Return the candidate with the best rank IC of a walk, among those that train in seconds, and the days walked."""
-    # Where none of them is a candidate, or the history is too short to walk, it is the first one listed.
+    """Return the candidate with the best rank IC of a walk, among those that
+    train in seconds, and the days walked.
+    """
+    # Where none of them is a candidate, or the history is too short to walk, it is the first one
+    # listed.
     candidates, sessions = context.market.candidates, history.panel.sessions
     try:
         walked = folds(history, sessions[-min(WALKED, len(sessions))], sessions[-1])
     except DtmlError:
         return candidates[0], 0
     found = walk(history, walked, RankersConfig(context.market.leg))
-    daily = pd.DataFrame({name: rank_ics(*both_known(score, history.outcome)) for name, score in found.items()})
+    daily = pd.DataFrame(
+        {name: rank_ics(*both_known(score, history.outcome)) for name, score in found.items()}
+    )
     mean = daily.mean().reindex(list(candidates)).dropna()
-    return (str(mean.idxmax()), int(daily[mean.idxmax()].count())) if len(mean) else (candidates[0], 0)
+    return (
+        (str(mean.idxmax()), int(daily[mean.idxmax()].count())) if len(mean) else (candidates[0], 0)
+    )
 
 
 def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[str, Any] | None:
-    """Replace the champion from the next night on, if the scores of the nights since it began show a better candidate.
+    """Replace the champion from the next night on, if the scores of the nights since it began show
+    a better candidate.
 
     Only scores of the sessions up to `as_of` count: a night may be run after later ones. The next
     night is the first that nobody has ordered yet. Returns the new row of `champion`, or None.
@@ -310,14 +392,20 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     if champion["predictor"] not in daily or not others:
         return None
     gains = {name: (daily[name] - daily[champion["predictor"]]).to_numpy() for name in others}
-    found = promoted([evidence(name, gain, challengers=len(others)) for name, gain in gains.items()])
+    found = promoted(
+        [evidence(name, gain, challengers=len(others)) for name, gain in gains.items()]
+    )
     if found is None:
         return None
-    ordered = [next_session(market.calendar, as_of)]  # by the champion, whether that night is stored yet or not
+    ordered = [
+        next_session(market.calendar, as_of)
+    ]  # by the champion, whether that night is stored yet or not
     if (last := stored.last_ordered(conn, context.name)) is not None:
         ordered.append(last)
     since = next_session(market.calendar, max(ordered))
-    return _save_champion(conn, context, since, found.challenger, champion["predictor"], found.nights, found)
+    return _save_champion(
+        conn, context, since, found.challenger, champion["predictor"], found.nights, found
+    )
 
 
 def _save_champion(
@@ -329,9 +417,24 @@ def _save_champion(
     nights: int,
     found: Evidence | None = None,
 ) -> dict[str, Any]:
-    row = {"market": context.name, "since": since, "predictor": predictor, "replaced": replaced, "nights": nights}
-    row |= {name: None if found is None else getattr(found, name) for name in ("gain", "stake", "needed")}
+    row = {
+        "market": context.name,
+        "since": since,
+        "predictor": predictor,
+        "replaced": replaced,
+        "nights": nights,
+    }
+    row |= {
+        name: None if found is None else getattr(found, name)
+        for name in ("gain", "stake", "needed")
+    }
     row |= {"decided_at": datetime.now(UTC)}
     stored.save_champion(conn, row)
-    log.info("%s orders the stocks of %s from %s on, after %d nights", predictor, context.name, since, nights)
+    log.info(
+        "%s orders the stocks of %s from %s on, after %d nights",
+        predictor,
+        context.name,
+        since,
+        nights,
+    )
     return row

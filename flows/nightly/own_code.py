@@ -1,4 +1,6 @@
-"""A user's own file in a market's nights: audited when it is new, trained, asked; what fails ends it alone."""
+"""A user's own file in a market's nights: audited when it is new, trained,
+asked; what fails ends it alone.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def named(context: MarketContext) -> dict[str, Any]:
-    """Return what is recorded of a market's file, by which a change is seen; nothing without one."""
+    """Return what is recorded of a market's file, by which a change is seen;
+    nothing without one.
+    """
     file = context.market.code
     if file is None:
         return {}
@@ -50,11 +54,16 @@ def _words(told: Mapping[str, Any]) -> str:
 
 
 def train_own(
-    context: MarketContext, history: History, bars: pd.DataFrame, rankers: Rankers, before: Mapping[str, Any]
+    context: MarketContext,
+    history: History,
+    bars: pd.DataFrame,
+    rankers: Rankers,
+    before: Mapping[str, Any],
 ) -> tuple[Rankers, dict[str, Any]]:
     """Return rankers with the market's own model, and what is recorded of it.
 
-    It is audited, unless the config of a training `before` recorded it. Where it fails, the record says why.
+    It is audited, unless the config of a training `before` recorded it. Where it fails, the record
+    says why.
     """
     if context.market.code is None:
         return rankers, {}
@@ -63,7 +72,9 @@ def train_own(
         told, then = named(context)[OWN], before.get(OWN, {})
         known = "refused" not in then and _words(then) == _words(told)
         tried, whole = spans_of(history)
-        scores, model = walk_own(context, history, bars, [tried, (whole, slice(0, 0))], audited=known)
+        scores, model = walk_own(
+            context, history, bars, [tried, (whole, slice(0, 0))], audited=known
+        )
         slope = slope_of(ranked(scores[tried[1]]), history.relative[tried[1]])
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
         return rankers, {OWN: told | {"features": model.told["features"]}}
@@ -80,7 +91,8 @@ def walk_own(
     audited: bool = False,
     workers: int = 1,
 ) -> tuple[Grid, Fitted]:
-    """Return the own model's scores over folds (days fitted, days scored), and the last; OwnCodeError if it fails.
+    """Return the own model's scores over folds (days fitted, days scored), and the last;
+    OwnCodeError if it fails.
 
     So many `workers` ask for a part of the folds each; what each fold draws begins anew.
     """
@@ -90,12 +102,20 @@ def walk_own(
         require_admitted(asked, past_of(context.market, bars), context.market.leg)
     parts = [folds[at::workers] for at in range(min(workers, len(folds)))]
     with ThreadPoolExecutor(len(parts)) as pool:
-        walked = list(pool.map(lambda part: asked.walk(history.panel, history.there, history.relative, part), parts))
+        walked = list(
+            pool.map(
+                lambda part: asked.walk(history.panel, history.there, history.relative, part), parts
+            )
+        )
     return np.fmax.reduce([scores for scores, _ in walked]), walked[(len(folds) - 1) % workers][1]
 
 
-def ask_own(context: MarketContext, fitted: Fitted, history: History) -> tuple[dict[str, Grid], str]:
-    """Return the scores of the last day, [stocks], by the code stored with the rankers, and why there are none."""
+def ask_own(
+    context: MarketContext, fitted: Fitted, history: History
+) -> tuple[dict[str, Grid], str]:
+    """Return the scores of the last day, [stocks], by the code stored with the
+    rankers, and why there are none.
+    """
     try:
         return {OWN: Asked(fitted.code).night(history.panel, history.there, fitted)[0]}, ""
     except DtmlError as error:

@@ -1,4 +1,6 @@
-"""Follow the order of each night on paper: what to hold next, filled at the real next open, at the market's costs."""
+"""Follow the order of each night on paper: what to hold next, filled at the
+real next open, at the market's costs.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -26,15 +28,21 @@ from flows.nightly.context import MarketContext, quotes_of, quotes_on, read_bars
 log = logging.getLogger(__name__)
 
 BOOKED = ("session", "gross", "turnover", "cost", "net")
-NEAR = (0.5, 2.0)  # of the wanted share: within it a stock of the user's own that is kept is not traded
+NEAR = (
+    0.5,
+    2.0,
+)  # of the wanted share: within it a stock of the user's own that is kept is not traded
 ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal parts", "index"
 
 
 def follow_orders(context: MarketContext, as_of: date) -> None:
-    """Decide what every order up to the night of `as_of` makes the account hold, and fill what was decided before.
+    """Decide what every order up to the night of `as_of` makes the account hold, and fill what was
+    decided before.
 
-    What was decided or booked once stands, so this may run at any time and again; each of the two is stored whole or
-    not at all. What the account cannot do is a warning: it costs no night its page, and the next night goes on.
+    What was decided or booked once stands, so this may run at any time and again; each of the two
+    is stored whole or
+    not at all. What the account cannot do is a warning: it costs no night its page, and the next
+    night goes on.
     """
     try:
         if len(aims := pd.DataFrame(list(_aims(context, as_of)))):
@@ -49,13 +57,25 @@ def follow_orders(context: MarketContext, as_of: date) -> None:
 
 def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
     """Yield what to hold after each order that nothing was decided from yet, the oldest first."""
-    trading, calendar, symbols = context.market.trading, context.market.calendar, list(context.market.symbols)
+    trading, calendar, symbols = (
+        context.market.trading,
+        context.market.calendar,
+        list(context.market.symbols),
+    )
     with reading(context.engine) as conn:
         last = stored.last_target(conn, context.name)
-        first = date.min if last is None else sessions_up_to(calendar, last, trading.smooth)[0].date()
+        first = (
+            date.min if last is None else sessions_up_to(calendar, last, trading.smooth)[0].date()
+        )
         said = stored.orders(conn, context.name, first=first, last=next_session(calendar, as_of))
-        before = stored.targets(conn, context.name, last, last) if last else pd.DataFrame({"symbol": []})
-    said = said[said["speaks"].astype(bool)].sort_values("made_at").drop_duplicates(["target", "symbol"], keep="last")
+        before = (
+            stored.targets(conn, context.name, last, last) if last else pd.DataFrame({"symbol": []})
+        )
+    said = (
+        said[said["speaks"].astype(bool)]
+        .sort_values("made_at")
+        .drop_duplicates(["target", "symbol"], keep="last")
+    )
     if said.empty:
         return
     sessions = sessions_between(calendar, said["target"].min().date(), said["target"].max().date())
@@ -67,12 +87,17 @@ def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
             weights, kept = target_of_night(nights, trading, aimed)
             aimed = weights > 0
             for stock in np.flatnonzero(aimed):
-                cells = {"symbol": symbols[stock], "weight": weights[stock], "kept": bool(kept[stock])}
+                cells = {
+                    "symbol": symbols[stock],
+                    "weight": weights[stock],
+                    "kept": bool(kept[stock]),
+                }
                 yield {"target": session} | cells
 
 
 def _booked(context: MarketContext, as_of: date) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """Return what the account and its yardsticks earned since the last return booked, and what it held, up to `as_of`.
+    """Return what the account and its yardsticks earned since the last return booked, and what it
+    held, up to `as_of`.
 
     None where nothing is to be filled.
     """
@@ -80,9 +105,13 @@ def _booked(context: MarketContext, as_of: date) -> tuple[pd.DataFrame, pd.DataF
     with reading(context.engine) as conn:
         last = stored.last_paper(conn, context.name)
         day = last[ACCOUNT][0] if last else None
-        aims = stored.targets(conn, context.name, next_session(calendar, day) if day else None, as_of)
+        aims = stored.targets(
+            conn, context.name, next_session(calendar, day) if day else None, as_of
+        )
         before = stored.paper_positions(conn, context.name, day, day)
-    first = next_session(calendar, day) if day else aims["target"].min().date() if len(aims) else None
+    first = (
+        next_session(calendar, day) if day else aims["target"].min().date() if len(aims) else None
+    )
     if first is None or first > as_of:
         return None
     fills = sessions_between(calendar, first, as_of)
@@ -93,36 +122,54 @@ def _booked(context: MarketContext, as_of: date) -> tuple[pd.DataFrame, pd.DataF
     place = quotes.sessions.get_indexer(fills)
     decided, trading = quotes.sessions[place - 1], strategy_of(market.trading)
     weights, kept = _grids(aims, fills, symbols)
-    held = before.set_index("symbol")["weight"].reindex(list(symbols)).fillna(0.0).to_numpy() if day else None
+    held = (
+        before.set_index("symbol")["weight"].reindex(list(symbols)).fillna(0.0).to_numpy()
+        if day
+        else None
+    )
     made = follow_on(weights, decided, quotes, trading, kept=kept, held_before=held)
     there = market.membership(fills, symbols) & np.isfinite(quotes.open[place])
     tracks = {
         ACCOUNT: made.track,
         FREE_ACCOUNT: made.track.assign(cost=0.0, net=made.track["gross"]),
-        EQUAL: equal_weight_track(np.where(there, 0.5, np.nan), decided, quotes, "next_open").assign(turnover=0.0),
+        EQUAL: equal_weight_track(
+            np.where(there, 0.5, np.nan), decided, quotes, "next_open"
+        ).assign(turnover=0.0),
         INDEX: index_track(index, decided, "next_open").assign(turnover=0.0),
     }
     rows = []
     for name, track in tracks.items():
-        equity = np.multiply.accumulate([last[name][1] if name in last else 1.0, *(1 + track["net"])])[1:]
+        equity = np.multiply.accumulate(
+            [last[name][1] if name in last else 1.0, *(1 + track["net"])]
+        )[1:]
         rows.append(track[list(BOOKED)].assign(portfolio=name, equity=equity))
     on, stock = np.nonzero(made.held)
-    positions = {"session": fills[on], "symbol": np.array(symbols)[stock], "weight": made.held[on, stock]}
+    positions = {
+        "session": fills[on],
+        "symbol": np.array(symbols)[stock],
+        "weight": made.held[on, stock],
+    }
     return pd.concat(rows, ignore_index=True), pd.DataFrame(positions)
 
 
 def _grids(
     aims: pd.DataFrame, fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> tuple[Float[ndarray, "fills stocks"], Bool[ndarray, "fills stocks"]]:
-    """Return the shares to hold and which stocks are kept, by fill; NaN throughout where nothing was decided."""
+    """Return the shares to hold and which stocks are kept, by fill; NaN
+    throughout where nothing was decided.
+    """
     rows = aims.rename(columns={"target": "session"}).assign(kept=aims["kept"].astype(float))
     weights, kept = (on_grid(rows, name, fills, symbols) for name in ("weight", "kept"))
-    return np.where(np.isfinite(weights).any(axis=1, keepdims=True), np.nan_to_num(weights), np.nan), kept == 1
+    return np.where(
+        np.isfinite(weights).any(axis=1, keepdims=True), np.nan_to_num(weights), np.nan
+    ), kept == 1
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What to trade at the open of `target`: a row a stock, and the cash that is left of the capital after it."""
+    """What to trade at the open of `target`: a row a stock, and the cash that
+    is left of the capital after it.
+    """
 
     target: date
     rows: pd.DataFrame
@@ -132,7 +179,8 @@ class Orders:
 def next_orders(
     conn: Connection, market: Market, capital: float, holdings: "pd.Series[float] | None" = None
 ) -> Orders | None:
-    """Return the orders that turn what was held yesterday into what the newest night wants; None without a night.
+    """Return the orders that turn what was held yesterday into what the newest night wants; None
+    without a night.
 
     `holdings` are shares by symbol, by default those of the paper account, of so much `capital` at
     the last close. Columns: symbol, side, shares (in whole lots), price (the last close), value,
@@ -150,7 +198,9 @@ def next_orders(
     held = _account_shares(conn, market, last, capital, bars) if holdings is None else holdings
     symbols = sorted({*aims.index, *held.index})
     if missing := sorted(set(symbols) - set(close.index)):
-        raise DtmlError(f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out")
+        raise DtmlError(
+            f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out"
+        )
     price, held = close.reindex(symbols), held.reindex(symbols).fillna(0.0)
     weight = aims["weight"].reindex(symbols).fillna(0.0)
     kept = aims["kept"].reindex(symbols).fillna(value=False).astype(bool)
@@ -187,11 +237,16 @@ def next_orders(
 def _account_shares(
     conn: Connection, market: Market, last: date, capital: float, bars: pd.DataFrame
 ) -> "pd.Series[float]":
-    """Return the whole lots that the paper account holds at the close of `last`, by symbol, if it is worth `capital`.
+    """Return the whole lots that the paper account holds at the close of `last`, by symbol, if it
+    is worth `capital`.
 
     Rounded down, as what is wanted is: together they are worth no more than the capital.
     """
-    weight = stored.paper_positions(conn, market.name, last, last).set_index("symbol")["weight"].astype(float)
+    weight = (
+        stored.paper_positions(conn, market.name, last, last)
+        .set_index("symbol")["weight"]
+        .astype(float)
+    )
     if weight.empty and len(stored.targets(conn, market.name, None, last)):
         raise DtmlError(
             f"the paper account of {market.name} was not filled at the open of {last}: "

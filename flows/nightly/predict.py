@@ -1,4 +1,6 @@
-"""Predict the next session of a market from what is stored, and say which stocks had to be left out."""
+"""Predict the next session of a market from what is stored, and say which
+stocks had to be left out.
+"""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -23,9 +25,10 @@ LOOKS = 3  # stocks kept for each stock: all pairs of 500 would be 250,000 rows 
 class Forecast:
     """Hold the predictions of one night, and its inputs' watermark.
 
-    `predictions` has the rows of `dtml.inference.predict` and their `calibrated` probability (NaN for a model that was
-    not calibrated); `gaps` maps each constituent left out to the reason; `inputs_hash` digests the windows that the
-    model read; `looks` has the `LOOKS` stocks that each stock looked at most: `target, symbol, source, weight`.
+    `predictions` has the rows of `dtml.inference.predict` and their `calibrated` probability (NaN
+    for a model that was not calibrated); `gaps` maps each constituent left out to the reason;
+    `inputs_hash` digests the windows that the model read; `looks` has the `LOOKS` stocks that each
+    stock looked at most: `target, symbol, source, weight`.
     """
 
     target: date
@@ -36,12 +39,16 @@ class Forecast:
     looks: pd.DataFrame
 
 
-def forecast(context: MarketContext, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
+def forecast(
+    context: MarketContext, model: Model, as_of: date, known_at: datetime | None = None
+) -> Forecast:
     """Predict the session after `as_of` from bars as known at a moment (None: now).
 
     It reads only the sessions that a window needs.
     """
-    bars, watermark = stored_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
+    bars, watermark = stored_bars(
+        context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at
+    )
     tonight = night_windows(context, model, as_of, bars)
     made = predict_windows(context, model, tonight)
     target = next_session(context.market.calendar, as_of)
@@ -51,23 +58,32 @@ def forecast(context: MarketContext, model: Model, as_of: date, known_at: dateti
         gaps=_gaps(context, model, made, bars, as_of),
         known_at=watermark,
         inputs_hash=tonight.digest,
-        looks=_most_looked_at(attention_of(context, model, tonight)).assign(target=pd.Timestamp(target)),
+        looks=_most_looked_at(attention_of(context, model, tonight)).assign(
+            target=pd.Timestamp(target)
+        ),
     )
 
 
-def predict_night(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+def predict_night(
+    context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame
+) -> pd.DataFrame:
     """Predict the session after `as_of` for that day's constituents, from bars that end there.
 
-    The bars must begin at `first_needed`, so that every caller gets the same prediction to the last bit.
+    The bars must begin at `first_needed`, so that every caller gets the same prediction to the last
+    bit.
     """
     return predict_windows(context, model, night_windows(context, model, as_of, bars))
 
 
 def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
-    """Predict these windows, with calibrated probabilities (NaN for a model that was not calibrated)."""
+    """Predict these windows, with calibrated probabilities (NaN for a model
+    that was not calibrated).
+    """
     made = predict(model.ensemble, windows, choose_device(context.device))
     said = made["probability"].to_numpy()
-    return made.assign(calibrated=np.nan if model.calibration is None else model.calibration.apply(said))
+    return made.assign(
+        calibrated=np.nan if model.calibration is None else model.calibration.apply(said)
+    )
 
 
 def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
@@ -83,17 +99,27 @@ def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) 
 
 
 def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Attention:
-    """Return who looks at whom in the windows of one night, among the stocks observed; maybe none."""
+    """Return who looks at whom in the windows of one night, among the stocks
+    observed; maybe none.
+    """
     if not tonight.observed.any():
         return Attention((), np.empty((0, 0)))
     weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
-    there = sorted(np.flatnonzero(tonight.observed[0].numpy()), key=lambda place: tonight.symbols[place])
-    return Attention(tuple(tonight.symbols[place] for place in there), weights[np.ix_(there, there)])
+    there = sorted(
+        np.flatnonzero(tonight.observed[0].numpy()), key=lambda place: tonight.symbols[place]
+    )
+    return Attention(
+        tuple(tonight.symbols[place] for place in there), weights[np.ix_(there, there)]
+    )
 
 
 def _most_looked_at(seen: Attention) -> pd.DataFrame:
-    """Return the `LOOKS` other stocks that each stock looked at most, by symbol and falling weight."""
-    rows = [(symbol, *driver) for symbol, drivers in seen.drivers(LOOKS).items() for driver in drivers]
+    """Return the `LOOKS` other stocks that each stock looked at most, by symbol
+    and falling weight.
+    """
+    rows = [
+        (symbol, *driver) for symbol, drivers in seen.drivers(LOOKS).items() for driver in drivers
+    ]
     return pd.DataFrame(rows, columns=["symbol", "source", "weight"])
 
 
@@ -106,7 +132,9 @@ class Shortage:
 
 
 def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage | None:
-    """Say what keeps a session with bars of these symbols from a night: its index, or too many stocks missing."""
+    """Say what keeps a session with bars of these symbols from a night: its
+    index, or too many stocks missing.
+    """
     index, constituents = context.market.index.symbol, set(context.constituents(as_of))
     if index not in present:
         return Shortage(f"no good bar of the index {index} on {as_of}", {index})
@@ -118,17 +146,23 @@ def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage
 
 
 def too_few(context: MarketContext, as_of: date, predictions: pd.DataFrame) -> bool:
-    """Return whether a night is refused because too many of its constituents cannot be predicted."""
+    """Return whether a night is refused because too many of its constituents cannot be
+    predicted.
+    """
     constituents = len(context.constituents(as_of))
     return constituents - len(predictions) > context.market.checks.max_missing * constituents
 
 
 def first_needed(context: MarketContext, config: WindowConfig, as_of: date) -> date:
-    """Return the first session that a window ending at `as_of` can read, allowing for missing bars."""
+    """Return the first session that a window ending at `as_of` can read,
+    allowing for missing bars.
+    """
     return sessions_up_to(context.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
 
 
-def _gaps(context: MarketContext, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:
+def _gaps(
+    context: MarketContext, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date
+) -> dict[str, str]:
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, as_of, as_of)
     reasons = dict(zip(rejected["symbol"], rejected["reason"], strict=True))
@@ -144,4 +178,6 @@ def _gaps(context: MarketContext, model: Model, made: pd.DataFrame, bars: pd.Dat
             return "the model was trained without it"
         return "too few sessions of history"
 
-    return {symbol: why(symbol) for symbol in context.constituents(as_of) if symbol not in predicted}
+    return {
+        symbol: why(symbol) for symbol in context.constituents(as_of) if symbol not in predicted
+    }

@@ -39,8 +39,8 @@ RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
 def publish_night(context: MarketContext, as_of: date, level: float | None = None) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
-    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; another
-    level is in the page's name: AS_OF-level-0.9.html.
+    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`, by default
+    the market's; another level is in the page's name: AS_OF-level-0.9.html.
     """
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
     level = context.market.level if level is None else level
@@ -69,30 +69,48 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }
     page = night_report(
-        title=context.market.title, night=night, level=level, threshold=threshold_at(bands, level),
-        coverage=coverage(counts), attention=seen(context, night, run), rejected_sessions=REJECTED_SESSIONS,
-        receipt=receipt(night, run, bands), **stored,
-    )  # fmt: skip
+        title=context.market.title,
+        night=night,
+        level=level,
+        threshold=threshold_at(bands, level),
+        coverage=coverage(counts),
+        attention=seen(context, night, run),
+        rejected_sessions=REJECTED_SESSIONS,
+        receipt=receipt(night, run, bands),
+        **stored,
+    )
     other = "" if level == context.market.level else f"-level-{level:g}"
     file = reports_folder() / context.name / f"{as_of}{other}.html"
     write_page(file, page)
     return file
 
 
-def rolling(conn: Connection, context: MarketContext, as_of: date, scores: pd.DataFrame) -> pd.DataFrame:
-    """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS` sessions; maybe none."""
+def rolling(
+    conn: Connection, context: MarketContext, as_of: date, scores: pd.DataFrame
+) -> pd.DataFrame:
+    """Return rolling scores of each predictor on all stock-days of the last
+    `ROLLED_NIGHTS` sessions; maybe none.
+    """
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    if scores.empty or scores["target"].max() < first:  # no prediction of these sessions has an outcome
+    if (
+        scores.empty or scores["target"].max() < first
+    ):  # no prediction of these sessions has an outcome
         return pd.DataFrame()
-    counted = [each for each in day_counts(conn, context, as_of, first.date()) if each.protocol == "all"]
-    frames = [rolling_scores(each.counts, each.target).assign(predictor=each.predictor) for each in counted]
+    counted = [
+        each for each in day_counts(conn, context, as_of, first.date()) if each.protocol == "all"
+    ]
+    frames = [
+        rolling_scores(each.counts, each.target).assign(predictor=each.predictor)
+        for each in counted
+    ]
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
 def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any]) -> Attention:
     """Return who looked at whom, by asking the model again about what the night knew.
 
-    Where the model or its bars are lost, return what is stored of the night, so that it still gets its page.
+    Where the model or its bars are lost, return what is stored of the night, so that it still gets
+    its page.
     """
     try:
         model = load_run(context, run)
@@ -100,19 +118,35 @@ def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any
         bars, _ = stored_bars(context, first, night["as_of"], night["known_at"])
         return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
-        log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
+        log.warning(
+            "who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error
+        )
         with reading(context.engine) as conn:
             return Attention.of(attention.attention(conn, run["id"], night["target"]))
 
 
-def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame) -> dict[str, object]:
-    """Return what made a night's predictions: its model, what that was trained and calibrated on, its inputs."""
+def receipt(
+    night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame
+) -> dict[str, object]:
+    """Return what made a night's predictions: its model, what that was trained
+    and calibrated on, its inputs.
+    """
     line = {name: run[name] for name in ("slope", "intercept") if run[name] is not None}
     held = bands.iloc[0][["days", "n"]].astype(int).tolist() if len(bands) else []
-    calibrated = {"calibration": ", ".join(f"{name} {value:.4f}" for name, value in line.items())} if line else {}
+    calibrated = (
+        {"calibration": ", ".join(f"{name} {value:.4f}" for name, value in line.items())}
+        if line
+        else {}
+    )
     if held:
-        calibrated["abstention band"] = "measured on {:,} validation days, {:,} stock-days".format(*held)
-    inputs = {"inputs known at": night["known_at"], "inputs hash": night["inputs_hash"], "config": run["config"]}
+        calibrated["abstention band"] = "measured on {:,} validation days, {:,} stock-days".format(
+            *held
+        )
+    inputs = {
+        "inputs known at": night["known_at"],
+        "inputs hash": night["inputs_hash"],
+        "config": run["config"],
+    }
     return {name: run[name] for name in RECEIPT} | calibrated | inputs
 
 
@@ -126,4 +160,7 @@ def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
     """Return the calibration of each run that has one, by its id, without thresholds."""
     fitted = runs.dropna(subset=["slope", "intercept"])
     rows = zip(fitted["id"], fitted["slope"], fitted["intercept"], strict=True)
-    return {run_id: Calibration(float(slope), float(intercept), {}, 0, 0) for run_id, slope, intercept in rows}
+    return {
+        run_id: Calibration(float(slope), float(intercept), {}, 0, 0)
+        for run_id, slope, intercept in rows
+    }

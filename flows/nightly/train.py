@@ -52,7 +52,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold an ensemble as trained, its calibration, each seed's course, and the first session trained on."""
+    """Hold an ensemble as trained, its calibration, each seed's course, and the
+    first session trained on.
+    """
 
     ensemble: Ensemble
     calibration: Calibration
@@ -61,10 +63,12 @@ class Fitted:
 
 
 def why_due(context: MarketContext, as_of: date, known_at: datetime | None = None) -> str | None:
-    """Return why the market's policy wants a training at `as_of`, or None when the latest model serves.
+    """Return why the market's policy wants a training at `as_of`, or None when the latest model
+    serves.
 
-    Only models trained on sessions up to `as_of`, on prices as known at a moment (None: now), count: a past night never
-    uses a later model, nor one that saw later revisions. A model whose weights are lost does not serve.
+    Only models trained on sessions up to `as_of`, on prices as known at a moment (None: now),
+    count: a past night never uses a later model, nor one that saw later revisions. A model whose
+    weights are lost does not serve.
     """
     with reading(context.engine) as conn:
         latest = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -89,35 +93,49 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
 
 
 def load_model(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
-    """Return the latest model trained on sessions up to `as_of`, its weights checked against its run.
+    """Return the latest model trained on sessions up to `as_of`, its weights checked against its
+    run.
 
-    It saw prices as known at a moment (None: now). In a market that never trains, one that saw later revisions serves
-    where there is no other, and the log says so.
+    It saw prices as known at a moment (None: now). In a market that never trains, one that saw
+    later revisions serves where there is no other, and the log says so.
     """
     with reading(context.engine) as conn:
         run = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
-        if run is None and (run := runs.latest_run(conn, context.name, on_or_before=as_of)) is not None:
+        if (
+            run is None
+            and (run := runs.latest_run(conn, context.name, on_or_before=as_of)) is not None
+        ):
             log.warning(
-                "%s was trained on prices as known at %s, after %s, of which the night of %s knows: it may have seen "
+                "%s was trained on prices as known at %s, after %s, of which the night of %s "
+                "knows: it may have seen "
                 "later revisions",
                 *(run["id"], run["data_watermark"], known_at, as_of),
             )
     if run is None:
         raise DtmlError(
-            f"market {context.name} has no model trained up to {as_of} and its policy is not to train: "
+            f"market {context.name} has no model trained up to {as_of} and its policy is not "
+            "to train: "
             f"run `dtml train {context.name} --as-of {as_of}`"
         )
     return load_run(context, run)
 
 
 def train_model(
-    context: MarketContext, as_of: date, on_epoch: EpochReport = no_report, *, known_at: datetime | None = None
+    context: MarketContext,
+    as_of: date,
+    on_epoch: EpochReport = no_report,
+    *,
+    known_at: datetime | None = None,
 ) -> Model:
-    """Train on what is stored up to `as_of` and record the run; equal data, settings and seeds give an equal run.
+    """Train on what is stored up to `as_of` and record the run; equal data, settings and seeds give
+    an equal run.
 
-    The bars are as known at a moment (None: now). After an interruption it resumes from the last epoch.
+    The bars are as known at a moment (None: now). After an interruption it resumes from the last
+    epoch.
     """
-    model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of, known_at))
+    model, row = fit_model(
+        context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of, known_at)
+    )
     with transaction(context.engine) as conn:
         runs.save_run(conn, row)
         if (calibration := model.calibration) is not None:
@@ -126,7 +144,9 @@ def train_model(
     return model
 
 
-def train_with_progress(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
+def train_with_progress(
+    context: MarketContext, as_of: date, known_at: datetime | None = None
+) -> Model:
     """Train, with a bar on a terminal or a line now and then in a log; see `train_model`."""
     with training_progress(context.experiment.members_of()) as on_epoch:
         return train_model(context, as_of, on_epoch, known_at=known_at)
@@ -142,15 +162,18 @@ def fit_model(
     previous: Model | None = None,
     serves: str = "",
 ) -> tuple[Model, Mapping[str, Any]]:
-    """Train on bars up to `as_of` as known at a moment (None: now), or load the run if it is stored.
+    """Train on bars up to `as_of` as known at a moment (None: now), or load the run if it is
+    stored.
 
-    It returns the row of the run too, and writes nothing to the store. A warm start begins with the weights of the
-    `previous` model. `serves` tells apart runs with equal weights that will predict from different bars. A run whose
-    weights are lost is trained again; if that gives other weights, as on another processor, they become a run of their
-    own beside it.
+    It returns the row of the run too, and writes nothing to the store. A warm start begins with the
+    weights of the `previous` model. `serves` tells apart runs with equal weights that will predict
+    from different bars. A run whose weights are lost is trained again; if that gives other weights,
+    as on another processor, they become a run of their own beside it.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
-    run_id = _run_id(context, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
+    run_id = _run_id(
+        context, as_of, bars, [kind, serves, None if previous is None else previous.run_id]
+    )
     if (known := _known(context, run_id)) is not None:
         drop_states(context.name, as_of, kind, run_id)
         return known
@@ -158,13 +181,21 @@ def fit_model(
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
     run_id = _own_name(context, run_id, checkpoint_hash(fitted.ensemble))
-    row = _row(context, run_id, fitted) | {"kind": kind, "data_watermark": watermark, "train_last": as_of}
+    row = _row(context, run_id, fitted) | {
+        "kind": kind,
+        "data_watermark": watermark,
+        "train_last": as_of,
+    }
     drop_states(context.name, as_of, kind, folder.name)
     return Model(run_id, fitted.ensemble, fitted.calibration), row
 
 
-def fit_seed(context: MarketContext, as_of: date, seed: int, *, kind: Kind, known_at: datetime, serves: str) -> None:
-    """Train one seed of those that `fit_model` will train, which finds its state and goes on from there."""
+def fit_seed(
+    context: MarketContext, as_of: date, seed: int, *, kind: Kind, known_at: datetime, serves: str
+) -> None:
+    """Train one seed of those that `fit_model` will train, which finds its
+    state and goes on from there.
+    """
     bars, _ = stored_bars(context, history_start(context, as_of), as_of, known_at)
     run_id = _run_id(context, as_of, bars, [kind, serves, None])
     if _known(context, run_id) is None:
@@ -180,7 +211,8 @@ def fit_bars(
     previous: Model | None = None,
     seeds: Sequence[int] = (),
 ) -> Fitted:
-    """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to resume from.
+    """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to
+    resume from.
 
     All seeds of the experiment are trained, or these alone.
     """
@@ -191,21 +223,33 @@ def fit_bars(
     log.info("%d days to train on, %d for validation, on %s", len(train), len(validation), where)
     members = context.experiment.members_of(*seeds)
     fits = fit_members(
-        train, validation, members, device=device,
-        state_folder=StateFolder(folder, write_whole), on_epoch=on_epoch,
-        begin=None if previous is None else [previous.ensemble.member(i) for i in range(len(members))],
-    )  # fmt: skip
+        train,
+        validation,
+        members,
+        device=device,
+        state_folder=StateFolder(folder, write_whole),
+        on_epoch=on_epoch,
+        begin=None
+        if previous is None
+        else [previous.ensemble.member(i) for i in range(len(members))],
+    )
     ensemble = Ensemble(
-        market=context.name, symbols=windows.symbols, seeds=tuple(fit.member.seed for fit in fits),
-        model=context.experiment.model, windows=context.experiment.windows, weights=stack_members(fits),
-    )  # fmt: skip
+        market=context.name,
+        symbols=windows.symbols,
+        seeds=tuple(fit.member.seed for fit in fits),
+        model=context.experiment.model,
+        windows=context.experiment.windows,
+        weights=stack_members(fits),
+    )
     said = member_probabilities(ensemble, validation, choose_device(context.device)).mean(dim=0)
     calibration = calibrate(said.double().numpy(), validation.movement.double().numpy())
     return Fitted(ensemble, calibration, fits, train.target[0].date())
 
 
 def _previous(context: MarketContext, as_of: date, known_at: datetime | None) -> Model | None:
-    """Return the model that a warm start resumes from: the latest trained before `as_of` with equal settings."""
+    """Return the model that a warm start resumes from: the latest trained
+    before `as_of` with equal settings.
+    """
     if not context.experiment.warm_start:
         return None
     with reading(context.engine) as conn:
@@ -214,23 +258,35 @@ def _previous(context: MarketContext, as_of: date, known_at: datetime | None) ->
     return load_run(context, run) if run is not None and run["config"] == _config(context) else None
 
 
-def windows_of(context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
-    """Build windows of a market's bars up to the session after the last; a stock counts while it was a constituent."""
+def windows_of(
+    context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]
+) -> Windows:
+    """Build windows of a market's bars up to the session after the last; a
+    stock counts while it was a constituent.
+    """
     calendar, days, index = context.market.calendar, bars["session"], context.market.index.symbol
-    sessions = sessions_between(calendar, days.min().date(), next_session(calendar, days.max().date()))
-    windows = build_windows(bars, sessions=sessions, symbols=symbols, index_symbol=index, config=config)
+    sessions = sessions_between(
+        calendar, days.min().date(), next_session(calendar, days.max().date())
+    )
+    windows = build_windows(
+        bars, sessions=sessions, symbols=symbols, index_symbol=index, config=config
+    )
     return windows.only(context.market.membership(windows.as_of, symbols))
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
-    """Return the experiment as JSON gives it back, with the stocks where their gains tie the model to them."""
+    """Return the experiment as JSON gives it back, with the stocks where their
+    gains tie the model to them.
+    """
     config: dict[str, Any] = json.loads(json.dumps(asdict(context.experiment)))
     tied = context.experiment.model.normalisation == "per_stock"
     return config | ({"stocks": list(context.market.symbols)} if tied else {})
 
 
 def universe_of(market: Market) -> dict[str, Any]:
-    """Return the symbol of a market's index, and its constituents with their dates, as JSON gives them back."""
+    """Return the symbol of a market's index, and its constituents with their
+    dates, as JSON gives them back.
+    """
     stays = [
         [each.symbol, *(None if day is None else str(day) for day in (each.since, each.until))]
         for each in market.constituents
@@ -238,8 +294,12 @@ def universe_of(market: Market) -> dict[str, Any]:
     return {"index": market.index.symbol, "constituents": stays}
 
 
-def _run_id(context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
-    """Return a name of market, date and a digest of all that decides the weights, and of their purpose."""
+def _run_id(
+    context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]
+) -> str:
+    """Return a name of market, date and a digest of all that decides the
+    weights, and of their purpose.
+    """
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
     said = [_config(context), universe_of(context.market), versions, purpose]
@@ -249,9 +309,15 @@ def _run_id(context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: li
 
 
 def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
-    """Return what is stored of a run, or of one beside it, with its weights; None when none has them."""
+    """Return what is stored of a run, or of one beside it, with its weights;
+    None when none has them.
+    """
     with reading(context.engine) as conn:
-        names = [name for name in runs.runs(conn, context.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
+        names = [
+            name
+            for name in runs.runs(conn, context.name)["id"]
+            if f"{name}-".startswith(f"{run_id}-")
+        ]
         stored = [runs.run(conn, name) for name in names]
     for run in stored:
         with suppress(DtmlError):
@@ -262,15 +328,19 @@ def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any
 
 
 def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
-    """Return the name of a run, or one beside it where it is stored with other weights: a stored row stands."""
+    """Return the name of a run, or one beside it where it is stored with other
+    weights: a stored row stands.
+    """
     with reading(context.engine) as conn:
         stored = runs.runs(conn, context.name).set_index("id")["checkpoint_hash"]
     if stored.get(run_id, sha) == sha:
         return run_id
     beside = f"{run_id}-{sha[:8]}"
     log.warning(
-        "%s is stored with weights of SHA-256 %s..., which are lost, and trained again here they are %s...: another "
-        "processor or library computes other last bits. They are kept beside it, as %s, and serve from now on; to make "
+        "%s is stored with weights of SHA-256 %s..., which are lost, and trained again here they "
+        "are %s...: another "
+        "processor or library computes other last bits. They are kept beside it, as %s, and serve "
+        "from now on; to make "
         "predictions of the lost ones again, restore their checkpoint from a backup",
         *(run_id, stored[run_id][:12], sha[:12], beside),
     )
@@ -287,29 +357,48 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
 
 
 def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
-    """Return the calibration that a row of `run` and its bands hold; None for a model that was not calibrated."""
+    """Return the calibration that a row of `run` and its bands hold; None for a
+    model that was not calibrated.
+    """
     if run["slope"] is None or bands.empty:
         return None
     thresholds = dict(zip(bands["level"], bands["threshold"], strict=True))
     first = bands.iloc[0]
-    return Calibration(run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"]))
+    return Calibration(
+        run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"])
+    )
 
 
 def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
-    """Keep the weights in a checkpoint; return what of the run's row does not depend on the bars."""
+    """Keep the weights in a checkpoint; return what of the run's row does not
+    depend on the bars.
+    """
     path = Path("models") / f"{run_id}.safetensors"
     sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
     losses = [
-        {"seed": fit.member.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
+        {
+            "seed": fit.member.seed,
+            "best_epoch": fit.best_epoch,
+            "epochs": [asdict(epoch) for epoch in fit.epochs],
+        }
         for fit in fitted.fits
     ]
     return {
-        "id": run_id, "market": context.name, "model": "dtml", "config": _config(context),
-        "universe": universe_of(context.market), "seeds": list(fitted.ensemble.seeds),
-        "code_version": version("dtml-nightshift"), "checkpoint_path": str(path), "checkpoint_hash": sha,
-        "losses": losses, "slope": fitted.calibration.slope, "intercept": fitted.calibration.intercept,
-        "train_first": fitted.first, "created_at": datetime.now(UTC),
-    }  # fmt: skip
+        "id": run_id,
+        "market": context.name,
+        "model": "dtml",
+        "config": _config(context),
+        "universe": universe_of(context.market),
+        "seeds": list(fitted.ensemble.seeds),
+        "code_version": version("dtml-nightshift"),
+        "checkpoint_path": str(path),
+        "checkpoint_hash": sha,
+        "losses": losses,
+        "slope": fitted.calibration.slope,
+        "intercept": fitted.calibration.intercept,
+        "train_first": fitted.first,
+        "created_at": datetime.now(UTC),
+    }
 
 
 def states_folder(kind: str) -> Path:
@@ -318,7 +407,8 @@ def states_folder(kind: str) -> Path:
 
 
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
-    """Remove the training state of a finished run, or, of a market's nights, every state up to `as_of`.
+    """Remove the training state of a finished run, or, of a market's nights, every state up to
+    `as_of`.
 
     Each is renamed first: a training that resumed from half a state would make another model.
     """
@@ -326,7 +416,9 @@ def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | N
     for folder in sorted(parent.iterdir()) if parent.exists() else ():
         name = folder.name.removesuffix(OVER)
         day = re.fullmatch(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}", name)
-        if day is None or (name != run_id if kind == "backtest" else date.fromisoformat(day[1]) > as_of):
+        if day is None or (
+            name != run_id if kind == "backtest" else date.fromisoformat(day[1]) > as_of
+        ):
             continue
         over = folder.with_name(f"{name}{OVER}")
         if folder != over:

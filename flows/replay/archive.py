@@ -1,4 +1,5 @@
-"""Open the past of a market: its nights, its bars as known at any moment, and what its models predict from them.
+"""Open the past of a market: its nights, its bars as known at any moment, and what its models
+predict from them.
 
 A past night is replayed from what was known to it, and what differs is said, to the last bit.
 """
@@ -37,7 +38,9 @@ class NotReplayedError(DtmlError):
 
 @dataclass
 class Archive:
-    """Read, and never write, a market's past: its nights, its bars as known at any moment, its models, loaded once."""
+    """Read, and never write, a market's past: its nights, its bars as known at
+    any moment, its models, loaded once.
+    """
 
     engine: Engine
     market: Market
@@ -50,7 +53,9 @@ class Archive:
         return cls(open_reader(), read_market(request.market, request.market_file), request.device)
 
     def night(self, as_of: date | None) -> dict[str, Any]:
-        """Return the row of a complete night, by default the last; raise UsageError, which says which there are."""
+        """Return the row of a complete night, by default the last; raise
+        UsageError, which says which there are.
+        """
         with reading(self.engine) as conn:
             if as_of is None:
                 return self.nights()[-1]
@@ -58,29 +63,46 @@ class Archive:
         if row is not None and row["status"] in COMPLETE:
             return row
         days = [each["as_of"] for each in self.nights()]
-        how = "was never run" if row is None else f"is {row['status']}" + (f" ({row['reason']})" * bool(row["reason"]))
+        how = (
+            "was never run"
+            if row is None
+            else f"is {row['status']}" + (f" ({row['reason']})" * bool(row["reason"]))
+        )
         raise UsageError(
-            f"the night of {as_of} of {self.market.name} {how}: {len(days)} are complete, {days[0]} .. {days[-1]}"
+            f"the night of {as_of} of {self.market.name} {how}: {len(days)} are complete, "
+            f"{days[0]} .. {days[-1]}"
         )
 
     def nights(self) -> list[dict[str, Any]]:
-        """Return the rows of all complete nights, oldest first; raise UsageError when there is none."""
+        """Return the rows of all complete nights, oldest first; raise
+        UsageError when there is none.
+        """
         name = self.market.name
         with reading(self.engine) as conn:
-            newest_first = [dict(row) for row in conn.execute(stored_nights.night_log(name)).mappings()]
+            newest_first = [
+                dict(row) for row in conn.execute(stored_nights.night_log(name)).mappings()
+            ]
         rows = [row for row in reversed(newest_first) if row["status"] in COMPLETE]
         if not rows:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
         return rows
 
     def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
-        """Return a market context over these stocks and the index of a run, whatever the market says today."""
-        plain = replace(market_then(self.market, run), constituents=()).with_symbols(sorted(symbols))
+        """Return a market context over these stocks and the index of a run,
+        whatever the market says today.
+        """
+        plain = replace(market_then(self.market, run), constituents=()).with_symbols(
+            sorted(symbols)
+        )
         source, experiment = StoredSource(self.engine, plain), experiment_for(plain)
         return MarketContext(plain, source, self.engine, experiment, self.device, None)
 
-    def of_night(self, night: Mapping[str, Any]) -> tuple[MarketContext, dict[str, Any], pd.DataFrame]:
-        """Return a market context over the stocks that a night looked at, its run's row, and what it predicted."""
+    def of_night(
+        self, night: Mapping[str, Any]
+    ) -> tuple[MarketContext, dict[str, Any], pd.DataFrame]:
+        """Return a market context over the stocks that a night looked at, its
+        run's row, and what it predicted.
+        """
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
             stored = stored_predictions.night_directions(conn, self.market.name, night["as_of"])
@@ -92,12 +114,22 @@ class Archive:
             self.models[run["id"]] = load_run(self.context(run, []), run)
         return self.models[run["id"]]
 
-    def bars(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> pd.DataFrame:
-        """Read the bars that a window ending at `as_of` can reach, as known at a moment, each with its `known_at`."""
-        return read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
+    def bars(
+        self, context: MarketContext, model: Model, as_of: date, known_at: datetime
+    ) -> pd.DataFrame:
+        """Read the bars that a window ending at `as_of` can reach, as known at
+        a moment, each with its `known_at`.
+        """
+        return read_bars(
+            context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at
+        )
 
-    def again(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> tuple[pd.DataFrame, str]:
-        """Predict the session after `as_of` from bars known at a moment: `symbol, FIGURES`, and the inputs' digest."""
+    def again(
+        self, context: MarketContext, model: Model, as_of: date, known_at: datetime
+    ) -> tuple[pd.DataFrame, str]:
+        """Predict the session after `as_of` from bars known at a moment:
+        `symbol, FIGURES`, and the inputs' digest.
+        """
         tonight = night_windows(context, model, as_of, self.bars(context, model, as_of, known_at))
         return predict_windows(context, model, tonight)[["symbol", *FIGURES]], tonight.digest
 
@@ -105,13 +137,19 @@ class Archive:
 def market_then(market: Market, run: Mapping[str, Any]) -> Market:
     """Return the market with the index and the constituents that a run was trained on."""
     known = run["universe"]
-    dated = ((symbol, *(day and date.fromisoformat(day) for day in days)) for symbol, *days in known["constituents"])
-    stays = tuple(Constituent(symbol, symbol, since=since, until=until) for symbol, since, until in dated)
+    dated = (
+        (symbol, *(day and date.fromisoformat(day) for day in days))
+        for symbol, *days in known["constituents"]
+    )
+    stays = tuple(
+        Constituent(symbol, symbol, since=since, until=until) for symbol, since, until in dated
+    )
     return replace(market, index=replace(market.index, symbol=known["index"]), constituents=stays)
 
 
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
-    """Say how a market's index and list of today differ from those a run was trained on; None where they do not.
+    """Say how a market's index and list of today differ from those a run was trained on; None where
+    they do not.
 
     A market without a list takes its stocks from the prices, and has none to compare.
     """
@@ -120,9 +158,16 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
     if then.index.symbol != market.index.symbol:
         said.append(f"the index is {market.index.symbol}, was {then.index.symbol}")
     if market.constituents:
-        before, after = ({(c.symbol, c.since, c.until) for c in each.constituents} for each in (then, market))
-        names = [sorted({symbol for symbol, *_ in part}) for part in (after - before, before - after)]
-        joined, left = (sorted(set(one) - set(other.symbols)) for one, other in zip(names, (then, market), strict=True))
+        before, after = (
+            {(c.symbol, c.since, c.until) for c in each.constituents} for each in (then, market)
+        )
+        names = [
+            sorted({symbol for symbol, *_ in part}) for part in (after - before, before - after)
+        ]
+        joined, left = (
+            sorted(set(one) - set(other.symbols))
+            for one, other in zip(names, (then, market), strict=True)
+        )
         dated = sorted(set(names[0]) - set(joined))
         changes = {"joined": joined, "left": left, "has other dates": dated}
         said += [f"{', '.join(each)} {how}" for how, each in changes.items() if each]
@@ -141,7 +186,9 @@ def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
 
 
 def made_by(run: Mapping[str, Any], device: str) -> str:
-    """Say what decides last bits: what computes now, and the code that trained a run; a store keeps no more."""
+    """Say what decides last bits: what computes now, and the code that trained
+    a run; a store keeps no more.
+    """
     now = f"code {version('dtml-nightshift')}, torch {version('torch')}, on {device}"
     return f"{now}; trained by code {run['code_version']}"
 
@@ -150,9 +197,9 @@ def made_by(run: Mapping[str, Any], device: str) -> str:
 class Replay:
     """Hold a night beside what it gives when it is run again from bars as known at `known_at`.
 
-    `predictions` has a row a stock: `symbol` and `FIGURES` as stored, `replayed_probability` and so on as predicted
-    again on `device`, missing where there is none. `failure` says why nothing could be predicted, `reordered` what
-    differs in the order of the stocks.
+    `predictions` has a row a stock: `symbol` and `FIGURES` as stored, `replayed_probability` and so
+    on as predicted again on `device`, missing where there is none. `failure` says why nothing could
+    be predicted, `reordered` what differs in the order of the stocks.
     """
 
     night: Mapping[str, Any]
@@ -167,7 +214,11 @@ class Replay:
     @property
     def inputs_equal(self) -> bool | None:
         """Return whether the model read what it had read; None when nothing was read."""
-        return None if self.inputs_hash is None else bool(self.night["inputs_hash"] == self.inputs_hash)
+        return (
+            None
+            if self.inputs_hash is None
+            else bool(self.night["inputs_hash"] == self.inputs_hash)
+        )
 
     @property
     def differing(self) -> pd.DataFrame:
@@ -179,7 +230,9 @@ class Replay:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and by how much; NaN where one side has none."""
+        """Return the stock whose probability differs most, and by how much; NaN
+        where one side has none.
+        """
         rows = self.differing
         by = (rows["replayed_probability"] - rows["probability"]).abs()
         first = by.isna().to_numpy().argmax() if by.isna().any() else by.to_numpy().argmax()
@@ -204,24 +257,38 @@ class Replay:
         said, rows = [], self.differing
         if not self.inputs_equal:
             said.append(
-                f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., the night recorded "
-                f"{str(self.night['inputs_hash'])[:12]}...: stored prices or the calendar were changed since"
+                f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., the night "
+                "recorded "
+                f"{str(self.night['inputs_hash'])[:12]}...: stored prices or the calendar were "
+                "changed since"
             )
-        if (count := self.night["predictions"]) != (held := int(self.predictions["probability"].notna().sum())):
+        if (count := self.night["predictions"]) != (
+            held := int(self.predictions["probability"].notna().sum())
+        ):
             said.append(f"stored predictions: the night made {count}, {held} are there")
         if self.left_out != self.left_out_again:
             then, now = (", ".join(each) or "none" for each in (self.left_out, self.left_out_again))
             said.append(f"stocks left out: {then} then, {now} now")
         if len(rows):
             symbol, by = self.largest
-            said.append(f"predictions: {len(rows)} of {len(self.predictions)}, most that of {symbol} by {by:.2g}")
+            said.append(
+                f"predictions: {len(rows)} of {len(self.predictions)}, most that of {symbol} by "
+                f"{by:.2g}"
+            )
         if len(rows) and self.inputs_equal:
-            said.append(f"what may have changed: stored rows, code or machine ({made_by(self.run, self.device)})")
+            said.append(
+                "what may have changed: stored rows, code or machine "
+                f"({made_by(self.run, self.device)})"
+            )
         return said + ([self.reordered] if self.reordered else [])
 
 
-def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None) -> Replay:
-    """Run a complete night again from bars as it knew them, or as known at a moment; why not is in `failure`."""
+def replay_of(
+    archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None
+) -> Replay:
+    """Run a complete night again from bars as it knew them, or as known at a
+    moment; why not is in `failure`.
+    """
     context, run, stored = archive.of_night(night)
     moment, failure, reordered = known_at or night["known_at"], None, None
     again, inputs_hash = pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}), None
@@ -231,14 +298,20 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
     except DtmlError as error:
         failure = str(error)
     replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
-    both = stored[["symbol", *FIGURES]].merge(replayed.astype({"symbol": str}), on="symbol", how="outer")
+    both = stored[["symbol", *FIGURES]].merge(
+        replayed.astype({"symbol": str}), on="symbol", how="outer"
+    )
     both = both.sort_values("symbol", ignore_index=True)
     device = choose_device(archive.device).type
     return Replay(night, run, moment, device, both, inputs_hash, failure, reordered)
 
 
-def _reordered(context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame) -> str | None:
-    """Say what differs when a night's stocks are ordered again; None where nothing does, or none were."""
+def _reordered(
+    context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
+) -> str | None:
+    """Say what differs when a night's stocks are ordered again; None where
+    nothing does, or none were.
+    """
     with reading(context.engine) as conn:
         kept = rankings.orders(conn, context.name, first=night["target"], last=night["target"])
         if kept.empty:
@@ -249,11 +322,17 @@ def _reordered(context: MarketContext, night: Mapping[str, Any], moment: datetim
     made = order_night(context, trained, night["as_of"], said, moment)
     both = kept.merge(made, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     differing = ~same(both[["score", "place"]], both[["score_again", "place_again"]]).all(axis=1)
-    return f"order: {int(differing.sum())} of {len(both)} places and scores" if differing.any() else None
+    return (
+        f"order: {int(differing.sum())} of {len(both)} places and scores"
+        if differing.any()
+        else None
+    )
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
-    """Count the bars of a replay's windows that are `restated`, `new` or `gone` between its night and its moment."""
+    """Count the bars of a replay's windows that are `restated`, `new` or `gone`
+    between its night and its moment.
+    """
     context = archive.context(replay.run, {*replay.predictions["symbol"], *replay.left_out})
     names = {*context.market.symbols, context.market.index.symbol}
     moments = (replay.night["known_at"], replay.known_at)

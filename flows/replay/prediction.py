@@ -1,4 +1,6 @@
-"""Make one prediction, or the model that made it, again from its receipt, and say what differs, to the last bit."""
+"""Make one prediction, or the model that made it, again from its receipt, and
+say what differs, to the last bit.
+"""
 
 import hashlib
 import json
@@ -29,7 +31,15 @@ from flows.market_files import read_market
 from flows.nightly.context import MarketContext, StoredSource, experiment_of, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.train import Model, fit_bars
-from flows.replay.archive import FIGURES, Archive, changed_since, made_by, market_then, same, stocks_of
+from flows.replay.archive import (
+    FIGURES,
+    Archive,
+    changed_since,
+    made_by,
+    market_then,
+    same,
+    stocks_of,
+)
 from flows.settings import weights_file
 from translation.atomic_files import write_whole
 
@@ -52,7 +62,8 @@ class Receipt:
             return cls(run_id, symbol, date.fromisoformat(day))
         except ValueError as error:
             raise UsageError(
-                f"{text!r} is no receipt: they are RUN/SYMBOL/TARGET, as in the column receipt of latest_prediction"
+                f"{text!r} is no receipt: they are RUN/SYMBOL/TARGET, as in the column receipt of "
+                "latest_prediction"
             ) from error
 
     def __str__(self) -> str:
@@ -63,10 +74,11 @@ class Receipt:
 class Reproduction:
     """Hold a stored prediction beside the one made again.
 
-    `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be predicted any more.
-    `universe` says which stocks the model saw and how that is known, `changed_since` how the market's index and list
-    differ today, which changes nothing here; `night_hash` is the digest of the windows that the
-    night recorded (None: not a night, or none recorded), `inputs_hash` that of the windows now.
+    `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be
+    predicted any more. `universe` says which stocks the model saw and how that is known,
+    `changed_since` how the market's index and list differ today, which changes nothing here;
+    `night_hash` is the digest of the windows that the night recorded (None: not a night, or none
+    recorded), `inputs_hash` that of the windows now.
     """
 
     receipt: Receipt
@@ -89,12 +101,19 @@ class Reproduction:
         """Say in words what differs; return nothing when all is equal to the last bit."""
         said = []
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
-            said.append(f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded {self.night_hash[:12]}...")
+            said.append(
+                f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded "
+                f"{self.night_hash[:12]}..."
+            )
         if self.again is None:
             said.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
-        elif apart := [name for name in FIGURES if not same(self.prediction[name], self.again[name])]:
+        elif apart := [
+            name for name in FIGURES if not same(self.prediction[name], self.again[name])
+        ]:
             by = abs(self.prediction[apart[0]] - self.again[apart[0]])
-            said.append(f"{', '.join(apart)}: {apart[0]} {by:.2g} apart; {made_by(self.run, self.device)}")
+            said.append(
+                f"{', '.join(apart)}: {apart[0]} {by:.2g} apart; {made_by(self.run, self.device)}"
+            )
         return said
 
 
@@ -122,7 +141,9 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     name = archive.market.name
     with reading(archive.engine) as conn:
         made = predictions.predictions(conn, name, run_id=run["id"])
-        mine = made[(made["symbol"] == receipt.symbol) & (made["target"] == pd.Timestamp(receipt.target))]
+        mine = made[
+            (made["symbol"] == receipt.symbol) & (made["target"] == pd.Timestamp(receipt.target))
+        ]
         if mine.empty:
             raise StoreUsageError(_missing(receipt, made))
         (prediction,) = records(mine)
@@ -132,7 +153,9 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     if night is not None and night["run_id"] == run["id"] and night["status"] in COMPLETE:
         symbols, universe = stocks_of(night, predicted), "as the night recorded them"
     else:
-        symbols = predicted | {each.symbol for each in market_then(archive.market, run).constituents_on(as_of)}
+        symbols = predicted | {
+            each.symbol for each in market_then(archive.market, run).constituents_on(as_of)
+        }
         universe = "as its model's training recorded them"
         night = None
     known_at = prediction["known_at"].to_pydatetime()
@@ -149,15 +172,19 @@ def _missing(receipt: Receipt, made: pd.DataFrame) -> str:
     if made.empty:
         return f"run {receipt.run_id} has made no prediction"
     first, last = made["target"].min().date(), made["target"].max().date()
-    return f"no prediction {receipt}: {receipt.run_id} has {len(made)}, of sessions {first} .. {last}"
+    return (
+        f"no prediction {receipt}: {receipt.run_id} has {len(made)}, of sessions {first} .. {last}"
+    )
 
 
 @dataclass(frozen=True)
 class Retraining:
-    """Hold a model trained again: its checkpoint's SHA-256, and the largest difference of each parameter that differs.
+    """Hold a model trained again: its checkpoint's SHA-256, and the largest difference of each
+    parameter that differs.
 
-    If the run's own weights are lost, no difference is known but that of the SHA-256. Where there is none, the
-    checkpoint was `restored`. On a GPU some sums have no fixed order: weights within TOLERANCE of the run's are equal.
+    If the run's own weights are lost, no difference is known but that of the SHA-256. Where there
+    is none, the checkpoint was `restored`. On a GPU some sums have no fixed order: weights within
+    TOLERANCE of the run's are equal.
     """
 
     run: Mapping[str, Any]
@@ -175,39 +202,63 @@ class Retraining:
 
     @property
     def is_close(self) -> bool:
-        """Return whether weights differ on a GPU, by no more than the order of its sums may change them."""
-        return not self.lost and self.device != "cpu" and 0 < max(self.differing.values(), default=0) <= TOLERANCE
+        """Return whether weights differ on a GPU, by no more than the order of
+        its sums may change them.
+        """
+        return (
+            not self.lost
+            and self.device != "cpu"
+            and 0 < max(self.differing.values(), default=0) <= TOLERANCE
+        )
 
     @property
     def reasons(self) -> list[str]:
-        """Say in words what differs; return nothing when all weights are the same to the last bit."""
+        """Say in words what differs; return nothing when all weights are the
+        same to the last bit.
+        """
         if self.restored or not (self.lost or self.differing) or self.is_close:
             return []
         computed = made_by(self.run, self.device)
         if self.lost:
-            then, now = (f"{each[:12]}..." for each in (self.run["checkpoint_hash"], self.checkpoint_hash))
-            lost = f"those of {self.run['id']}, SHA-256 {then}, are lost, and trained again they are {now} ({computed})"
-            other = f"train it again on the machine that did, or go on with new ones: `dtml train {self.run['market']}`"
+            then, now = (
+                f"{each[:12]}..." for each in (self.run["checkpoint_hash"], self.checkpoint_hash)
+            )
+            lost = (
+                f"those of {self.run['id']}, SHA-256 {then}, are lost, and trained again they "
+                f"are {now} ({computed})"
+            )
+            other = (
+                "train it again on the machine that did, or go on with new ones: `dtml train "
+                f"{self.run['market']}`"
+            )
             said = [f"weights: {lost}: restore its checkpoint from a backup, {other}"]
         else:
             worst = max(self.differing, key=lambda name: self.differing[name])
             by = f"most {worst} by {self.differing[worst]:.2g}"
-            said = [f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} ({computed})"]
+            said = [
+                f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} "
+                f"({computed})"
+            ]
         if self.first != self.run["train_first"]:
             said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
         return said
 
 
-def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
-    """Train the model of a run again, in a temporary folder, on the bars and the universe that it knew, and compare.
+def retrain(
+    archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report
+) -> Retraining:
+    """Train the model of a run again, in a temporary folder, on the bars and the universe that it
+    knew, and compare.
 
-    A checkpoint that is missing or damaged is restored if training gives the same weights; if not, the archive predicts
-    with the new ones. Raises UsageError for a run that began with another's weights, and DtmlError
-    for one whose weights would lie outside the folder of models.
+    A checkpoint that is missing or damaged is restored if training gives the same weights; if not,
+    the archive predicts with the new ones. Raises UsageError for a run that began with another's
+    weights, and DtmlError for one whose weights would lie outside the folder of models.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:
-        raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
+        raise UsageError(
+            f"{run['id']} went on from the weights of the model before, which its row does not name"
+        )
     file = weights_file(run["checkpoint_path"])
     kept = _kept(archive, run)
     market = market_then(archive.market, run)
@@ -224,7 +275,9 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
     then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
     both = ((name, then[name], now[name]) for name in then)
-    differing = {name: float((one - two).abs().max()) for name, one, two in both if not torch.equal(one, two)}
+    differing = {
+        name: float((one - two).abs().max()) for name, one, two in both if not torch.equal(one, two)
+    }
     device = choose_device(archive.device).type
     return Retraining(run, device, sha, len(then), differing, fitted.first, lost=kept is None)
 

@@ -1,4 +1,6 @@
-"""Raise alerts of nights: kept once in the store, told to Prefect, sent to the services that Apprise knows."""
+"""Raise alerts of nights: kept once in the store, told to Prefect, sent to the
+services that Apprise knows.
+"""
 
 import logging
 import os
@@ -43,7 +45,9 @@ class Alert:
 
 
 def after_night(engine: Engine, market: str, as_of: date) -> None:
-    """Raise and send the alerts of a night that has ended; a failure here is a warning, never the night's."""
+    """Raise and send the alerts of a night that has ended; a failure here is a
+    warning, never the night's.
+    """
     try:
         with reading(engine) as conn:
             found = list(_of_night(conn, market, as_of))
@@ -53,11 +57,15 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
 
 
 def watch_markets(
-    engine: Engine, markets: Mapping[str, Market | None], now: datetime | None = None, delay: timedelta = DELAY
+    engine: Engine,
+    markets: Mapping[str, Market | None],
+    now: datetime | None = None,
+    delay: timedelta = DELAY,
 ) -> list[MarketStatus]:
     """Return how each market stands, after raising what is late or refused and sending what waits.
 
-    `markets` maps each name to its definition, or to None if unknown: then it cannot be known to be late.
+    `markets` maps each name to its definition, or to None if unknown: then it cannot be known to be
+    late.
     """
     now = now or datetime.now(UTC)
     found = [market_status(engine, name, market, now, delay) for name, market in markets.items()]
@@ -66,21 +74,30 @@ def watch_markets(
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Keep each alert once (else StoreError), emit new ones as Prefect events, send all that wait; return the new."""
+    """Keep each alert once (else StoreError), emit new ones as Prefect events,
+    send all that wait; return the new.
+    """
     now, new = datetime.now(UTC), []
     if given := list(alerts):
         with transaction(engine) as conn:
             new = [each for each in given if nights.raise_alert(conn, **vars(each), raised_at=now)]
     for each in new:
         # The command itself says what was refused or is late.
-        log.log(logging.WARNING if each.kind == "below_rule" else logging.INFO, "%s: %s", each.market, each.message)
+        log.log(
+            logging.WARNING if each.kind == "below_rule" else logging.INFO,
+            "%s: %s",
+            each.market,
+            each.message,
+        )
         _emit(each)
     send_waiting(engine, now)
     return new
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send every alert of the last days that was not taken yet, oldest first; without an address they stay."""
+    """Send every alert of the last days that was not taken yet, oldest first;
+    without an address they stay.
+    """
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
     receivers = None if waiting.empty else find_receivers()
@@ -95,7 +112,9 @@ def send_waiting(engine: Engine, now: datetime) -> None:
                 nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         else:
             why = "`apprise --body test` with its address says why"
-            log.warning("an alert of %s was not taken by %s; it is tried again: %s", market, services, why)
+            log.warning(
+                "an alert of %s was not taken by %s; it is tried again: %s", market, services, why
+            )
         if time.monotonic() > until:
             break
 
@@ -121,18 +140,25 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
 def _of_status(found: MarketStatus) -> Iterable[Alert]:
     if found.outcome == "refused" and found.as_of is not None:
-        yield Alert(found.market, found.as_of, "refused", f"night of {found.as_of} refused: {found.reason}")
-    is_told = found.due is not None and found.outcome == "refused" and found.as_of == found.due.as_of
+        yield Alert(
+            found.market, found.as_of, "refused", f"night of {found.as_of} refused: {found.reason}"
+        )
+    is_told = (
+        found.due is not None and found.outcome == "refused" and found.as_of == found.due.as_of
+    )
     if found.is_late and found.due is not None and not is_told:
         yield Alert(found.market, found.due.as_of, "late", late_message(found))
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Say by which rule the model came to be beaten with a target's scores; None if not, or if so before."""
-    # A model is beaten when its whole interval of the running MCC lies below a rule's whole interval. The rule's figure
-    # alone would not do: the best of three rules is lucky, and is checked every night. Of simulated markets without any
-    # signal, 9 in 10 would get an alert within a year because a rule's figure lies above their interval; 2 in 10 get
-    # one because the intervals lie apart. ACC is left out: where most days rise, it rewards a model for always
+    """Say by which rule the model came to be beaten with a target's scores;
+    None if not, or if so before.
+    """
+    # A model is beaten when its whole interval of the running MCC lies below a rule's whole
+    # interval. The rule's figure alone would not do: the best of three rules is lucky, and is
+    # checked every night. Of simulated markets without any signal, 9 in 10 would get an alert
+    # within a year because a rule's figure lies above their interval; 2 in 10 get one because the
+    # intervals lie apart. ACC is left out: where most days rise, it rewards a model for always
     # predicting a rise.
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
@@ -150,7 +176,10 @@ def _beaten(scores: pd.DataFrame) -> str | None:
         return None
     best = better.iloc[-1]
     mine, rule = (with_interval(dict(each), "mcc") for each in (model, best))
-    return f"running MCC {mine} over {model['nights']} nights lies below that of the rule {best['predictor']}, {rule}"
+    return (
+        f"running MCC {mine} over {model['nights']} nights lies below that of the rule "
+        f"{best['predictor']}, {rule}"
+    )
 
 
 def _emit(alert: Alert) -> None:
@@ -163,15 +192,25 @@ def _emit(alert: Alert) -> None:
     if FlowRunContext.get() is not None:
         emit_event(
             event=f"dtml.night.{alert.kind}",
-            resource={"prefect.resource.id": f"dtml.market.{alert.market}", "prefect.resource.name": alert.market},
-            payload={"market": alert.market, "as_of": str(alert.as_of), "kind": alert.kind, "message": alert.message},
+            resource={
+                "prefect.resource.id": f"dtml.market.{alert.market}",
+                "prefect.resource.name": alert.market,
+            },
+            payload={
+                "market": alert.market,
+                "as_of": str(alert.as_of),
+                "kind": alert.kind,
+                "message": alert.message,
+            },
         )
 
 
 def find_receivers() -> Any:
-    """Return the services of DTML_ALERTS as an `apprise.Apprise`, None without any; unknown addresses are a warning.
+    """Return the services of DTML_ALERTS as an `apprise.Apprise`, None without any; unknown
+    addresses are a warning.
 
-    Redirects are refused: a redirected POST would arrive as a GET without its body, and look delivered.
+    Redirects are refused: a redirected POST would arrive as a GET without its body, and look
+    delivered.
     """
     addresses = os.environ.get(VARIABLE, "").split()
     if not addresses:
@@ -183,5 +222,9 @@ def find_receivers() -> Any:
     found = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
     unknown = sum(not found.add(re.sub("^http", "json", each)) for each in addresses)
     if unknown:
-        log.warning("Apprise knows no service of %d addresses in %s: see `apprise --details`", unknown, VARIABLE)
+        log.warning(
+            "Apprise knows no service of %d addresses in %s: see `apprise --details`",
+            unknown,
+            VARIABLE,
+        )
     return found

@@ -1,4 +1,6 @@
-"""Bound the connections to a server that send nothing, or half a request: their number and their time."""
+"""Bound the connections to a server that send nothing, or half a request: their
+number and their time.
+"""
 
 import asyncio
 from typing import Any
@@ -10,19 +12,27 @@ PATIENCE_S = 10.0  # after which a request that was begun must be whole
 
 
 class BoundedConnection(H11Protocol):
-    """Speak HTTP, and hang up on a caller whose request is not whole for `PATIENCE_S` to twice that."""
+    """Speak HTTP, and hang up on a caller whose request is not whole for
+    `PATIENCE_S` to twice that.
+    """
 
     begun: float
     check: asyncio.TimerHandle
-    unfinished_before: object = None  # the request, or this connection, that was not whole at the last check
+    unfinished_before: object = (
+        None  # the request, or this connection, that was not whole at the last check
+    )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection; the oldest that has not asked anything makes room where there are many."""
+        """Take a connection; the oldest that has not asked anything makes room
+        where there are many.
+        """
         super().connection_made(transport)
         self.begun = self.loop.time()
         self.check = self.loop.call_later(PATIENCE_S, self._hang_up_on_the_unfinished)
         everyone: set[Any] = self.connections
-        silent = [each for each in everyone if isinstance(each, BoundedConnection) and each.unfinished]
+        silent = [
+            each for each in everyone if isinstance(each, BoundedConnection) and each.unfinished
+        ]
         if len(silent) > MOST_UNFINISHED:
             min(silent, key=lambda each: each.begun).transport.abort()
 
@@ -33,7 +43,9 @@ class BoundedConnection(H11Protocol):
 
     @property
     def unfinished(self) -> object:
-        """Return the request that is waited for, or this connection where none has begun; None for neither."""
+        """Return the request that is waited for, or this connection where none
+        has begun; None for neither.
+        """
         if self.cycle is None:
             return self
         if self.cycle.response_complete:
@@ -41,7 +53,9 @@ class BoundedConnection(H11Protocol):
         return self.cycle if self.cycle.more_body else None
 
     def _hang_up_on_the_unfinished(self) -> None:
-        if self.transport.get_protocol() is not self:  # it has become a WebSocket, which has its own pings
+        if (
+            self.transport.get_protocol() is not self
+        ):  # it has become a WebSocket, which has its own pings
             return
         unfinished = self.unfinished
         if unfinished is not None and unfinished is self.unfinished_before:

@@ -1,7 +1,7 @@
 """Every Prefect flow of a market: nights, catching up, training, refetching and watching.
 
-`nightly`, `missed` and `train` are run by commands and return what they made; the `scheduled_` flows are run by
-schedules and say in their last state what they did, or why they did nothing.
+`nightly`, `missed` and `train` are run by commands and return what they made; the `scheduled_`
+flows are run by schedules and say in their last state what they did, or why they did nothing.
 """
 
 import logging
@@ -27,7 +27,13 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
-from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_stored_context
+from flows.nightly.context import (
+    MarketContext,
+    RunRequest,
+    choose_as_of,
+    open_context,
+    open_stored_context,
+)
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import CaughtUp, Night, catch_up, missed_nights, run_night
 from flows.nightly.order import rankers_for
@@ -90,7 +96,9 @@ def _skipped(reason: str) -> Outcome:
 
 
 def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
-    """Make a run of the service of this work; a failure of ours is one line, without its traceback."""
+    """Make a run of the service of this work; a failure of ours is one line,
+    without its traceback.
+    """
 
     @wraps(work)
     def ended(*given: P.args, **named: P.kwargs) -> Outcome:
@@ -108,12 +116,16 @@ def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
 @flow(name="night", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_night(
-    request: RunRequest, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
+    request: RunRequest,
+    as_of: date | None = None,
+    waits: Sequence[int] = WAITS,
+    any_day: bool = False,
 ) -> Outcome:
-    """Run the night of the last session that had closed when the run was due, and those missed before it.
+    """Run the night of the last session that had closed when the run was due, and those missed
+    before it.
 
-    It is skipped on a day without a session, unless `any_day` or `as_of` is given. When the source failed, it is tried
-    again after each of `waits`, in seconds.
+    It is skipped on a day without a session, unless `any_day` or `as_of` is given. When the source
+    failed, it is tried again after each of `waits`, in seconds.
     """
     due = _due()
     context = open_context(request)
@@ -144,21 +156,31 @@ def scheduled_training(request: RunRequest) -> Outcome:
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
-    """Fetch the whole stored history again, up to the last session that had closed when the run was due."""
+    """Fetch the whole stored history again, up to the last session that had
+    closed when the run was due.
+    """
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
         found = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
-    said = f"{found.fetched} bars up to {as_of}, {found.stored} new or restated, {len(found.rejected)} rejected"
+    said = (
+        f"{found.fetched} bars up to {as_of}, {found.stored} new or restated, "
+        f"{len(found.rejected)} rejected"
+    )
     if found.failures.empty:
         return Completed(message=said)
     first = found.failures.iloc[0]
-    return Failed(message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: {first['detail']}")
+    return Failed(
+        message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: "
+        f"{first['detail']}"
+    )
 
 
 @flow(name="watch", persist_result=False)
 def watch(
-    markets: Sequence[str] = (), market_files: Sequence[Path] = (), delay_minutes: int = DELAY // MINUTE
+    markets: Sequence[str] = (),
+    market_files: Sequence[Path] = (),
+    delay_minutes: int = DELAY // MINUTE,
 ) -> list[str]:
     """Raise what is late or refused of these markets, or of all in the store, and return it.
 
@@ -168,7 +190,11 @@ def watch(
     engine = open_store()
     known = named_markets(engine, (), market_files)
     asked = {name: market for name, market in known.items() if not markets or name in markets}
-    return [each.problem for each in watch_markets(engine, asked, delay=delay_minutes * MINUTE) if each.problem]
+    return [
+        each.problem
+        for each in watch_markets(engine, asked, delay=delay_minutes * MINUTE)
+        if each.problem
+    ]
 
 
 def _due() -> datetime:
@@ -178,7 +204,9 @@ def _due() -> datetime:
 
 
 def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
-    """Run the missed nights, again after each of `waits` while the source fails for `as_of`; return how they ended."""
+    """Run the missed nights, again after each of `waits` while the source fails
+    for `as_of`; return how they ended.
+    """
     done = CaughtUp()
     for wait in (*waits, None):
         tried = catch_up(context, as_of, partial(run_night, stage=as_task))
@@ -199,12 +227,17 @@ def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> Cau
 def _summary(done: CaughtUp) -> str:
     nights = ", ".join(str(night.row["as_of"]) for night in done.nights)
     last = done.nights[-1].row
-    said = f"{nights}: {last['predictions']} stocks predicted for {last['target']}, {len(last['gaps'])} left out"
+    said = (
+        f"{nights}: {last['predictions']} stocks predicted for {last['target']}, "
+        f"{len(last['gaps'])} left out"
+    )
     return f"{said}; refused: {done.reason}" if done.refused else said
 
 
 def leave_artifact(context: MarketContext, night: Night) -> None:
-    """Leave an artifact with a key like `night-simulated`; a failure is a line in the log, no more."""
+    """Leave an artifact with a key like `night-simulated`; a failure is a line
+    in the log, no more.
+    """
     row = night.row
     try:
         with reading(context.engine) as conn:
@@ -216,7 +249,19 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
 
 
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
-    """Return the latest running scores beside the naive rules, and where the report lies, as Markdown."""
-    figures = [each | {name: with_interval(each, name) for name in ("acc", "mcc")} for each in records(scores)]
+    """Return the latest running scores beside the naive rules, and where the
+    report lies, as Markdown.
+    """
+    figures = [
+        each | {name: with_interval(each, name) for name in ("acc", "mcc")}
+        for each in records(scores)
+    ]
     last = scores["target"].iloc[0].date() if figures else None
-    return rendered("night_page.txt", market=market, row=night.row, scores=figures, last=last, report=night.report)
+    return rendered(
+        "night_page.txt",
+        market=market,
+        row=night.row,
+        scores=figures,
+        last=last,
+        report=night.report,
+    )

@@ -1,7 +1,9 @@
 """Fork the runs of `dtml serve` from a process that has imported what they need.
 
-Prefect's runner starts `python -m prefect.engine` for each run, whose imports take longer than most runs' work. Here
-the engine runs in a fork of a process that holds the modules and nothing else: no thread, no connection.
+Prefect's runner starts `python -m prefect.engine` for each run, whose imports take longer than most
+runs' work. Here
+the engine runs in a fork of a process that holds the modules and nothing else: no thread, no
+connection.
 """
 
 import atexit
@@ -36,7 +38,8 @@ log = logging.getLogger(__name__)
 
 
 def fork_runs() -> None:
-    """Have Prefect's runner fork its runs from now on, or start `flows.service.engine` where that cannot be.
+    """Have Prefect's runner fork its runs from now on, or start `flows.service.engine` where that
+    cannot be.
 
     Call it once the environment is the runs' own: what is imported reads it.
     """

@@ -20,7 +20,9 @@ END_LIMIT_S = 10  # to record the last runs of tasks
 
 
 class OwnPagesOnly:
-    """Refuse what a page of another origin sends: a browser says whose page asks, and nothing else does."""
+    """Refuse what a page of another origin sends: a browser says whose page
+    asks, and nothing else does.
+    """
 
     def __init__(self, app: ASGIApp, origin: str) -> None:
         self.app, self.origin = app, origin.encode()
@@ -38,16 +40,24 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await PlainTextResponse("this server is not for pages of other origins", 403)(scope, receive, send)
+        await PlainTextResponse("this server is not for pages of other origins", 403)(
+            scope, receive, send
+        )
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """Return an application that answers requests to 127.0.0.1 by that name, of no page but its own."""
-    return OwnPagesOnly(TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False), origin)
+    """Return an application that answers requests to 127.0.0.1 by that name, of
+    no page but its own.
+    """
+    return OwnPagesOnly(
+        TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False), origin
+    )
 
 
 def main() -> None:
-    """Serve on an inherited socket until told to end: with schedules and pages, or for one command alone."""
+    """Serve on an inherited socket until told to end: with schedules and pages,
+    or for one command alone.
+    """
     listening = socket.socket(fileno=int(sys.argv[1]))
     is_temporary = sys.argv[2] == "temporary"
     origin = f"http://{HOST}:{listening.getsockname()[1]}"
@@ -61,17 +71,30 @@ def main() -> None:
 
     settings: Any = get_current_settings().server
     app, api = guarded(create_app(ephemeral=is_temporary, final=True), origin), settings.api
-    limits = {"timeout_keep_alive": api.keepalive_timeout, "timeout_graceful_shutdown": END_LIMIT_S // 2}
-    pings = {"ws_ping_interval": api.websocket_ping_interval, "ws_ping_timeout": api.websocket_ping_timeout}
+    limits = {
+        "timeout_keep_alive": api.keepalive_timeout,
+        "timeout_graceful_shutdown": END_LIMIT_S // 2,
+    }
+    pings = {
+        "ws_ping_interval": api.websocket_ping_interval,
+        "ws_ping_timeout": api.websocket_ping_timeout,
+    }
     config = uvicorn.Config(
-        app, http=BoundedConnection, lifespan="on", log_level=settings.logging_level.lower(), **limits, **pings
+        app,
+        http=BoundedConnection,
+        lifespan="on",
+        log_level=settings.logging_level.lower(),
+        **limits,
+        **pings,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
 def _end_with_parent() -> None:
     """End when the parent dies: nothing else closes the other end of standard input."""
-    os.read(sys.stdin.fileno(), 1)  # sys.stdin's buffer is locked while this waits, and Python cannot exit then
+    os.read(
+        sys.stdin.fileno(), 1
+    )  # sys.stdin's buffer is locked while this waits, and Python cannot exit then
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)
     os._exit(1)

@@ -1,4 +1,6 @@
-"""Start Prefect servers of our own: child processes on loopback, behind a login, that end with their parent."""
+"""Start Prefect servers of our own: child processes on loopback, behind a
+login, that end with their parent.
+"""
 
 import atexit
 import base64
@@ -35,7 +37,10 @@ END_LIMIT_S = 10
 LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server asks for: user:password
 WAITING = "waiting for Prefect's server, which a busy machine takes minutes to start"
-REMEDY = "run the same command again when the machine is less busy, or set PREFECT_API_URL to a server that is on"
+REMEDY = (
+    "run the same command again when the machine is less busy, or set PREFECT_API_URL to a "
+    "server that is on"
+)
 
 _temporary: list["Server"] = []
 
@@ -44,8 +49,8 @@ _temporary: list["Server"] = []
 class Server:
     """Hold a server that this process started, its login, and its socket.
 
-    The socket is kept open as long as the server may be asked: after its death another program could listen there and
-    receive the login.
+    The socket is kept open as long as the server may be asked: after its death another program
+    could listen there and receive the login.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -65,10 +70,11 @@ class Server:
 
 
 def require_server() -> None:
-    """Let the flows of this process and its children use a server: that of PREFECT_API_URL, else a temporary one.
+    """Let the flows of this process and its children use a server: that of PREFECT_API_URL, else a
+    temporary one.
 
-    A temporary one ends with this process. Call this before the first import of prefect, which reads the variables
-    once. Raises DtmlError when the server does not start.
+    A temporary one ends with this process. Call this before the first import of prefect, which
+    reads the variables once. Raises DtmlError when the server does not start.
     """
     folder = prefect_folder()
     if os.environ.get("PREFECT_API_URL"):
@@ -84,7 +90,9 @@ def require_server() -> None:
 
 
 def run_attended(flow: str, request: Any, *asked: Any, **more: Any) -> Any:
-    """Run a flow, such as `flows.service.flows.nightly`, of a command's request: a signal ends it at once."""
+    """Run a flow, such as `flows.service.flows.nightly`, of a command's
+    request: a signal ends it at once.
+    """
     require_server()
     module, _, name = flow.rpartition(".")
     return getattr(import_module(module), name)(replace(request, attended=True), *asked, **more)
@@ -100,17 +108,21 @@ def _end_with(server: Server) -> None:
     """End this process with its temporary server: asking that one again would wait in vain."""
     code = server.process.wait()
     if server in _temporary:
-        err.print(f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True)
+        err.print(
+            f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True
+        )
         os._exit(1)
 
 
 @contextmanager
 def own_server(folder: Path) -> Iterator[Server]:
-    """Start a server that also runs schedules and shows pages, wait until it answers, and end it afterwards.
+    """Start a server that also runs schedules and shows pages, wait until it answers, and end it
+    afterwards.
 
-    It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its log in `folder`, beside its
-    login for the reader of its pages: PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises DtmlError when it does
-    not start.
+    It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its log in
+    `folder`, beside its
+    login for the reader of its pages: PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises
+    DtmlError when it does not start.
     """
     words, login = folder / "server.log", folder / "login"
     with _start_lock(folder) as starting:
@@ -128,7 +140,9 @@ def own_server(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
-    """Let one server of a folder start at a time: of two that make Prefect's tables at once, one would end."""
+    """Let one server of a folder start at a time: of two that make Prefect's
+    tables at once, one would end.
+    """
     lock = FileLock(folder / "start.lock")
     try:
         try:
@@ -137,29 +151,48 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
             err.print(WAITING)
             held = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
-        busy = f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
+        busy = (
+            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
+        )
         raise DtmlError(busy) from error
     with held:
         yield lock
 
 
-def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
-    """Start a server on a socket that listens already, so that no other program can answer in its place."""
+def _start(
+    listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool
+) -> Server:
+    """Start a server on a socket that listens already, so that no other program
+    can answer in its place.
+    """
     # Its working directory is Prefect's folder, as Prefect reads settings from files in it.
     url = f"http://{HOST}:{listening.getsockname()[1]}/api"
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
-        raise UsageError(f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone")
+        raise UsageError(
+            f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone"
+        )
     own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url, "PYTHONSAFEPATH": "1"}
     # Of our variables and PostgreSQL's, some of them secrets, a server needs two.
     kept = ("DTML_DATA", "DTML_DEBUG")
-    needed = {name: said for name, said in os.environ.items() if name in kept or not name.startswith(("DTML_", "PG"))}
+    needed = {
+        name: said
+        for name, said in os.environ.items()
+        if name in kept or not name.startswith(("DTML_", "PG"))
+    }
     kind = "with-schedules" if with_schedules else "temporary"
     # A session of its own: Ctrl-C goes to the command alone, which ends the server last.
     fd, env, pipe = listening.fileno(), needed | own, subprocess.PIPE
     command = [sys.executable, "-P", "-m", "flows.service.guarded_server", str(fd), kind]
     process = subprocess.Popen(  # noqa: S603 - of ourselves
-        command, env=env, cwd=folder, stdin=pipe, stdout=words, stderr=words, pass_fds=[fd], start_new_session=True
+        command,
+        env=env,
+        cwd=folder,
+        stdin=pipe,
+        stdout=words,
+        stderr=words,
+        pass_fds=[fd],
+        start_new_session=True,
     )
     os.environ["PREFECT_API_URL"], os.environ[LOGIN] = url, login
     for name in ("NO_PROXY", "no_proxy"):  # a proxy would see the login, and ask its own loopback
@@ -171,7 +204,9 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
 def _usual_socket() -> socket.socket:
     if asked := os.environ.get("PREFECT_SERVER_API_PORT"):
         if not asked.isdecimal() or int(asked) >= 2**16:
-            raise UsageError(f"PREFECT_SERVER_API_PORT {asked!r} is no port: give 1 to 65535, or 0 for any")
+            raise UsageError(
+                f"PREFECT_SERVER_API_PORT {asked!r} is no port: give 1 to 65535, or 0 for any"
+            )
         return _listen(int(asked))
     try:
         return _listen(USUAL_PORT)
@@ -184,7 +219,9 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        words = str(error.strerror or error).partition(" (while")[0]  # Python repeats the address there
+        words = str(error.strerror or error).partition(" (while")[
+            0
+        ]  # Python repeats the address there
         taken = f"Prefect's server cannot listen on {HOST}, port {port}: {words}"
         raise DtmlError(f"{taken}; set PREFECT_SERVER_API_PORT to a free one") from error
 
@@ -197,9 +234,12 @@ def _write_private(file: Path, text: str) -> None:
 
 
 def _wait(server: Server, words: Callable[[], str]) -> None:
-    """Wait until the server answers who knows its login, and nobody else; raise DtmlError when it does not."""
+    """Wait until the server answers who knows its login, and nobody else; raise
+    DtmlError when it does not.
+    """
     begun, said = time.monotonic(), False
-    answer_s = 1.0  # longer each time: the socket listens before there is a server, and a dead one never answers
+    # longer each time: the socket listens before there is a server, and a dead one never answers
+    answer_s = 1.0
     while time.monotonic() - begun < START_LIMIT_S:
         if (code := server.process.poll()) is not None:
             raise DtmlError(f"Prefect's server ended with {code} at its start: {words()}; {REMEDY}")
@@ -209,26 +249,39 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
         with suppress(OSError, HTTPException):
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
-                raise DtmlError(f"the server at {server.url} asks for no login, so it is not the one that was started")
+                raise DtmlError(
+                    f"the server at {server.url} asks for no login, so it is not the one that "
+                    "was started"
+                )
             ask(server.url, server.login, answer_s)
             return
         time.sleep(0.2)
-    raise DtmlError(f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({words()}): {REMEDY}")
+    raise DtmlError(
+        f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({words()}): "
+        f"{REMEDY}"
+    )
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server of PREFECT_API_URL asks for no login; None, too, for one that does not answer."""
+    """Return a warning if the server of PREFECT_API_URL asks for no login;
+    None, too, for one that does not answer.
+    """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
-            why = "whoever reaches it, as any page in a browser of this machine does, can run programs as you"
+            why = (
+                "whoever reaches it, as any page in a browser of this machine does, can run "
+                "programs as you"
+            )
             what = f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same"
             return f"warning: the Prefect server at {url} asks for no login: {why}; {what}"
     return None
 
 
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
-    """Return whether the Prefect server of an API takes requests without a login; raise OSError without an answer."""
+    """Return whether the Prefect server of an API takes requests without a
+    login; raise OSError without an answer.
+    """
     try:
         ask(url.rstrip("/"), None, answer_s)
     except HTTPError as error:
@@ -239,8 +292,14 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
 
 
 def ask(url: str, login: str | None, answer_s: float) -> None:
-    """Ask a Prefect API for its version, which takes a login where there is one; raise OSError unless it answers."""
-    headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    """Ask a Prefect API for its version, which takes a login where there is
+    one; raise OSError unless it answers.
+    """
+    headers = (
+        {}
+        if login is None
+        else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    )
     with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=answer_s):  # noqa: S310 - of an API
         pass
 

@@ -37,9 +37,11 @@ DEATH = "Prefect's server ended with {}: start the command again"
 
 @dataclass(frozen=True)
 class Service:
-    """Describe what is served: markets by name, what each one's runs are told, and when their nights are due.
+    """Describe what is served: markets by name, what each one's runs are told, and when their
+    nights are due.
 
-    `translations` are the parameters of the runs that translate what is queued; None where there is no model.
+    `translations` are the parameters of the runs that translate what is queued; None where there is
+    no model.
     """
 
     markets: Mapping[str, Market]
@@ -53,25 +55,38 @@ class Service:
         found: list[tuple[Schedule, dict[str, Any]]] = []
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
-                anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
+                anyhow = (
+                    {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
+                )
                 found.append((schedule, {"request": self.requests[name]} | anyhow))
         if self.translations is not None:
             found.append((TRANSLATING, dict(self.translations)))
         if not self.markets:
             return found
-        files = [request.market_file for request in self.requests.values() if request.market_file is not None]
+        files = [
+            request.market_file
+            for request in self.requests.values()
+            if request.market_file is not None
+        ]
         minutes = self.delay // timedelta(minutes=1)
         watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
         return [*found, (WATCHING, watched)]
 
 
 def serve_markets(service: Service) -> None:
-    """Serve until SIGTERM or Ctrl-C; raise DtmlError when the server cannot be started, and when it ends."""
+    """Serve until SIGTERM or Ctrl-C; raise DtmlError when the server cannot be
+    started, and when it ends.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep_needed_variables()
     end = Event()
-    with suppress(KeyboardInterrupt), _server() as server:  # an interrupt before the runner has started
-        if server is not None:  # from now on: a request to a dead server waits ten minutes for its answer
+    with (
+        suppress(KeyboardInterrupt),
+        _server() as server,
+    ):  # an interrupt before the runner has started
+        if (
+            server is not None
+        ):  # from now on: a request to a dead server waits ten minutes for its answer
             Thread(target=_end_with, args=(server, end), daemon=True).start()
         try:
             _serve(service, end, server_is_new=server is not None)
@@ -83,17 +98,27 @@ def serve_markets(service: Service) -> None:
 
 
 def service_of(
-    names: Sequence[str], files: Sequence[Path], request: RunRequest, delay: timedelta, cron: str | None
+    names: Sequence[str],
+    files: Sequence[Path],
+    request: RunRequest,
+    delay: timedelta,
+    cron: str | None,
 ) -> Service:
-    """Return the service of these markets, else of all with a night in the store, and of a queue with a model.
+    """Return the service of these markets, else of all with a night in the store, and of a queue
+    with a model.
 
-    `request` holds the other settings of their runs. Raises UsageError where there is neither a market nor a model.
+    `request` holds the other settings of their runs. Raises UsageError where there is neither a
+    market nor a model.
     """
     translations = {"device": request.device} if model_names() else None
     own = {file.stem for file in files}  # a file may be named beside its market
-    asked = [(name, None) for name in names if name not in own] + [(str(file), file.absolute()) for file in files]
+    asked = [(name, None) for name in names if name not in own] + [
+        (str(file), file.absolute()) for file in files
+    ]
     markets, requests = {}, {}
-    for name, file in asked or [(name, None) for name in _stored_markets(anyhow=translations is not None)]:
+    for name, file in asked or [
+        (name, None) for name in _stored_markets(anyhow=translations is not None)
+    ]:
         market = read_market(name, file)
         markets[market.name] = market
         requests[market.name] = replace(request, market=market.name, market_file=file)
@@ -104,19 +129,26 @@ def _stored_markets(*, anyhow: bool) -> list[str]:
     with reading(open_store()) as conn:
         stored = sorted(nights.nights(conn)["market"].unique())
     if not stored and not anyhow:
-        raise UsageError("the store has no night of any market yet: name one, as in `dtml serve simulated`")
+        raise UsageError(
+            "the store has no night of any market yet: name one, as in `dtml serve simulated`"
+        )
     return stored
 
 
 @contextmanager
 def _server() -> Iterator[Server | None]:
-    """Start a Prefect server, or yield None where PREFECT_API_URL names one. A folder has one service at a time."""
+    """Start a Prefect server, or yield None where PREFECT_API_URL names one.
+
+    A folder has one service at a time.
+    """
     folder = prefect_folder()
     lock = FileLock(folder / "serve.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise DtmlError(f"another `dtml serve` is at {data_folder()}: end it, and name all markets in one") from error
+        raise DtmlError(
+            f"another `dtml serve` is at {data_folder()}: end it, and name all markets in one"
+        ) from error
     with lock:
         if os.environ.get("PREFECT_API_URL"):
             if warning := warning_of_open_server():
@@ -130,7 +162,14 @@ def _server() -> Iterator[Server | None]:
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
-    from flows.service.deployments import Job, clear, deployment_of, print_ended, require_cron, start_catching_up
+    from flows.service.deployments import (
+        Job,
+        clear,
+        deployment_of,
+        print_ended,
+        require_cron,
+        start_catching_up,
+    )
     from flows.service.forked_runs import fork_runs
 
     now = datetime.now(UTC)
@@ -184,7 +223,9 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
     for schedule, _ in service.schedules(now):
         local = next_run(schedule, now).astimezone(ZoneInfo(schedule.timezone))
         if schedule.work == "night" and service.cron is None:  # days without a session are skipped
-            local = next_night(service.markets[schedule.market], now, service.delay).astimezone(local.tzinfo)
+            local = next_night(service.markets[schedule.market], now, service.delay).astimezone(
+                local.tzinfo
+            )
         due = f"next {local:%a %Y-%m-%d %H:%M} there, {local.astimezone(UTC):%a %H:%M} UTC"
         said = f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, {due}"
         out.print(said, markup=False, soft_wrap=True)

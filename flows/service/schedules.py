@@ -1,11 +1,19 @@
-"""Say when nights, trainings, refetches and translations are due: crons in the time zone of the exchange."""
+"""Say when nights, trainings, refetches and translations are due: crons in the
+time zone of the exchange.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 
 from dtml.markets import Market
-from dtml.prices.sessions import is_session, last_closed_session, next_session, session_close, usual_week
+from dtml.prices.sessions import (
+    is_session,
+    last_closed_session,
+    next_session,
+    session_close,
+    usual_week,
+)
 
 DELAY_MINUTES = 150  # from the usual close to the night: by then the source has the day's bars
 DELAY = timedelta(minutes=DELAY_MINUTES)
@@ -26,11 +34,17 @@ class Schedule:
 
 
 WATCHING = Schedule("all", "watch", "20 * * * *", "UTC")  # the hourly look for nights that are late
-TRANSLATING = Schedule("all", "translations", "*/5 * * * *", "UTC")  # the worker that translates what is queued
+TRANSLATING = Schedule(
+    "all", "translations", "*/5 * * * *", "UTC"
+)  # the worker that translates what is queued
 
 
-def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cron: str | None = None) -> list[Schedule]:
-    """Return every schedule of a market, no training for a fixed model; `cron` replaces that of its nights."""
+def schedules_of(
+    market: Market, now: datetime, *, delay: timedelta = DELAY, cron: str | None = None
+) -> list[Schedule]:
+    """Return every schedule of a market, no training for a fixed model; `cron`
+    replaces that of its nights.
+    """
     zone = usual_week(market.calendar, now.date()).timezone.key
     crons: dict[Work, str] = {"night": cron or night_cron(market, now, delay), "refetch": REFETCH}
     if market.retrain != "never":
@@ -39,11 +53,15 @@ def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cro
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
-    """Return the cron of a market's nights in its exchange's time zone: so long after its usual close."""
+    """Return the cron of a market's nights in its exchange's time zone: so long
+    after its usual close.
+    """
     week = usual_week(market.calendar, now.date())
     due = week.close + delay
     moment = datetime.combine(date.min, time()) + timedelta(seconds=due.seconds)
-    weekdays = sorted((weekday + 1 + due.days) % 7 for weekday in week.weekdays)  # a cron's Sunday is 0
+    weekdays = sorted(
+        (weekday + 1 + due.days) % 7 for weekday in week.weekdays
+    )  # a cron's Sunday is 0
     return f"{moment.minute} {moment.hour} * * {_field(weekdays)}"
 
 
@@ -56,18 +74,24 @@ def _field(weekdays: list[int]) -> str:
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
-    """Say why a night due at a moment is skipped: no session closed in the day before; None when one did."""
+    """Say why a night due at a moment is skipped: no session closed in the day
+    before; None when one did.
+    """
     closed = last_closed_session(market.calendar, scheduled)
     if scheduled - session_close(market.calendar, closed) < timedelta(days=1):
         return None
     day = scheduled.astimezone(usual_week(market.calendar, scheduled.date()).timezone).date()
-    if is_session(market.calendar, day):  # it closes later, so the run was due after midnight for the day before
+    if is_session(
+        market.calendar, day
+    ):  # it closes later, so the run was due after midnight for the day before
         day -= timedelta(days=1)
     return f"{day} ({day:%A}) is no session of {market.calendar}"
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return when, in UTC, the market's next night runs that is not skipped; raises DtmlError after the calendar."""
+    """Return when, in UTC, the market's next night runs that is not skipped;
+    raises DtmlError after the calendar.
+    """
     week = usual_week(market.calendar, now.date())
     session = last_closed_session(market.calendar, now - delay)
     while True:

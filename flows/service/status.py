@@ -1,4 +1,6 @@
-"""Say how every market stands: its last night, what is late, its model, its scores; nothing is written."""
+"""Say how every market stands: its last night, what is late, its model, its
+scores; nothing is written.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,13 @@ from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Retrain
-from dtml.prices.sessions import last_closed_session, previous_session, session_close, sessions_between, sessions_up_to
+from dtml.prices.sessions import (
+    last_closed_session,
+    previous_session,
+    session_close,
+    sessions_between,
+    sessions_up_to,
+)
 from flows.market_files import read_market
 from flows.service.schedules import DELAY, next_night
 
@@ -28,7 +36,9 @@ WAITING_DAYS = 7  # an alert that nobody took in a week is no longer sent
 
 @dataclass(frozen=True)
 class Skill:
-    """Hold a running figure with its 95 % interval (missing below 20 nights), beside the best naive rule."""
+    """Hold a running figure with its 95 % interval (missing below 20 nights),
+    beside the best naive rule.
+    """
 
     value: float
     low: float
@@ -39,7 +49,9 @@ class Skill:
 
 @dataclass(frozen=True)
 class ModelAge:
-    """Hold the latest model, and when the policy wants another: by age in sessions, if missing, or never."""
+    """Hold the latest model, and when the policy wants another: by age in
+    sessions, if missing, or never.
+    """
 
     run_id: str
     trained_on: date
@@ -58,10 +70,13 @@ class Due:
 
 @dataclass(frozen=True)
 class MarketStatus:
-    """Hold how a market stands. What depends on its exchange (ages, what is due) is missing where that is unknown.
+    """Hold how a market stands.
 
-    `outcome` is that of the last night: complete, complete_with_gaps, refused, running or interrupted; None before the
-    first. `age` counts the sessions closed since the last complete night; `problem` says what is late or was refused.
+    What depends on its exchange (ages, what is due) is missing where that is unknown.
+
+    `outcome` is that of the last night: complete, complete_with_gaps, refused, running or
+    interrupted; None before the first. `age` counts the sessions closed since the last complete
+    night; `problem` says what is late or was refused.
     """
 
     market: str
@@ -103,11 +118,14 @@ def moment(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -> dict[str, Market | None]:
-    """Return the markets asked for by name or file, by default all that the store has a night or a fetch of.
+def named_markets(
+    engine: Engine, names: Sequence[str], files: Sequence[Path]
+) -> dict[str, Market | None]:
+    """Return the markets asked for by name or file, by default all that the store has a night or a
+    fetch of.
 
-    A name that neither the package nor a file, given or stored, defines maps to None. Raises UsageError for one that
-    the store lacks.
+    A name that neither the package nor a file, given or stored, defines maps to None. Raises
+    UsageError for one that the store lacks.
     """
     own = {market.name: market for market in map(load_market_file, files)}
     with reading(engine) as conn:
@@ -139,22 +157,37 @@ def market_status(
         clock = _clock(conn, market, now, delay)
         speaks = _ordered_by(conn, name, complete)
     night: Mapping[str, Any] = last or {}
-    is_interrupted = night.get("status") == "running" and is_free(engine, name)  # whatever its row says
+    is_interrupted = night.get("status") == "running" and is_free(
+        engine, name
+    )  # whatever its row says
     closed, due = clock.closed, clock.due
     done = complete["as_of"] if complete else None
     return MarketStatus(
-        market=name, as_of=night.get("as_of"), outcome="interrupted" if is_interrupted else night.get("status"),
-        gaps=len(night.get("gaps") or []), reason=night.get("reason"), started_at=night.get("started_at"),
-        age=_sessions_since(market, done, closed), due=due,
-        is_late=last is not None and due is not None and (done is None or done < due.as_of), next_run=clock.next_run,
-        model=_model_age(market, run, closed), rejected_bars=clock.rejected_bars,
-        scored_nights=int(scores["nights"].max()) if len(scores) else 0, acc=_skill(scores, "acc"),
-        mcc=_skill(scores, "mcc"), alerts_not_sent=len(unsent), ordered_by=speaks, note=clock.note,
-    )  # fmt: skip
+        market=name,
+        as_of=night.get("as_of"),
+        outcome="interrupted" if is_interrupted else night.get("status"),
+        gaps=len(night.get("gaps") or []),
+        reason=night.get("reason"),
+        started_at=night.get("started_at"),
+        age=_sessions_since(market, done, closed),
+        due=due,
+        is_late=last is not None and due is not None and (done is None or done < due.as_of),
+        next_run=clock.next_run,
+        model=_model_age(market, run, closed),
+        rejected_bars=clock.rejected_bars,
+        scored_nights=int(scores["nights"].max()) if len(scores) else 0,
+        acc=_skill(scores, "acc"),
+        mcc=_skill(scores, "mcc"),
+        alerts_not_sent=len(unsent),
+        ordered_by=speaks,
+        note=clock.note,
+    )
 
 
 def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
-    """Return who ordered the stocks of the last complete night, and since when where that was earned."""
+    """Return who ordered the stocks of the last complete night, and since when
+    where that was earned.
+    """
     chosen = rankings.chosen_predictor(conn, name, complete["target"]) if complete else None
     champion = rankings.champion(conn, name, complete["target"]) if complete else None
     earned = champion is not None and champion["predictor"] == chosen
@@ -168,9 +201,13 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
 
 
 def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
-    """Return the last night that should be complete by now: two hours have passed since its scheduled moment."""
+    """Return the last night that should be complete by now: two hours have
+    passed since its scheduled moment.
+    """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
-    while (since := next_night(market, session_close(market.calendar, session), delay)) + TOLERANCE > now:
+    while (
+        since := next_night(market, session_close(market.calendar, session), delay)
+    ) + TOLERANCE > now:
         session = previous_session(market.calendar, session)
     return Due(session, since)
 
@@ -191,9 +228,13 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
     first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
-    rejected = prices.rejected_bars(conn, market.name, first, now.date()).drop_duplicates(["symbol", "session"])
+    rejected = prices.rejected_bars(conn, market.name, first, now.date()).drop_duplicates(
+        ["symbol", "session"]
+    )
     try:
-        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), len(rejected))
+        return _Clock(
+            closed, due_night(market, now, delay), next_night(market, now, delay), len(rejected)
+        )
     except DtmlError as error:  # the calendar ends
         return _Clock(closed, rejected_bars=len(rejected), note=str(error))
 
@@ -204,7 +245,9 @@ def _sessions_since(market: Market | None, day: date | None, closed: date | None
     return len(sessions_between(market.calendar, day + timedelta(days=1), closed))
 
 
-def _model_age(market: Market | None, run: Mapping[str, Any] | None, closed: date | None) -> ModelAge | None:
+def _model_age(
+    market: Market | None, run: Mapping[str, Any] | None, closed: date | None
+) -> ModelAge | None:
     if run is None:
         return None
     age = _sessions_since(market, run["train_last"], closed)

@@ -1,4 +1,6 @@
-"""Write the page of some translations: what each piece looked at, in the mean of the heads and in every one."""
+"""Write the page of some translations: what each piece looked at, in the mean
+of the heads and in every one.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,9 @@ KINDS = {
 }
 
 
-def write_alignments(file: Path, card: Card, texts: Sequence[str], found: Sequence[Translation]) -> None:
+def write_alignments(
+    file: Path, card: Card, texts: Sequence[str], found: Sequence[Translation]
+) -> None:
     """Write the page; each translation needs its attention."""
     maps = [
         {"text": text, "said": said.text, "parts": [alignment(part) for part in said.attention]}
@@ -32,7 +36,9 @@ def write_alignments(file: Path, card: Card, texts: Sequence[str], found: Sequen
 
 
 def alignment(part: Attention) -> dict[str, object]:
-    """Return what the template draws: a row a target piece, a column a source piece, shaded by the weight, 0 to 1."""
+    """Return what the template draws: a row a target piece, a column a source
+    piece, shaded by the weight, 0 to 1.
+    """
     left, top = _room(part.target), _room(part.source)
     cells = [
         (left + CELL * column, top + CELL * row, max(0.0, min(1.0, weight)))
@@ -42,13 +48,21 @@ def alignment(part: Attention) -> dict[str, object]:
     ]
     sizes = {"cell": CELL, "left": left, "top": top}
     sizes |= {"width": left + CELL * len(part.source), "height": top + CELL * len(part.target)}
-    return {"source": part.source, "target": part.target, "cells": cells, "kinds": small_maps(part.heads), **sizes}
+    return {
+        "source": part.source,
+        "target": part.target,
+        "cells": cells,
+        "kinds": small_maps(part.heads),
+        **sizes,
+    }
 
 
 def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
-    """Return for each kind of attention its title and layers of heads, each a map with a path for each of `SHADES`.
+    """Return for each kind of attention its title and layers of heads, each a map with a path for
+    each of `SHADES`.
 
-    Its `pieces` are the exponential of the mean entropy of its rows, the queries: 1 where each looks at one piece.
+    Its `pieces` are the exponential of the mean entropy of its rows, the queries: 1 where each
+    looks at one piece.
     """
     return [
         {"title": title, "layers": [[_small(head) for head in layer] for layer in heads[name]]}
@@ -63,12 +77,19 @@ def _small(weights: Tensor) -> dict[str, object]:
     paths = [
         (
             level / len(SHADES),
-            "".join(f"M{column} {row}h1v1h-1z" for row, column in (shade == level).nonzero().tolist()),
+            "".join(
+                f"M{column} {row}h1v1h-1z" for row, column in (shade == level).nonzero().tolist()
+            ),
         )
         for level in range(1, len(SHADES) + 1)
     ]
     pieces = (-torch.special.xlogy(weights, weights).sum(dim=-1)).mean().exp().item()
-    return {"rows": rows, "columns": columns, "paths": [each for each in paths if each[1]], "pieces": pieces}
+    return {
+        "rows": rows,
+        "columns": columns,
+        "paths": [each for each in paths if each[1]],
+        "pieces": pieces,
+    }
 
 
 def _room(pieces: Sequence[str]) -> int:

@@ -1,4 +1,6 @@
-"""Translate files line by line, resuming after an interruption; the result appears when it is whole."""
+"""Translate files line by line, resuming after an interruption; the result
+appears when it is whole.
+"""
 
 import hashlib
 import json
@@ -27,9 +29,9 @@ WRONG_SHARE = 0.5  # of the first lines that read like the target language: the 
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
     """Write a translation for each line of `source` to `to`; return how many lines it has.
 
-    Work in progress is kept beside `to`, with the suffix .partial, for one text, model and search. Raises UsageError
-    for a file that is empty, not UTF-8, or in the language that the model writes, and for a place that cannot be
-    written to; TranslationError while another process writes it.
+    Work in progress is kept beside `to`, with the suffix .partial, for one text, model and search.
+    Raises UsageError for a file that is empty, not UTF-8, or in the language that the model writes,
+    and for a place that cannot be written to; TranslationError while another process writes it.
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)
@@ -37,15 +39,25 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     try:
         with lock:
             try:
-                _translate(model, source, to, how, {"text": text_hash, "model": receipt, "search": repr(how)})
+                _translate(
+                    model,
+                    source,
+                    to,
+                    how,
+                    {"text": text_hash, "model": receipt, "search": repr(how)},
+                )
             finally:
                 Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
-        raise TranslationError(f"another process writes {to}: let it end, or choose another place") from None
+        raise TranslationError(
+            f"another process writes {to}: let it end, or choose another place"
+        ) from None
     return total
 
 
-def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]) -> None:
+def _translate(
+    model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
+) -> None:
     partial, notes = to.with_name(f"{to.name}.partial"), to.with_name(f"{to.name}.partial.json")
     done = _done(partial, notes, key)
     if not done:
@@ -112,5 +124,8 @@ def _require_direction(model: Model, source: Path) -> None:
     wrong = sum(model.language_id.reads_like_target(row) for row in model.source.encode_all(first))
     if first and wrong > WRONG_SHARE * len(first):
         card = model.card
-        reads = f"{source} reads like {card.target_language}, but {card.name} translates {card.languages}"
+        reads = (
+            f"{source} reads like {card.target_language}, but {card.name} translates "
+            f"{card.languages}"
+        )
         raise UsageError(f"{reads}: take a model of the other direction")

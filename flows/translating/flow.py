@@ -29,9 +29,18 @@ from translation.scoring import Score
 log = logging.getLogger(__name__)
 
 
-@flow(name="translate-train", flow_run_name="{recipe.name}", persist_result=False, validate_parameters=False)
-def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tuple[Model, Mapping[str, Score]]:
-    """Train a recipe's model, store it, and score it on the recipe's test sets with the usual search."""
+@flow(
+    name="translate-train",
+    flow_run_name="{recipe.name}",
+    persist_result=False,
+    validate_parameters=False,
+)
+def train_translator(
+    recipe: Recipe, device: str, attended: bool = False
+) -> tuple[Model, Mapping[str, Score]]:
+    """Train a recipe's model, store it, and score it on the recipe's test sets
+    with the usual search.
+    """
     engine, place = open_store(), choose_device(device)
     with signals_of(attended):
         model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, say))
@@ -43,7 +52,9 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
 
 
 def say(line: object) -> None:
-    """Log a line about a training, and print it where the log shows warnings alone: hours without one look dead."""
+    """Log a line about a training, and print it where the log shows warnings
+    alone: hours without one look dead.
+    """
     log.info("%s", line)
     if not err.is_terminal:
         err.print(str(line), markup=False, soft_wrap=True)
@@ -58,12 +69,21 @@ def translate_queue(
     attention: bool = False,
     attended: bool = False,
 ) -> State[Any]:
-    """Translate what is queued for these models, or for any, until nothing is; return counts of texts."""
+    """Translate what is queued for these models, or for any, until nothing is;
+    return counts of texts.
+    """
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
         with signals_of(attended):
-            work = partial(work_off, open_store(), models or None, how, choose_device(device), attended=attended)
+            work = partial(
+                work_off,
+                open_store(),
+                models or None,
+                how,
+                choose_device(device),
+                attended=attended,
+            )
             counts: dict[str, int] = as_task("translate", work)
     except (DtmlError, StoreError, TranslationError, OSError) as error:
         if attended:

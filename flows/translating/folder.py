@@ -23,11 +23,17 @@ def model_names() -> list[str]:
 
 
 def chosen(name: str | None) -> Path:
-    """Return the folder of a model, by default of the only one; raise UsageError where there is none."""
+    """Return the folder of a model, by default of the only one; raise
+    UsageError where there is none.
+    """
     names = model_names()
     if name is None and len(names) == 1:
         return models_folder() / names[0]
-    listed = f"there are {', '.join(names)}" if names else "there is none yet: train one, or run dtml translate demo"
+    listed = (
+        f"there are {', '.join(names)}"
+        if names
+        else "there is none yet: train one, or run dtml translate demo"
+    )
     if name is None:
         raise UsageError(f"name a model with --model: {listed}")
     if name not in names:

@@ -1,4 +1,6 @@
-"""Find, train and score the translation models of the data folder, and store what is known of them."""
+"""Find, train and score the translation models of the data folder, and store
+what is known of them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -38,9 +40,15 @@ def open_model(name: str | None, device: torch.device) -> Model:
 
 
 def train_and_store(
-    recipe: Recipe, device: str, engine: Engine, say: Callable[[str], object], on_check: Callable[[Check], object]
+    recipe: Recipe,
+    device: str,
+    engine: Engine,
+    say: Callable[[str], object],
+    on_check: Callable[[Check], object],
 ) -> Model:
-    """Train a recipe's model, store it and its progress; raise TranslationError while another process trains it."""
+    """Train a recipe's model, store it and its progress; raise TranslationError
+    while another process trains it.
+    """
     work, name = work_folder(recipe.name), recipe.name
     work.mkdir(parents=True, exist_ok=True)
     process_group, place = join_process_group(device)
@@ -59,7 +67,9 @@ def train_and_store(
 
             model = train_model(recipe, models_folder(), work, place, process_group, keep, say)
     except Timeout:
-        raise TranslationError(f"another process trains {name}: let it end, or name this one otherwise") from None
+        raise TranslationError(
+            f"another process trains {name}: let it end, or name this one otherwise"
+        ) from None
     assert model is not None, "the first of a group keeps the books"
     with transaction(engine) as conn:
         translations.save_model(conn, _model_row(model))
@@ -74,18 +84,35 @@ def assist(recipe: Recipe, device: str) -> None:
 
 def _model_row(model: Model) -> dict[str, Any]:
     card, made, progress = model.card, model.card.made, model.card.made["progress"]
-    row = {name: getattr(card, name) for name in ("name", "kind", "size", "source_language", "target_language")}
-    row |= {name: made[name] for name in ("pairs", "corpus_hash", "validation_loss", "validation_bleu")}
-    row |= {"parameters": sum(each.numel() for each in model.network.parameters()), "vocabulary": model.target.size}
-    row |= {"steps": progress["step"], "epochs": progress["epoch"] + progress["place"] / progress["batches"]}
-    row |= {"config": dict(card.network) | {name: made[name] for name in TRAINED_BY}, "seed": made["training"]["seed"]}
+    row = {
+        name: getattr(card, name)
+        for name in ("name", "kind", "size", "source_language", "target_language")
+    }
+    row |= {
+        name: made[name] for name in ("pairs", "corpus_hash", "validation_loss", "validation_bleu")
+    }
+    row |= {
+        "parameters": sum(each.numel() for each in model.network.parameters()),
+        "vocabulary": model.target.size,
+    }
+    row |= {
+        "steps": progress["step"],
+        "epochs": progress["epoch"] + progress["place"] / progress["batches"],
+    }
+    row |= {
+        "config": dict(card.network) | {name: made[name] for name in TRAINED_BY},
+        "seed": made["training"]["seed"],
+    }
     row |= {"code_version": version("dtml-nightshift"), "folder": str(models_folder() / card.name)}
     row |= {"checkpoint_hash": card.weights_hash, "tokenizer_hash": card.tokenizer_hashes[0]}
     return row | {"receipt": receipt(card), "created_at": datetime.now(UTC)}
 
 
-def named_test(card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)) -> Corpus:
-    """Return a test of the model's recipe by name, or files, a table's sentences being in these columns.
+def named_test(
+    card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)
+) -> Corpus:
+    """Return a test of the model's recipe by name, or files, a table's sentences being in these
+    columns.
 
     Raises UsageError for a name that is neither, and for files in the other direction.
     """
@@ -93,7 +120,12 @@ def named_test(card: Card, test: str, references: Path | None = None, columns: t
     if test in named and references is None:
         told = named[test]
         first, second = told["columns"]
-        return Corpus(Path(told["source"]), told["target"] and Path(told["target"]), (first, second), name=test)
+        return Corpus(
+            Path(told["source"]),
+            told["target"] and Path(told["target"]),
+            (first, second),
+            name=test,
+        )
     if not Path(test).exists():
         known = f"its tests are {', '.join(named)}" if named else "it has no test"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")

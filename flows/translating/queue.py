@@ -1,4 +1,7 @@
-"""Look at the queue of texts before anything is loaded: whether there is something to do. This file needs no torch."""
+"""Look at the queue of texts before anything is loaded: whether there is something to do.
+
+This file needs no torch.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -21,12 +24,18 @@ def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, i
 def in_words(counts: Mapping[str, int]) -> str:
     """Return what a worker did, in a line."""
     said = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
-    return f"{said}; waiting for a model that can be opened: {counts['waiting']}" if counts["waiting"] else said
+    return (
+        f"{said}; waiting for a model that can be opened: {counts['waiting']}"
+        if counts["waiting"]
+        else said
+    )
 
 
 def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
     """Return the models of this folder whose texts can be taken, of all or of those asked for."""
-    return [name for name in model_names() if name not in broken and (models is None or name in models)]
+    return [
+        name for name in model_names() if name not in broken and (models is None or name in models)
+    ]
 
 
 def waiting(engine: Engine, models: Collection[str] | None) -> int:

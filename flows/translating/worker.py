@@ -1,4 +1,6 @@
-"""Work off the queue of texts: take some, translate them, store the translations, until nothing is queued."""
+"""Work off the queue of texts: take some, translate them, store the
+translations, until nothing is queued.
+"""
 
 import logging
 import os
@@ -33,22 +35,37 @@ LEASE_S = translation_queue.LEASE_S
 
 
 def work_off(
-    engine: Engine, models: Collection[str] | None, how: Search, device: torch.device, *, attended: bool = False
+    engine: Engine,
+    models: Collection[str] | None,
+    how: Search,
+    device: torch.device,
+    *,
+    attended: bool = False,
 ) -> dict[str, int]:
-    """Take texts, translate them and store the translations, model by model, until nothing is queued.
+    """Take texts, translate them and store the translations, model by model, until nothing is
+    queued.
 
-    A text that cannot be translated fails alone, with the reason. Texts of a model that is missing or cannot be opened
-    wait, as it may be in training.
+    A text that cannot be translated fails alone, with the reason. Texts of a model that is missing
+    or cannot be opened wait, as it may be in training.
     """
-    worker, counts = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}", Counter({"done": 0, "failed": 0})
+    worker, counts = (
+        f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+        Counter({"done": 0, "failed": 0}),
+    )
     model: Model | None = None
     broken: set[str] = set()
     with _unwound_first(attended):
         try:
-            while taken := translation_queue.take_texts(engine, worker, usable(models, broken), AT_ONCE, LEASE_S):
+            while taken := translation_queue.take_texts(
+                engine, worker, usable(models, broken), AT_ONCE, LEASE_S
+            ):
                 name = taken[0]["model"]
                 try:
-                    model = model if model is not None and model.card.name == name else open_model(name, device)
+                    model = (
+                        model
+                        if model is not None and model.card.name == name
+                        else open_model(name, device)
+                    )
                 except TranslationError as error:
                     log.warning("the texts of %s wait: %s", name, error)
                     broken.add(name)
@@ -71,7 +88,9 @@ class _Ended(BaseException):
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let a signal unwind the work, which gives back its texts, before the handler that was there ends it."""
+    """Let a signal unwind the work, which gives back its texts, before the
+    handler that was there ends it.
+    """
     if not attended:
         yield
         return
@@ -99,7 +118,9 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 def _translated(
     engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
-    """Translate taken texts, renewing their lease; return how many were stored as done and as failed."""
+    """Translate taken texts, renewing their lease; return how many were stored
+    as done and as failed.
+    """
     ids, renewed = [each["id"] for each in taken], time.monotonic()
 
     def hold(_done: int) -> None:
@@ -112,12 +133,17 @@ def _translated(
     translated = partial(translate, model, how=how, report=hold)
     fit = [each for each in taken if each["unfit"] is None]
     said = _translations(translated, [each["text"] for each in fit]) if fit else ()
-    found = {each["id"]: each["unfit"] for each in taken} | dict(zip([each["id"] for each in fit], said, strict=True))
+    found = {each["id"]: each["unfit"] for each in taken} | dict(
+        zip([each["id"] for each in fit], said, strict=True)
+    )
     rows = [_row(number, said) for number, said in found.items() if isinstance(said, Translation)]
     failures = {number: said for number, said in found.items() if isinstance(said, str)}
     with transaction(engine) as conn:
         done = translation_queue.finish_texts(conn, worker, rows)
-        failed = sum(translation_queue.fail_texts(conn, worker, [number], why) for number, why in failures.items())
+        failed = sum(
+            translation_queue.fail_texts(conn, worker, [number], why)
+            for number, why in failures.items()
+        )
     return {"done": done, "failed": failed}
 
 
@@ -132,14 +158,24 @@ def _translations(
     except Exception as error:  # noqa: BLE001 - given back, a text that breaks a worker would break each next one
         if len(texts) == 1:
             said = str(error)
-            return [said if isinstance(error, TranslationError) else f"{type(error).__name__}: {said}"]
+            return [
+                said if isinstance(error, TranslationError) else f"{type(error).__name__}: {said}"
+            ]
     return [said for text in texts for said in _translations(translated, [text])]
 
 
 def _row(number: int, said: Translation) -> dict[str, Any]:
     attention = [
-        {"source": part.source, "target": part.target, "weights": part.weights.double().round(decimals=4).tolist()}
-        | {"heads": {name: each.double().round(decimals=3).tolist() for name, each in part.heads.items()}}
+        {
+            "source": part.source,
+            "target": part.target,
+            "weights": part.weights.double().round(decimals=4).tolist(),
+        }
+        | {
+            "heads": {
+                name: each.double().round(decimals=3).tolist() for name, each in part.heads.items()
+            }
+        }
         for part in said.attention
     ]
     text = said.text.replace("\0", "")  # which PostgreSQL cannot hold

@@ -35,7 +35,8 @@ def predictions(backtest: Backtest) -> pd.DataFrame:
     with reading(backtest.context.engine) as conn:
         folds = backtests.backtest_folds(conn, backtest.id)
         parts = [
-            stored_predictions.predictions(conn, backtest.context.name, run_id=run_id) for run_id in folds["run_id"]
+            stored_predictions.predictions(conn, backtest.context.name, run_id=run_id)
+            for run_id in folds["run_id"]
         ]
     return pd.concat(parts, ignore_index=True)
 
@@ -65,11 +66,15 @@ def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame
 @pytest.mark.parametrize(
     ("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True
 )
-def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request: RunRequest) -> None:
+def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
+    run_request: RunRequest,
+) -> None:
     backtest = backtest_of(run_request)
     run_backtest(backtest)
     context = context_of(run_request)
-    for day in sessions_between("XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)):
+    for day in sessions_between(
+        "XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)
+    ):
         run_night(context, day.date())
     with reading(context.engine) as conn:
         nightly = stored_predictions.prediction_history(conn, market=context.name)
@@ -89,16 +94,22 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
     gone, come = made[made["symbol"] == "F02B"], made[made["symbol"] == "F03A"]
     assert come["as_of"].min() == pd.Timestamp("2024-03-11")
     asked = sessions_between("XNYS", date(2024, 3, 1), previous_session("XNYS", LAST))
-    assert list(gone["as_of"]) == [day for day in asked if not date(2024, 3, 13) <= day.date() < date(2024, 3, 20)]
+    assert list(gone["as_of"]) == [
+        day for day in asked if not date(2024, 3, 13) <= day.date() < date(2024, 3, 20)
+    ]
     days = sessions_between("XNYS", FIRST, LAST)
-    absent = int(((days >= "2024-03-13") & (days < "2024-03-20")).sum() + (days < "2024-03-11").sum())
+    absent = int(
+        ((days >= "2024-03-13") & (days < "2024-03-20")).sum() + (days < "2024-03-11").sum()
+    )
     assert result.row["constituent_days"] == 9 * len(days) - absent
     assert result.row["without_price"] == 0
     assert not result.row["list_is_snapshot"]
 
 
 @pytest.mark.soak
-def test_a_rerun_adds_no_row_and_trains_nothing(run_request: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rerun_adds_no_row_and_trains_nothing(
+    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = run_backtest(backtest_of(run_request))
     with reading(backtest_of(run_request).context.engine) as conn:
         before = table_counts(conn)
@@ -113,7 +124,9 @@ def test_a_rerun_adds_no_row_and_trains_nothing(run_request: RunRequest, monkeyp
 
 
 @pytest.mark.soak
-def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunRequest, tmp_path: Path) -> None:
+def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(
+    run_request: RunRequest, tmp_path: Path
+) -> None:
     backtest = backtest_of(run_request)
     trained: list[int] = []
 
@@ -139,7 +152,13 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunR
             "backtest_portfolio",
             "backtest_fold",
             "backtest",
-            *("attention_weight", "abstention_count", "calibration_bin", "abstention_band", "rule_direction"),
+            *(
+                "attention_weight",
+                "abstention_count",
+                "calibration_bin",
+                "abstention_band",
+                "rule_direction",
+            ),
             "prediction",
             "run",
         ):
@@ -170,21 +189,33 @@ def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
         monkeypatch.setattr(backtest_module, "predict_night", lambda *asked: change(honest(*asked)))
         return run_backtest(backtest_of(run_request, **long))
 
-    oracle, luck = run(told, run_request), run(tossed, replace(run_request, overrides={"epochs": 1}))
-    whole = oracle.scores[(oracle.scores["slice"] != "symbol") & (oracle.scores["predictor"] == "dtml")]
+    oracle, luck = (
+        run(told, run_request),
+        run(tossed, replace(run_request, overrides={"epochs": 1})),
+    )
+    whole = oracle.scores[
+        (oracle.scores["slice"] != "symbol") & (oracle.scores["predictor"] == "dtml")
+    ]
     assert (whole[["acc", "mcc"]] == 1).all(axis=None)
     portfolios = oracle.portfolios.set_index("portfolio")
     assert portfolios.loc["long, close, no costs (the paper's)", "hit_rate"] > 0.9
-    assert portfolios.loc["long, close, no costs (the paper's)", "sharpe_low"] > portfolios.loc["index", "sharpe"]
+    assert (
+        portfolios.loc["long, close, no costs (the paper's)", "sharpe_low"]
+        > portfolios.loc["index", "sharpe"]
+    )
     (guess,) = luck.scores[
-        (luck.scores["slice"] == "all") & (luck.scores["protocol"] == "all") & (luck.scores["predictor"] == "dtml")
+        (luck.scores["slice"] == "all")
+        & (luck.scores["protocol"] == "all")
+        & (luck.scores["predictor"] == "dtml")
     ].to_dict("records")
     assert guess["mcc_low"] < 0 < guess["mcc_high"]
     assert guess["acc_low"] < 0.5 < guess["acc_high"]
     assert guess["n"] == len(predictions(backtest_of(run_request, **long)))
 
 
-def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(run_request: RunRequest) -> None:
+def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
+    run_request: RunRequest,
+) -> None:
     lost = date(2024, 3, 6)
     backtest = backtest_of(run_request)
     with backtest.context.engine.begin() as conn:
@@ -197,7 +228,11 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
     assert lost not in set(made["as_of"].dt.date)
     assert date(2024, 3, 5) in set(made["as_of"].dt.date)
     refused = result.folds["refused"].iloc[0]
-    assert list(refused) == ["2024-03-06", "2024-03-07", "2024-03-08"]  # a window holds three sessions
+    assert list(refused) == [
+        "2024-03-06",
+        "2024-03-07",
+        "2024-03-08",
+    ]  # a window holds three sessions
     assert "3 of 8 constituents have no good bar" in refused["2024-03-06"]
     assert refused["2024-03-07"] == "5 of 8 constituents can be predicted"
 
@@ -207,8 +242,12 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
     warm = replace(run_request, overrides={"warm_start": True})
     cold, started = run_backtest(backtest_of(run_request)), run_backtest(backtest_of(warm))
     with reading(backtest_of(run_request).context.engine) as conn:
-        first = [stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]]
-        then = [stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in started.folds["run_id"]]
+        first = [
+            stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]
+        ]
+        then = [
+            stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in started.folds["run_id"]
+        ]
     assert first[0] == then[0]
     assert first[1] != then[1]
 
@@ -238,7 +277,9 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
         backtest_of(run_request, first=date(2024, 3, 30), last=date(2024, 3, 31))
 
 
-def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(run_request: RunRequest) -> None:
+def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(
+    run_request: RunRequest,
+) -> None:
     context = context_of(run_request)
     later = date(2024, 12, 30)  # more sessions after the last stored one than a training reads
     fetch_bars(context, later)
@@ -264,12 +305,17 @@ def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_besi
     scrambled.loc[restated, ["high", "close", "adj_close"]] *= 1.02
     context = replace(context_of(run_request), source=FrameSource(scrambled))
     with transaction(context.engine) as conn:
-        prices.append_prices(conn, context.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC))
+        prices.append_prices(
+            conn, context.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC)
+        )
     second = run_backtest(backtest_of(run_request))
     assert second.row["id"] != first.row["id"]
     assert second.folds["run_id"].iloc[0] != first.folds["run_id"].iloc[0]
     with reading(context.engine) as conn:
-        hashes = [stored_runs.run(conn, each.folds["run_id"].iloc[0])["checkpoint_hash"] for each in (first, second)]
+        hashes = [
+            stored_runs.run(conn, each.folds["run_id"].iloc[0])["checkpoint_hash"]
+            for each in (first, second)
+        ]
     assert hashes[0] == hashes[1]
 
 
@@ -291,11 +337,15 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
             "delete from price where session >= '2024-03-01' and instrument_id in "
             "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
         )
-    with pytest.raises(DtmlError, match="every one of 16 nights was refused, such as: 3 of 8 constituents"):
+    with pytest.raises(
+        DtmlError, match="every one of 16 nights was refused, such as: 3 of 8 constituents"
+    ):
         run_backtest(backtest_of(run_request))
 
 
-def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(run_request: RunRequest) -> None:
+def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(
+    run_request: RunRequest,
+) -> None:
     with pytest.raises(UsageError, match="max_weight must be above 0"):
         backtest_of(run_request, max_weight=2.0)
 
@@ -303,7 +353,9 @@ def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_train
 SPAN = ("backtest", "kdd17", "--from", str(FIRST), "--to", str(LAST))
 
 
-def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(command: Command) -> None:
+def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(
+    command: Command,
+) -> None:
     code, _, complaint = command(*SPAN)
     assert code == 2
     assert "nothing of kdd17 is stored: say where its prices come from: --source yahoo" in complaint
@@ -311,7 +363,12 @@ def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(com
 
 @pytest.mark.parametrize(
     "where",
-    ["--cluster nonsense", "--cluster tcp://host", "--workers 2 --cluster tcp://host:1", "--workers 2 --warm-start"],
+    [
+        "--cluster nonsense",
+        "--cluster tcp://host",
+        "--workers 2 --cluster tcp://host:1",
+        "--workers 2 --warm-start",
+    ],
 )
 def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, command: Command) -> None:
     code, _, complaint = command(*SPAN, *where.split())
@@ -335,4 +392,6 @@ def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
     for seed in reversed(range(seeds)):
         run_seed(anew, seed)
     monkeypatch.setattr(fit, "_step", trains)
-    pd.testing.assert_frame_equal(pd.read_parquet(run_fold(anew).with_suffix(".parquet")), whole, check_exact=True)
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(run_fold(anew).with_suffix(".parquet")), whole, check_exact=True
+    )

@@ -1,4 +1,6 @@
-"""The figures of a backtest, worked out once more from its stored predictions and bars, in plain loops."""
+"""The figures of a backtest, worked out once more from its stored predictions
+and bars, in plain loops.
+"""
 
 from datetime import date
 from html import unescape
@@ -40,13 +42,17 @@ def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
     with reading(backtest.context.engine) as conn:
         made = backtests.backtest_predictions(conn, backtest.id)
     chances: dict[pd.Timestamp, dict[str, float]] = {target: {} for target in made["target"]}
-    for target, symbol, probability in zip(made["target"], made["symbol"], made["probability"], strict=True):
+    for target, symbol, probability in zip(
+        made["target"], made["symbol"], made["probability"], strict=True
+    ):
         chances[target][symbol] = probability
     return chances
 
 
 def adjusted(backtest: Backtest, price: str) -> pd.DataFrame:
-    """Opens or closes up to the last session predicted, times that day's adjusted close over its close."""
+    """Opens or closes up to the last session predicted, times that day's
+    adjusted close over its close.
+    """
     with reading(backtest.context.engine) as conn:
         bars = prices.prices(conn, backtest.context.name, date(2024, 1, 2), LAST)
     bars["adjusted"] = bars[price] * bars["adj_close"] / bars["close"]
@@ -90,12 +96,15 @@ def stored_returns(backtest: Backtest) -> dict[str, pd.DataFrame]:
     with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
     return {
-        str(name): rows.drop(columns="portfolio").reset_index(drop=True) for name, rows in returns.groupby("portfolio")
+        str(name): rows.drop(columns="portfolio").reset_index(drop=True)
+        for name, rows in returns.groupby("portfolio")
     }
 
 
 def assert_rows(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    pd.testing.assert_frame_equal(found[list(expected)], expected, rtol=1e-9, atol=1e-12, check_dtype=False)
+    pd.testing.assert_frame_equal(
+        found[list(expected)], expected, rtol=1e-9, atol=1e-12, check_dtype=False
+    )
 
 
 @pytest.mark.one_case
@@ -106,10 +115,14 @@ def test_a_portfolio_filled_at_the_next_open_is_what_its_predictions_bars_and_co
     backtest = unusual(run_request)
     run_backtest(backtest)
     held = {target: weights_of(form, chances) for target, chances in predicted(backtest).items()}
-    assert max(abs(weight) for weights in held.values() for weight in weights.values()) == MAX_WEIGHT
+    assert (
+        max(abs(weight) for weights in held.values() for weight in weights.values()) == MAX_WEIGHT
+    )
     found = stored_returns(backtest)[f"{form}, next open"]
     assert_rows(found, walked(held, adjusted(backtest, "open"), COSTS))
-    assert list(found["session"]) == list(sessions_between("XNYS", FIRST, previous_session("XNYS", LAST)))
+    assert list(found["session"]) == list(
+        sessions_between("XNYS", FIRST, previous_session("XNYS", LAST))
+    )
     assert (found["cost"] > 0).all()
     assert (found["borrow"] > 0).any() == (form != "long")
 
@@ -120,7 +133,10 @@ def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cos
     backtest = unusual(run_request)
     run_backtest(backtest)
     close, returns = adjusted(backtest, "close"), stored_returns(backtest)
-    chances = {pd.Timestamp(previous_session("XNYS", day.date())): made for day, made in predicted(backtest).items()}
+    chances = {
+        pd.Timestamp(previous_session("XNYS", day.date())): made
+        for day, made in predicted(backtest).items()
+    }
     for form in ("long", "long-short", "weighted"):
         held = {as_of: weights_of(form, made) for as_of, made in chances.items()}
         found = returns[f"{form}, close, {PAPERS}"]
@@ -128,10 +144,16 @@ def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cos
         assert list(found["session"]) == sorted(chances)
 
 
-def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predicted(run_request: RunRequest) -> None:
+def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predicted(
+    run_request: RunRequest,
+) -> None:
     backtest = unusual(run_request)
     run_backtest(backtest)
-    opened, returns, made = adjusted(backtest, "open"), stored_returns(backtest), predicted(backtest)
+    opened, returns, made = (
+        adjusted(backtest, "open"),
+        stored_returns(backtest),
+        predicted(backtest),
+    )
     assert {len(chances) for chances in made.values()} == {8, 9}  # constituents come and go
     equal = {day: dict.fromkeys(chances, 1 / len(chances)) for day, chances in made.items()}
     index: dict[pd.Timestamp, Weights] = {day: {"SIMX": 1.0} for day in made}
@@ -145,7 +167,9 @@ def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predi
 
 
 @pytest.mark.soak
-def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(run_request: RunRequest) -> None:
+def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
+    run_request: RunRequest,
+) -> None:
     first, second = unusual(run_request), backtest_of(run_request, retrain_every=20)
     tried, trials = [], list[float]()
     for backtest in (first, second):
@@ -166,7 +190,9 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(run_requ
 def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
     run_request: RunRequest, engine: Engine
 ) -> None:
-    """Of these, F02B is away on the 14th and F03A joins on the 11th; the 26th is no session predicted."""
+    """Of these, F02B is away on the 14th and F03A joins on the 11th; the 26th
+    is no session predicted.
+    """
     lost = (
         *(("L01", "2024-03-06"), ("L01", "2024-03-25"), ("F02B", "2024-03-12")),
         *(("F02B", "2024-03-14"), ("F03A", "2024-03-08"), ("L02", "2024-03-26")),
@@ -179,18 +205,28 @@ def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
             )
     row = run_backtest(backtest_of(run_request, retrain_every=20)).row
     assert row["without_price"] == 3
-    assert row["constituent_days"] == 9 * 16 - 5 - 5  # F02B is away for five sessions, F03A not there for five
+    assert (
+        row["constituent_days"] == 9 * 16 - 5 - 5
+    )  # F02B is away for five sessions, F03A not there for five
 
 
-def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(run_request: RunRequest, engine: Engine) -> None:
+def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
+    run_request: RunRequest, engine: Engine
+) -> None:
     """L01 is worth ten times as much from 2024-03-12 on, whose bar was rejected."""
     stock = "instrument_id = (select id from instrument where market = 'past' and symbol = 'L01')"
-    tenfold = ", ".join(f"{price} = 10 * {price}" for price in ("open", "high", "low", "close", "adj_close"))
+    tenfold = ", ".join(
+        f"{price} = 10 * {price}" for price in ("open", "high", "low", "close", "adj_close")
+    )
     with engine.begin() as conn:
-        conn.exec_driver_sql(f"update price set {tenfold} where session >= '2024-03-12' and {stock}")
         conn.exec_driver_sql(
-            "insert into rejected_bar (instrument_id, session, source, reason, value, first_known_at) select "
-            "instrument_id, session, source, 'unexplained_return', 'adj_close=1000 after 100 (+900.0%)', known_at "
+            f"update price set {tenfold} where session >= '2024-03-12' and {stock}"
+        )
+        conn.exec_driver_sql(
+            "insert into rejected_bar (instrument_id, session, source, reason, value, "
+            "first_known_at) select "
+            "instrument_id, session, source, 'unexplained_return', 'adj_close=1000 after 100 "
+            "(+900.0%)', known_at "
             f"from price where session = '2024-03-12' and {stock}"
         )
         conn.exec_driver_sql(f"delete from price where session = '2024-03-12' and {stock}")
@@ -200,7 +236,9 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(run_request: Ru
         assert returns["gross"].abs().max() < 0.1, name
     held = result.portfolios.set_index("portfolio")
     assert held.loc["equal weight", "settled"] == 1
-    assert held.loc["equal weight", "unbooked"] == as_drawn(1, within=0.2)  # 900 % of one stock in nine
+    assert held.loc["equal weight", "unbooked"] == as_drawn(
+        1, within=0.2
+    )  # 900 % of one stock in nine
     assert held.loc["index", ["settled", "unbooked"]].tolist() == [0, 0]
     said = settlements(result.portfolios)
     assert "equal weight 1 (its moves would have added +" in said
@@ -211,15 +249,21 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(run_request: Ru
 def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
     run_request: RunRequest, engine: Engine
 ) -> None:
-    """All prices before the session that the first night predicted are restated to half: every stock doubled."""
+    """All prices before the session that the first night predicted are restated
+    to half: every stock doubled.
+    """
     context = context_of(run_request)
     for day in (date(2024, 3, 8), date(2024, 3, 11)):
         run_night(context, day)
     night = "from daily_score where predictor = 'dtml' and protocol = 'all'"
     before = pd.read_sql(f"select rises, running_acc {night}", engine)
-    half = ", ".join(f"{price} = {price} / 2" for price in ("open", "high", "low", "close", "adj_close"))
+    half = ", ".join(
+        f"{price} = {price} / 2" for price in ("open", "high", "low", "close", "adj_close")
+    )
     with engine.begin() as conn:
-        stocks = "instrument_id in (select id from instrument where market = 'past' and kind = 'stock')"
+        stocks = (
+            "instrument_id in (select id from instrument where market = 'past' and kind = 'stock')"
+        )
         conn.exec_driver_sql(f"update price set {half} where session < '2024-03-11' and {stocks}")
     run_backtest(unusual(run_request))
     law = "the score of a night is that of its outcomes"

@@ -26,7 +26,9 @@ def know_each_evening(engine: Engine) -> None:
     with transaction(engine) as conn:
         for day in BARS["session"].dt.date.unique():
             evening = session_close("XNYS", day) + timedelta(hours=2)
-            conn.execute(update(tables.price).where(tables.price.c.session == day).values(known_at=evening))
+            conn.execute(
+                update(tables.price).where(tables.price.c.session == day).values(known_at=evening)
+            )
 
 
 def restate(engine: Engine) -> None:
@@ -49,7 +51,9 @@ def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
         found = backtests.backtest_predictions(conn, backtest.id)
         watermark = runs.run(conn, result.folds["run_id"].iloc[0])["data_watermark"]
     assert (watermark < session_open("XNYS", FIRST)) == (prices_known == "then")
-    return found[["as_of", "symbol", "probability"]].sort_values(["as_of", "symbol"], ignore_index=True)
+    return found[["as_of", "symbol", "probability"]].sort_values(
+        ["as_of", "symbol"], ignore_index=True
+    )
 
 
 @pytest.mark.soak
@@ -67,5 +71,7 @@ def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest) -> None:
     day = previous_session("XNYS", FIRST)
-    with pytest.raises(UsageError, match=f"the store knew 0 bars of past on {day}; it was filled later"):
+    with pytest.raises(
+        UsageError, match=f"the store knew 0 bars of past on {day}; it was filled later"
+    ):
         backtest_of(run_request, prices_known="then")

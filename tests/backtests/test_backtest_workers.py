@@ -1,4 +1,6 @@
-"""Where the folds run changes the time they take and nothing else: one process, two, or a Dask cluster."""
+"""Where the folds run changes the time they take and nothing else: one process,
+two, or a Dask cluster.
+"""
 
 import json
 import os
@@ -25,7 +27,8 @@ DTML = Path(sys.executable).with_name("dtml")
 SPAN = ("--from", "2024-03-04", "--to", "2024-03-25", "--retrain-every", "7")
 ROWS = {
     "run": "select id, checkpoint_hash, losses from run order by id",
-    "prediction": "select run_id, target, instrument_id, probability, probability_std from prediction order by 1, 2, 3",
+    "prediction": "select run_id, target, instrument_id, probability, probability_std from "
+    "prediction order by 1, 2, 3",
     "score": "select * from backtest_score order by slice, value, protocol, predictor",
     "portfolio": "select * from backtest_portfolio order by portfolio",
 }
@@ -41,7 +44,16 @@ def environment_of(home: Path) -> dict[str, str]:
 
 def run_here(home: Path, prefect_api: str, *arguments: str) -> tuple[int, str, str]:
     """The command in this process."""
-    return run_in(home, environment_of(home), prefect_api, "backtest", "--market-file", "past.toml", *SPAN, *arguments)
+    return run_in(
+        home,
+        environment_of(home),
+        prefect_api,
+        "backtest",
+        "--market-file",
+        "past.toml",
+        *SPAN,
+        *arguments,
+    )
 
 
 def run(
@@ -71,7 +83,9 @@ def kill_a_worker(process: subprocess.Popen[str]) -> None:
     while process.poll() is None:
         threads = Path(f"/proc/{process.pid}/task").glob("*/children")
         children = [each for thread in threads for each in thread.read_text().split()]
-        workers = [each for each in children if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+        workers = [
+            each for each in children if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()
+        ]
         if workers:
             os.kill(int(workers[0]), signal.SIGKILL)
             return
@@ -80,9 +94,14 @@ def kill_a_worker(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def dask_cluster(home: Path) -> Iterator[str]:
-    """A scheduler and one worker process of its own, as on a cluster: the store and the folders are shared."""
+    """A scheduler and one worker process of its own, as on a cluster: the store
+    and the folders are shared.
+    """
     distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
-    shared = {"DTML_DATA": str(home / "data"), "DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}"}
+    shared = {
+        "DTML_DATA": str(home / "data"),
+        "DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}",
+    }
     with distributed.LocalCluster(
         n_workers=1,
         threads_per_worker=1,
@@ -96,7 +115,10 @@ def dask_cluster(home: Path) -> Iterator[str]:
 
 def rows(home: Path) -> dict[str, pd.DataFrame]:
     engine = open_engine(f"sqlite:///{home / 'store.sqlite'}", read_only=True)
-    return {name: select(engine, sql).drop(columns="backtest_id", errors="ignore") for name, sql in ROWS.items()}
+    return {
+        name: select(engine, sql).drop(columns="backtest_id", errors="ignore")
+        for name, sql in ROWS.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +130,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     assert code == 0, complaint
     found = json.loads(said)
     assert [fold["number"] for fold in found["folds"]] == [1, 2, 3]
-    assert {row["portfolio"] for row in found["portfolios"]} >= {"long, next open", "index", "equal weight"}
+    assert {row["portfolio"] for row in found["portfolios"]} >= {
+        "long, next open",
+        "index",
+        "equal weight",
+    }
     return home
 
 
@@ -126,14 +152,22 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("where", ["two processes", pytest.param("a Dask cluster", marks=pytest.mark.soak)])
-def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, prefect_api: str, where: str) -> None:
+@pytest.mark.parametrize(
+    "where", ["two processes", pytest.param("a Dask cluster", marks=pytest.mark.soak)]
+)
+def test_folds_give_the_same_rows_wherever_they_run(
+    whole: Path, tmp_path: Path, prefect_api: str, where: str
+) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     if where == "two processes":
-        code, _, complaint = run_here(tmp_path, prefect_api, "--source", "simulated", "--workers", "2")
+        code, _, complaint = run_here(
+            tmp_path, prefect_api, "--source", "simulated", "--workers", "2"
+        )
     else:
         with dask_cluster(tmp_path) as address:
-            code, _, complaint = run_here(tmp_path, prefect_api, "--source", "simulated", "--cluster", address)
+            code, _, complaint = run_here(
+                tmp_path, prefect_api, "--source", "simulated", "--cluster", address
+            )
     assert code == 0, complaint
     expected = rows(whole)
     for name, frame in rows(tmp_path).items():
@@ -147,7 +181,12 @@ def test_a_backtest_whose_worker_was_killed_says_why_it_ended_and_goes_on(
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
     assert killed.returncode == 1
-    assert "was ended from outside, as systems do for want of memory: run the same command again" in killed.stderr
+    assert (
+        "was ended from outside, as systems do for want of memory: run the same command again"
+        in killed.stderr
+    )
     ended = run(tmp_path, "--workers", "2", PREFECT_API_URL=prefect_api)
     assert ended.returncode == 0, ended.stderr
-    pd.testing.assert_frame_equal(rows(tmp_path)["prediction"], rows(whole)["prediction"], check_exact=True)
+    pd.testing.assert_frame_equal(
+        rows(tmp_path)["prediction"], rows(whole)["prediction"], check_exact=True
+    )

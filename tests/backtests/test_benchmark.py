@@ -1,4 +1,6 @@
-"""The published experiment on a small simulated set: what is chosen when, what is read once, what is kept."""
+"""The published experiment on a small simulated set: what is chosen when, what
+is read once, what is kept.
+"""
 
 import sys
 from dataclasses import replace
@@ -40,7 +42,9 @@ PAPER = PublishedSet(
     recipes={
         "dtml": Recipe(3, ModelConfig(hidden=8, heads=2), QUICK),
         "adv_alstm": Recipe(
-            2, RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01), replace(QUICK, penalty=0.001)
+            2,
+            RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01),
+            replace(QUICK, penalty=0.001),
         ),
         "stocknet": Recipe(3, StockNetConfig(hidden=7, latent=5, movement=3), QUICK),
     },
@@ -95,14 +99,22 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
     assert [last for name, last in read if name == "read the test span"] == [PAPER.test[1]]
 
 
-def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(experiment: PublishedExperiment) -> None:
+def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
+    experiment: PublishedExperiment,
+) -> None:
     found = run_benchmark(experiment)
     assert found.page.read_text(encoding="utf-8").startswith("<!doctype html>")
     scores = found.scores.set_index(["protocol", "predictor"])
     assert set(scores.loc["all"].index) == {
-        "dtml", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting",
-        "always_up", "index_reversal", "index_below_mean20",
-    }  # fmt: skip
+        "dtml",
+        "adv_alstm",
+        "stocknet",
+        "logistic_regression",
+        "gradient_boosting",
+        "always_up",
+        "index_reversal",
+        "index_below_mean20",
+    }
     assert scores.loc[("paper", "dtml"), "published_acc"] == 0.5744
     assert np.isnan(scores.loc[("all", "dtml"), "published_acc"])
     assert found.row["best_rule"] in scores.loc["all"].index
@@ -118,15 +130,22 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(experiment: 
     assert correct.mean() == in_float64(scores.loc[("all", "dtml"), "acc"])
     assert mine["target"].min().date() >= PAPER.test[0]
     prices = BARS.set_index(["symbol", "session"])["adj_close"]
-    before, after = (prices[pd.MultiIndex.from_frame(mine[["symbol", day]])].to_numpy() for day in ("as_of", "target"))
+    before, after = (
+        prices[pd.MultiIndex.from_frame(mine[["symbol", day]])].to_numpy()
+        for day in ("as_of", "target")
+    )
     assert_arrays_close_in_float64(mine["realised_return"], after / before - 1)
     assert found.scores.loc[found.scores["is_rule"], ["seeds", "acc_mean"]].isna().all(axis=None)
     seeds = found.seeds
     dtml = seeds[seeds["predictor"] == "dtml"]
     assert dtml["acc"].mean() == in_float64(scores.loc[("paper", "dtml"), "acc_mean"])
     assert seeds.groupby("predictor").size().to_dict() == {
-        "adv_alstm": 2, "dtml": 2, "gradient_boosting": 2, "logistic_regression": 1, "stocknet": 2,
-    }  # fmt: skip
+        "adv_alstm": 2,
+        "dtml": 2,
+        "gradient_boosting": 2,
+        "logistic_regression": 1,
+        "stocknet": 2,
+    }
 
 
 @pytest.mark.soak
@@ -137,7 +156,11 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     first = run_benchmark(experiment)
     with reading(experiment.context.engine) as conn:
         counts = table_counts(conn)
-    monkeypatch.setattr(PublishedExperiment, "read_test", lambda _: pytest.fail("the test span was read a second time"))
+    monkeypatch.setattr(
+        PublishedExperiment,
+        "read_test",
+        lambda _: pytest.fail("the test span was read a second time"),
+    )
     page = first.page.read_text(encoding="utf-8")
     first.page.unlink()
     again = run_benchmark(PublishedExperiment(experiment.context, PAPER, seeds=(0, 1)))
@@ -166,7 +189,8 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(
     test = experiment.read_test()[0]
     for name, trials in resumed.items():
         np.testing.assert_array_equal(
-            trials[0].probability(test[trials[0].window]), undisturbed[name][0].probability(test[trials[0].window])
+            trials[0].probability(test[trials[0].window]),
+            undisturbed[name][0].probability(test[trials[0].window]),
         )
 
 
@@ -185,25 +209,43 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     by_configuration = dtml.groupby("configuration")["validation_acc"].mean()
     assert dtml[dtml["kept"]]["configuration"].unique().tolist() == [0]
     assert by_configuration[0] == by_configuration.max()
-    row = found.scores[(found.scores["predictor"] == "dtml") & (found.scores["protocol"] == "paper")].iloc[0]
+    row = found.scores[
+        (found.scores["predictor"] == "dtml") & (found.scores["protocol"] == "paper")
+    ].iloc[0]
     assert row["configurations"] == 3
     with reading(stored.engine) as conn:
-        assert len(conn.exec_driver_sql("select 1 from benchmark_configuration where predictor = 'dtml'").all()) == 3
+        assert (
+            len(
+                conn.exec_driver_sql(
+                    "select 1 from benchmark_configuration where predictor = 'dtml'"
+                ).all()
+            )
+            == 3
+        )
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None:
     fetch_bars(whole, date(2024, 6, 14))
-    with pytest.raises(DtmlError, match=r"prices up to 2024-06-14 of simulated.*up to 2024-06-28: fetch the whole set"):
+    with pytest.raises(
+        DtmlError,
+        match=r"prices up to 2024-06-14 of simulated.*up to 2024-06-28: fetch the whole set",
+    ):
         run_benchmark(PublishedExperiment(whole, PAPER, seeds=(0,)))
-    earlier = replace(PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)), data_until=date(2024, 6, 14))
-    with pytest.raises(DtmlError, match=r"no outcome of simulated from 2020-01-02 to .*: fetch the whole set"):
+    earlier = replace(
+        PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)), data_until=date(2024, 6, 14)
+    )
+    with pytest.raises(
+        DtmlError, match=r"no outcome of simulated from 2020-01-02 to .*: fetch the whole set"
+    ):
         run_benchmark(PublishedExperiment(whole, earlier, seeds=(0,)))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(whole: MarketContext) -> None:
+def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
+    whole: MarketContext,
+) -> None:
     fetch_bars(whole, date(2024, 6, 14))
     paper = replace(PAPER, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
     found = run_benchmark(PublishedExperiment(whole, paper, seeds=(0,)))
@@ -213,7 +255,9 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
         made = predictions.prediction_history(conn, market="simulated", kind="benchmark")
     assert made["target"].max() == pd.Timestamp("2024-06-14")
     fetch_bars(whole, AS_OF)
-    assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]  # more of the test span is another test
+    assert (
+        PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
+    )  # more of the test span is another test
 
 
 @pytest.mark.soak
@@ -231,26 +275,37 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
         run_benchmark(other, on_epoch=interrupt)
     second = run_benchmark(other)
     assert (second.number, second.row["seconds"]) == (2, None)
-    for said in ("benchmark 2 of simulated in this store: its test span was read 2 times", '"spans">cpu</td>'):
+    for said in (
+        "benchmark 2 of simulated in this store: its test span was read 2 times",
+        '"spans">cpu</td>',
+    ):
         assert said in second.page.read_text(encoding="utf-8")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(experiment: PublishedExperiment) -> None:
+def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(
+    experiment: PublishedExperiment,
+) -> None:
     run_benchmark(experiment)
     night = run_night(experiment.context, AS_OF)
     with reading(experiment.context.engine) as conn:
         run = runs.run(conn, night.row["run_id"])
-        latest = conn.exec_driver_sql("select distinct run_id from latest_prediction").scalars().all()
+        latest = (
+            conn.exec_driver_sql("select distinct run_id from latest_prediction").scalars().all()
+        )
     assert run["kind"] == "nightly"
     assert run["config"]["model"]["hidden"] == SMALL["hidden"]
     assert latest == [run["id"]]
 
 
 def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
-    with pytest.raises(UsageError, match=r"published experiment on acl18, kdd17, ndx100; got simulated"):
-        run_published(RunRequest("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False)
+    with pytest.raises(
+        UsageError, match=r"published experiment on acl18, kdd17, ndx100; got simulated"
+    ):
+        run_published(
+            RunRequest("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False
+        )
 
 
 @pytest.fixture
@@ -261,9 +316,15 @@ def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "flows.benchmark.flow", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol
-    for name, which in (("prices", ~index), ("fewer", ~index & (bars["symbol"] != "L01")), ("index", index)):
+    for name, which in (
+        ("prices", ~index),
+        ("fewer", ~index & (bars["symbol"] != "L01")),
+        ("index", index),
+    ):
         bars[which].to_parquet(tmp_path / f"{name}.parquet")
-    return RunRequest("simulated", None, "files", tmp_path / "prices.parquet", tmp_path / "index.parquet")
+    return RunRequest(
+        "simulated", None, "files", tmp_path / "prices.parquet", tmp_path / "index.parquet"
+    )
 
 
 def benchmark(run_request: RunRequest, *, both: bool = False) -> None:
@@ -300,22 +361,34 @@ def test_a_stored_benchmark_is_printed_without_a_flow(
     with pytest.raises(ImportError):  # files are read and stored, and then the flow is missing
         benchmark(run_request)
     assert "are used" not in capsys.readouterr().err
-    found = run_benchmark(PublishedExperiment(open_stored_context(run_request), PAPER, seeds=(0, 1)))
+    found = run_benchmark(
+        PublishedExperiment(open_stored_context(run_request), PAPER, seeds=(0, 1))
+    )
     benchmark(run_request)
     said = capsys.readouterr()
     assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
-    assert "note: the store's bars of simulated are used: nothing was asked of the files" in said.err
+    assert (
+        "note: the store's bars of simulated are used: nothing was asked of the files" in said.err
+    )
     assert str(found.page) in said.out.replace("\n", "")
 
 
 def test_the_published_recipes_are_those_of_the_paper() -> None:
-    """Section 4.1 of Yoo et al.; 24 configurations, as epochs are no axis where the best one is kept."""
+    """Section 4.1 of Yoo et al.; 24 configurations, as epochs are no axis where
+    the best one is kept.
+    """
     recipe = SETS["acl18"].recipes["dtml"]
     assert (recipe.window, recipe.model.hidden, recipe.model.beta) == (10, 64, 0.1)
-    assert (recipe.training.batch_days, recipe.training.epochs, recipe.training.penalty) == (64, 200, 1.0)
+    assert (recipe.training.batch_days, recipe.training.epochs, recipe.training.penalty) == (
+        64,
+        200,
+        1.0,
+    )
     assert len(set(grid(recipe))) == 24
     assert recipe in grid(recipe)
-    short = {name: each.training.epochs for name, each in shortened(SETS["kdd17"], 20).recipes.items()}
+    short = {
+        name: each.training.epochs for name, each in shortened(SETS["kdd17"], 20).recipes.items()
+    }
     assert short == dict.fromkeys(("dtml", "lstm", "alstm", "adv_alstm"), 20) | {"stocknet": 5}
     for paper in SETS.values():
         assert paper.recipes["dtml"] in grid(paper.recipes["dtml"])

@@ -27,16 +27,22 @@ SYMBOLS = ("A", "B", "C", "D", "E")
 GENERATOR = np.random.default_rng(11)
 MOVEMENT = GENERATOR.normal(0, 0.02, (97, 5))
 MOVEMENT[3, 2] = np.nan
-MODEL = np.where(GENERATOR.random((97, 5)) < 0.9, GENERATOR.random((97, 5)) < 0.5, np.nan).astype(float)
+MODEL = np.where(GENERATOR.random((97, 5)) < 0.9, GENERATOR.random((97, 5)) < 0.5, np.nan).astype(
+    float
+)
 CALLS = {"dtml": MODEL, "always_up": np.ones((97, 5))}
 FOLD = np.repeat([1, 2, 3], [40, 40, 17])
 
 
 @given(every=st.integers(1, 120), begin=st.integers(1, 60), length=st.integers(1, 36))
-def test_folds_predict_every_session_once_and_train_on_the_one_before(every: int, begin: int, length: int) -> None:
+def test_folds_predict_every_session_once_and_train_on_the_one_before(
+    every: int, begin: int, length: int
+) -> None:
     first, last = DAYS[begin].date(), DAYS[begin + length - 1].date()
     laid = folds(DAYS, first, last, every)
-    predicted = [day for fold in laid for day in DAYS[(str(fold.first) <= DAYS) & (str(fold.last) >= DAYS)]]
+    predicted = [
+        day for fold in laid for day in DAYS[(str(fold.first) <= DAYS) & (str(fold.last) >= DAYS)]
+    ]
     assert predicted == list(DAYS[begin : begin + length])
     assert [fold.number for fold in laid] == list(range(1, len(laid) + 1))
     for fold in laid:
@@ -55,7 +61,11 @@ def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> Non
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
     """The model's directions as `dtml.evaluation.metrics.score` wants them."""
     rows = [
-        {"session": DAYS[day], "predicted": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
+        {
+            "session": DAYS[day],
+            "predicted": MODEL[day, stock] == 1,
+            "rose": MOVEMENT[day, stock] > 0,
+        }
         for day in np.flatnonzero(days)
         for stock in range(5)[stocks]
         if np.isfinite(MODEL[day, stock]) and np.isfinite(MOVEMENT[day, stock])
@@ -65,7 +75,9 @@ def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
 
 def test_slices_score_as_the_calls_one_by_one_do() -> None:
     scores = slice_scores(CALLS, MOVEMENT, DAYS, FOLD, SYMBOLS)
-    mine = scores[(scores["predictor"] == "dtml") & (scores["protocol"] == "all")].set_index(["slice", "value"])
+    mine = scores[(scores["predictor"] == "dtml") & (scores["protocol"] == "all")].set_index(
+        ["slice", "value"]
+    )
     wanted = {
         ("all", ""): long_calls(np.ones(97, dtype=bool)),
         ("fold", "2"): long_calls(FOLD == 2),
@@ -77,7 +89,9 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
         found = mine.loc[key]
         assert (found["n"], found["days"]) == (expected.directions, expected.days)
         assert (found["acc"], found["mcc"]) == in_float64((expected.acc, expected.mcc))
-        assert found["acc_low"] == as_drawn(expected.acc_interval[0], within=0.02)  # fewer resamples
+        assert found["acc_low"] == as_drawn(
+            expected.acc_interval[0], within=0.02
+        )  # fewer resamples
         assert found["mcc_high"] == as_drawn(expected.mcc_interval[1], within=0.04)
     assert mine.loc[("fold", "3"), ["acc_low", "mcc_high"]].isna().all()  # 17 days
     assert set(mine.index.get_level_values("slice")) == {"all", "fold", "year", "symbol"}
@@ -87,10 +101,19 @@ def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
     oracle, losers = MOVEMENT.copy(), GENERATOR.normal(0, 1, MOVEMENT.shape)
     found = order_scores(oracle, losers, MOVEMENT, DAYS, FOLD).set_index(["slice", "value"])
     assert found["rank_ic"].tolist() == in_float64([1.0] * len(found))
-    daily = [spearmanr(losers[day], MOVEMENT[day]).statistic for day in range(97) if np.isfinite(MOVEMENT[day]).all()]
+    daily = [
+        spearmanr(losers[day], MOVEMENT[day]).statistic
+        for day in range(97)
+        if np.isfinite(MOVEMENT[day]).all()
+    ]
     assert found.loc[("all", ""), "rank_gain"] == in_float64(1 - np.mean(daily))
     assert found.loc[("fold", "3"), ["rank_ic_low", "rank_gain_high"]].isna().all()  # 17 days
-    assert set(found.index) == {("all", ""), *(("fold", str(n)) for n in (1, 2, 3)), ("year", "2023"), ("year", "2024")}
+    assert set(found.index) == {
+        ("all", ""),
+        *(("fold", str(n)) for n in (1, 2, 3)),
+        ("year", "2023"),
+        ("year", "2024"),
+    }
 
 
 def test_a_rolling_rank_ic_is_the_mean_of_its_last_days() -> None:
@@ -100,7 +123,9 @@ def test_a_rolling_rank_ic_is_the_mean_of_its_last_days() -> None:
     daily = [spearmanr(scores[day], MOVEMENT[day]).statistic for day in range(97)[last]]
     assert found["rank_ic"].iloc[-1] == in_float64(np.mean(daily))
     assert (found["rank_ic_low"] < found["rank_ic_high"]).all()
-    assert found["session"].tolist() == list(DAYS[np.isfinite(MOVEMENT).all(axis=1)][ROLLING_SESSIONS - 1 :])
+    assert found["session"].tolist() == list(
+        DAYS[np.isfinite(MOVEMENT).all(axis=1)][ROLLING_SESSIONS - 1 :]
+    )
     assert rolling_rank_ic(scores[:50], MOVEMENT[:50], DAYS[:50]).empty
 
 

@@ -1,4 +1,6 @@
-"""Orders in whole lots: never more than is held, nor for more than the capital, whatever is drawn."""
+"""Orders in whole lots: never more than is held, nor for more than the capital,
+whatever is drawn.
+"""
 
 import numpy as np
 import pytest
@@ -47,7 +49,9 @@ def test_the_laws_of_orders(seed: int) -> None:
     whole = np.where(weights > 0, change, 0.0) / one
     np.testing.assert_allclose(whole, np.round(whole), atol=1e-9)
     purchase, sale = case["rates"]
-    cash = case["capital"] - (held + change) @ price - bought @ price * purchase - sold @ price * sale
+    cash = (
+        case["capital"] - (held + change) @ price - bought @ price * purchase - sold @ price * sale
+    )
     assert cash >= -1e-6 * case["capital"]
 
 
@@ -65,4 +69,9 @@ def test_a_capital_that_suffices_buys_every_whole_lot_of_the_weights() -> None:
 
 
 def test_rounding_costs_no_lot() -> None:
-    assert whole_lots(np.array([0.1 + 0.2, 0.7 * 10, 3.0 - 1e-12, 2.9999]) * 10, 1).tolist() == [3, 70, 30, 29]
+    assert whole_lots(np.array([0.1 + 0.2, 0.7 * 10, 3.0 - 1e-12, 2.9999]) * 10, 1).tolist() == [
+        3,
+        70,
+        30,
+        29,
+    ]

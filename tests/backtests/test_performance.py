@@ -1,4 +1,6 @@
-"""Statistics of a portfolio: against another library's figures, by hand, and what intervals promise."""
+"""Statistics of a portfolio: against another library's figures, by hand, and
+what intervals promise.
+"""
 
 from dataclasses import replace
 
@@ -23,7 +25,9 @@ from tests.support.bounds import as_drawn, as_printed, in_float32, in_float64
 DAYS, RESAMPLES = 300, 499
 
 
-def track_of(net: np.ndarray, turnover: float = 0.5, paid: float = 0.0, borrow: float = 0.0) -> pd.DataFrame:
+def track_of(
+    net: np.ndarray, turnover: float = 0.5, paid: float = 0.0, borrow: float = 0.0
+) -> pd.DataFrame:
     earned = {"net": net, "turnover": turnover, "borrow": borrow, "gross": net + paid + borrow}
     return pd.DataFrame(earned | {"settled": 0, "unbooked": 0.0})
 
@@ -34,7 +38,9 @@ def net() -> np.ndarray:
 
 
 def test_the_standard_statistics_are_those_of_empyrical(net: np.ndarray) -> None:
-    """Golden numbers printed by empyrical-reloaded 0.7.1 for these 300 returns: annual_return and so on."""
+    """Golden numbers printed by empyrical-reloaded 0.7.1 for these 300 returns:
+    annual_return and so on.
+    """
     found = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)
     assert found.days == DAYS
     assert found.annual_return == in_float64(0.022951861578771826)
@@ -45,9 +51,13 @@ def test_the_standard_statistics_are_those_of_empyrical(net: np.ndarray) -> None
 
 
 def test_four_days_by_hand() -> None:
-    """1 becomes 1.1, 0.99, 0.99 and 1.0395; mean 0.0125; deviations .0875, -.1125, -.0125, .0375 squared: .021875."""
+    """1 becomes 1.1, 0.99, 0.99 and 1.0395; mean 0.0125; deviations .0875,
+    -.1125, -.0125, .0375 squared: .021875.
+    """
     net = np.array([0.1, -0.1, 0.0, 0.05])
-    found = performance(track_of(net, turnover=0.5, paid=0.001, borrow=0.0005), trials=[0.1], resamples=RESAMPLES)
+    found = performance(
+        track_of(net, turnover=0.5, paid=0.001, borrow=0.0005), trials=[0.1], resamples=RESAMPLES
+    )
     assert equity(net) == in_float64([1.1, 0.99, 0.99, 1.0395])
     assert drawdown(net) == in_float64([0, -0.1, -0.1, 1.0395 / 1.1 - 1])
     assert found.annual_return == in_float64(1.0395**63 - 1)
@@ -69,20 +79,39 @@ def test_at_the_break_even_cost_nothing_is_left_of_the_mean_return() -> None:
     price = 100 * np.exp(0.01 * generator.standard_normal((53, 7)).cumsum(axis=0))
     quotes = Quotes(pd.bdate_range("2021-01-01", periods=53), price, price, tuple("ABCDEFG"))
     weights = generator.normal(0, 0.1, (53, 7))
-    free = follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0)))
+    free = follow(
+        weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0))
+    )
     weights *= np.sign(free["gross"].mean())  # so that there is something to lose
-    free = follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0)))
+    free = follow(
+        weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0))
+    )
     cost = performance(free, trials=[0.1], resamples=RESAMPLES).break_even
     assert cost > 0
-    paid = follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(cost, 0.0, 50.0)))
+    paid = follow(
+        weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(cost, 0.0, 50.0))
+    )
     assert paid["net"].mean() == in_float64(0)
 
 
 def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe() -> None:
-    found = performance(track_of(np.zeros(DAYS), turnover=0.0), trials=[np.nan, 0.1], resamples=RESAMPLES)
-    figures = (found.break_even, found.sharpe, found.sharpe_low, found.sharpe_high, found.deflated_sharpe)
+    found = performance(
+        track_of(np.zeros(DAYS), turnover=0.0), trials=[np.nan, 0.1], resamples=RESAMPLES
+    )
+    figures = (
+        found.break_even,
+        found.sharpe,
+        found.sharpe_low,
+        found.sharpe_high,
+        found.deflated_sharpe,
+    )
     assert np.isnan(figures).all()
-    assert (found.annual_return, found.annual_volatility, found.max_drawdown, found.hit_rate) == (0, 0, 0, 0)
+    assert (found.annual_return, found.annual_volatility, found.max_drawdown, found.hit_rate) == (
+        0,
+        0,
+        0,
+        0,
+    )
     one = performance(track_of(np.array([0.01])), trials=[np.nan], resamples=RESAMPLES)
     assert np.isnan([one.sharpe, one.annual_volatility]).all()
     with pytest.raises(ValueError, match="no day"):
@@ -112,11 +141,14 @@ def test_the_interval_does_not_depend_on_the_size_of_the_positions(net: np.ndarr
 def test_the_probabilistic_sharpe_ratio_by_hand() -> None:
     """The formula of Bailey & Lopez de Prado (2012), worked out on paper.
 
-    Of -1, 0, 0, 1, 2 percent: mean 0.4, deviations -1.4, -.4, -.4, .6, 1.6. Squares 1.96 .16 .16 .36 2.56 add up to
-    5.2: of a population 1.04, of a sample 1.3, so the ratio is .4 / sqrt(1.3) = .350823. Cubes -2.744 -.064 -.064
-    .216 4.096 add up to 1.44: skew .288 / 1.04^1.5 = .271545. Fourth powers 3.8416 .0256 .0256 .1296 6.5536 add up
-    to 10.576: kurtosis 2.1152 / 1.0816 = 1.955621. Error: sqrt(1 - .271545 * .350823 + .955621 / 4 * .350823^2) =
-    sqrt(1 - .095264 + .029404) = .966510. Phi(.350823 * 2 / .966510) = Phi(.725958) = .7661.
+    Of -1, 0, 0, 1, 2 percent: mean 0.4, deviations -1.4, -.4, -.4, .6, 1.6. Squares 1.96 .16 .16
+    .36 2.56 add up to
+    5.2: of a population 1.04, of a sample 1.3, so the ratio is .4 / sqrt(1.3) = .350823. Cubes
+    -2.744 -.064 -.064 .216 4.096 add up to 1.44: skew .288 / 1.04^1.5 = .271545. Fourth powers
+    3.8416 .0256 .0256 .1296 6.5536 add up
+    to 10.576: kurtosis 2.1152 / 1.0816 = 1.955621. Error: sqrt(1 - .271545 * .350823 + .955621 / 4
+    * .350823^2) = sqrt(1 - .095264 + .029404) = .966510. Phi(.350823 * 2 / .966510) = Phi(.725958)
+    = .7661.
     """
     net = np.array([-0.01, 0.0, 0.0, 0.01, 0.02])
     assert session_sharpe(net) == as_printed(0.350823, 6)
@@ -136,9 +168,11 @@ def test_the_best_of_ten_tries_by_hand() -> None:
 
 
 def test_the_deflated_ratio_is_the_published_one() -> None:
-    """The example of Bailey & Lopez de Prado (2014): 100 trials of variance 1/2 a year, five years of 250 days.
+    """The example of Bailey & Lopez de Prado (2014): 100 trials of variance 1/2 a year, five years
+    of 250 days.
 
-    Their figures: a ratio of 2.5 a year with skew -3 and kurtosis 10 has .9004; the best by chance is .1132 a day.
+    Their figures: a ratio of 2.5 a year with skew -3 and kurtosis 10 has .9004; the best by chance
+    is .1132 a day.
     """
     trials = np.sqrt(0.5 / 250) * np.tile([-1.0, 1.0], 50) * np.sqrt(99 / 100)
     assert expected_best(trials.tolist()) == as_printed(0.1132, 4)
@@ -149,8 +183,12 @@ def test_the_deflated_ratio_is_the_published_one() -> None:
 
 
 def skewed(days: int, ratio: float, third: float, fourth: float) -> np.ndarray:
-    """Returns of that ratio, skew and kurtosis: as many of three values as their moments ask for."""
-    product = fourth - third**2  # of a standard variable on x1 < 0 < x2 with an atom at 0: roots of t^2 - 3rd t - it
+    """Returns of that ratio, skew and kurtosis: as many of three values as
+    their moments ask for.
+    """
+    product = (
+        fourth - third**2
+    )  # of a standard variable on x1 < 0 < x2 with an atom at 0: roots of t^2 - 3rd t - it
     low, high = (third + sign * np.sqrt(third**2 + 4 * product) for sign in (-1, 1))
     low, high = low / 2, high / 2
     weights = 1 / (low * (low - high)), 1 / (high * (high - low))
@@ -179,7 +217,9 @@ def test_a_portfolio_is_told_from_the_index_on_the_same_sessions_though_their_ow
     assert found.sharpe_low < alone.sharpe_high
     assert 0 < found.index_gain_low < found.index_gain < found.index_gain_high
     assert found.index_gain == in_float64(found.sharpe - alone.sharpe)
-    shifted = performance(track, trials=None, index=index.assign(session=days - pd.Timedelta(days=1)))
+    shifted = performance(
+        track, trials=None, index=index.assign(session=days - pd.Timedelta(days=1))
+    )
     assert shifted.index_gain != in_float64(found.index_gain)
     assert np.isnan([alone.index_gain, alone.index_gain_low, alone.index_gain_high]).all()
 

@@ -46,7 +46,9 @@ def test_costs_by_hand() -> None:
 
 
 def test_equal_parts_of_few_stocks_are_not_cut_off() -> None:
-    track = equal_weight_track(np.full((2, 3), 0.5), CALENDAR[:2], quotes_of([[1, 1, 1]] * 4), "close")
+    track = equal_weight_track(
+        np.full((2, 3), 0.5), CALENDAR[:2], quotes_of([[1, 1, 1]] * 4), "close"
+    )
     assert track["long"].tolist() == in_float64([1, 1])
 
 
@@ -70,7 +72,12 @@ def test_without_any_price_there_is_no_row(fill: str) -> None:
 
 def test_what_is_held_of_a_halted_stock_leaves_its_room_to_no_other() -> None:
     """A, half of the equity, cannot be sold: of the .8 asked of B there is room for .5."""
-    track = follow(np.array([[0.5, 0], [0, 0.8]]), CALENDAR[:2], quotes_of([[1, 1], [1, 1], [NAN, 1], [1, 1]]), LONG)
+    track = follow(
+        np.array([[0.5, 0], [0, 0.8]]),
+        CALENDAR[:2],
+        quotes_of([[1, 1], [1, 1], [NAN, 1], [1, 1]]),
+        LONG,
+    )
     assert track["long"].tolist() == in_float64([0.5, 1])
     assert track["turnover"].tolist() == in_float64([0.5, 0.5])
 
@@ -80,20 +87,28 @@ def test_what_had_its_last_price_in_the_very_first_session_is_settled_after_twen
     price = np.full((25, 2), 1.0)
     price[1:, 0] = NAN
     quotes = Quotes(days, price, price, ("A", "B"))
-    track = follow(np.array([[0.5, 0.0]] + [[NAN, NAN]] * 24), days, quotes, Strategy("long", "close", costs=FREE))
+    track = follow(
+        np.array([[0.5, 0.0]] + [[NAN, NAN]] * 24),
+        days,
+        quotes,
+        Strategy("long", "close", costs=FREE),
+    )
     assert np.flatnonzero(track["long"] == 0)[0] == 21
     assert track["turnover"].to_numpy().nonzero()[0].tolist() == [0, 21]
 
 
 def test_a_loss_of_everything_names_its_own_session() -> None:
-    with pytest.raises(DtmlError, match="long, next open, no costs: the fill of 2021-01-05 loses all equity"):
+    with pytest.raises(
+        DtmlError, match="long, next open, no costs: the fill of 2021-01-05 loses all equity"
+    ):
         follow(np.array([[0.0], [-0.5]]), CALENDAR[:2], quotes_of([[1], [1], [1], [3]]), LONG)
 
 
 def test_no_days_are_refused_and_of_many_wrong_ones_three_are_shown() -> None:
     quotes = quotes_of([[1.0]] * 7)
     with pytest.raises(
-        ValueError, match=r"^as_of must be one or more increasing sessions of the quotes, got \[\] ...$"
+        ValueError,
+        match=r"^as_of must be one or more increasing sessions of the quotes, got \[\] ...$",
     ):
         follow(np.ones((0, 1)), CALENDAR[:0], quotes, LONG)
     with pytest.raises(ValueError, match="increasing") as refused:

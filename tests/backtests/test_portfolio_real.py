@@ -15,19 +15,31 @@ FILLS: tuple[Fill, ...] = ("next_open", "close")
 
 
 def quotes_of(
-    name: str, found: Checked, symbols: tuple[str, ...], first: str, last: str, *, is_careful: bool = True
+    name: str,
+    found: Checked,
+    symbols: tuple[str, ...],
+    first: str,
+    last: str,
+    *,
+    is_careful: bool = True,
 ) -> Quotes:
     """Quotes of the accepted bars of some stocks; a careless one knows of no refused move."""
     real = SETS[name]
-    bars = found.accepted[found.accepted["symbol"].isin(symbols) & found.accepted["session"].between(first, last)]
-    sessions = sessions_between(real.calendar, pd.Timestamp(first).date(), pd.Timestamp(last).date())
+    bars = found.accepted[
+        found.accepted["symbol"].isin(symbols) & found.accepted["session"].between(first, last)
+    ]
+    sessions = sessions_between(
+        real.calendar, pd.Timestamp(first).date(), pd.Timestamp(last).date()
+    )
     refused = found.rejected[found.rejected["reason"] == "unexplained_return"]
     bound = {"max_return": real.max_return, "refused": refused} if is_careful else {}
     return Quotes.of(bars, sessions, symbols, real.returns, **bound)
 
 
 def tenfold(name: str, symbol: str, first: str, last: str) -> Checked:
-    """A real set of which one stock stands at ten times its price for more sessions than a brief jump has."""
+    """A real set of which one stock stands at ten times its price for more
+    sessions than a brief jump has.
+    """
     real, bars = SETS[name], bars_of(name).copy()
     there = (bars["symbol"] == symbol) & bars["session"].between(first, last)
     bars.loc[there, ["open", "high", "low", "close"]] *= 10
@@ -35,7 +47,9 @@ def tenfold(name: str, symbol: str, first: str, last: str) -> Checked:
 
 
 def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
-    """The bar that rises by 900 % and the one that falls by 90 % are refused, and those between them accepted."""
+    """The bar that rises by 900 % and the one that falls by 90 % are refused,
+    and those between them accepted.
+    """
     name, span = "kospi200_2015", ("2020-03-16", "2020-12-16")
     symbols = tuple(sorted(set(checked(name).accepted["symbol"]) - {"^KS11"})[:15])
     found = tenfold(name, symbols[14], "2020-06-01", "2020-06-12")
@@ -43,7 +57,9 @@ def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
     wanted = np.full((len(held.sessions) - 1, 15), 0.5)
     track = equal_weight_track(wanted, held.sessions[:-1], held, "next_open").set_index("session")
     careless = quotes_of(name, found, symbols, *span, is_careful=False)
-    before = equal_weight_track(wanted, held.sessions[:-1], careless, "next_open").set_index("session")
+    before = equal_weight_track(wanted, held.sessions[:-1], careless, "next_open").set_index(
+        "session"
+    )
     assert before["gross"].max() == as_drawn(0.6, within=0.08)
     assert track["gross"].abs().max() < 0.15
     met = track[track["settled"] > 0]
@@ -52,11 +68,15 @@ def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
 
 
 def test_the_holder_of_a_stock_through_a_brief_jump_earns_what_it_moved_across_it() -> None:
-    """003410 is refused on three sessions of December 2020: at 5,550 won before them and at 6,700 after."""
+    """003410 is refused on three sessions of December 2020: at 5,550 won before
+    them and at 6,700 after.
+    """
     name = "kospi200_2015"
     quotes = quotes_of(name, checked(name), ("003410",), "2020-11-16", "2020-12-16")
     whole = np.ones((len(quotes.sessions), 1))
-    track = follow(whole, quotes.sessions, quotes, Strategy("long", "close", costs=FREE)).set_index("session")
+    track = follow(whole, quotes.sessions, quotes, Strategy("long", "close", costs=FREE)).set_index(
+        "session"
+    )
     assert track["settled"].sum() == 0
     assert track["gross"].max() == pytest.approx(6700 / 5550 - 1)
 
@@ -64,10 +84,18 @@ def test_the_holder_of_a_stock_through_a_brief_jump_earns_what_it_moved_across_i
 @pytest.mark.slow
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[] if each == "kospi200_2015" else [pytest.mark.soak]) for each in SETS]
+    "name",
+    [
+        pytest.param(each, marks=[] if each == "kospi200_2015" else [pytest.mark.soak])
+        for each in SETS
+    ],
 )
-def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(name: str, fill: Fill) -> None:
-    """From close to close; an open may lie as far from the close before as the next open on the other side."""
+def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(
+    name: str, fill: Fill
+) -> None:
+    """From close to close; an open may lie as far from the close before as the
+    next open on the other side.
+    """
     found = checked(name)
     met = found.rejected[found.rejected["reason"] == "unexplained_return"]["symbol"].unique()[:12]
     symbols = tuple(str(each) for each in met if not str(each).startswith("^"))
@@ -81,4 +109,6 @@ def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(name: str,
         track = follow(weights, quotes.sessions, quotes, Strategy("long", fill, costs=FREE))
         assert track["gross"].abs().max() <= 0.4 * bound
         booked += int(track["settled"].sum())
-    assert booked >= len(symbols) or name == "kospi200_2020"  # the only bar refused there is the last
+    assert (
+        booked >= len(symbols) or name == "kospi200_2020"
+    )  # the only bar refused there is the last

@@ -1,4 +1,6 @@
-"""Costs by date, price limits, holdings that are kept, and ways to trade an order that validation days choose."""
+"""Costs by date, price limits, holdings that are kept, and ways to trade an
+order that validation days choose.
+"""
 
 from datetime import date
 from fractions import Fraction
@@ -8,7 +10,16 @@ import pandas as pd
 import pytest
 
 from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on, positions
-from dtml.backtest.turnover import DAILY, EQUAL, VERSIONS, after_costs, strategy_of, target_of_night, targets, track_of
+from dtml.backtest.turnover import (
+    DAILY,
+    EQUAL,
+    VERSIONS,
+    after_costs,
+    strategy_of,
+    target_of_night,
+    targets,
+    track_of,
+)
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.markets.definition import FREE, Costs, Rate, Trading, rate_on
@@ -24,7 +35,9 @@ SCORES = DRAWN.standard_normal((399, 12))
 
 
 def flat(days: int, stocks: int) -> Quotes:
-    return Quotes(SESSIONS[:days], np.ones((days, stocks)), np.ones((days, stocks)), tuple("ABC"[:stocks]))
+    return Quotes(
+        SESSIONS[:days], np.ones((days, stocks)), np.ones((days, stocks)), tuple("ABC"[:stocks])
+    )
 
 
 def test_a_rate_holds_from_its_date_on_and_the_first_before_it() -> None:
@@ -35,11 +48,19 @@ def test_a_rate_holds_from_its_date_on_and_the_first_before_it() -> None:
 
 
 def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day() -> None:
-    costs = Costs(1.0, 2.0, 0.0, purchase_tax=50.0, sale_tax=((date(2000, 1, 1), 10.0), (SESSIONS[2].date(), 30.0)))
+    costs = Costs(
+        1.0,
+        2.0,
+        0.0,
+        purchase_tax=50.0,
+        sale_tax=((date(2000, 1, 1), 10.0), (SESSIONS[2].date(), 30.0)),
+    )
     weights = np.array([[1.0, 0.0], [0.5, 0.5], [0.5, 0.0], [0.0, 0.0]])
     track = follow(weights, SESSIONS[:4], flat(6, 2), Strategy("long", "close", costs=costs))
     assert track["turnover"].tolist() == [1, 1, 0.5, 0.5]
-    assert track["cost"].to_numpy() == in_float64([0.0053, 0.5 * 0.0053 + 0.5 * 0.0013, 0.5 * 0.0033, 0.5 * 0.0033])
+    assert track["cost"].to_numpy() == in_float64(
+        [0.0053, 0.5 * 0.0053 + 0.5 * 0.0013, 0.5 * 0.0033, 0.5 * 0.0033]
+    )
 
 
 def test_a_tax_below_zero_is_refused() -> None:
@@ -56,11 +77,15 @@ def test_a_price_limit_that_can_be_none_is_refused(limit: Rate) -> None:
 
 
 def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:
-    frame = pd.DataFrame({"symbol": "A", "session": SESSIONS[: len(closes)], "open": opens, "close": closes})
+    frame = pd.DataFrame(
+        {"symbol": "A", "session": SESSIONS[: len(closes)], "open": opens, "close": closes}
+    )
     return frame.assign(adj_close=frame["close"], split=NAN)
 
 
-@pytest.mark.parametrize(("opens", "limit"), [(12.99, 1), (12.96, 1), (12.8, 0), (7.02, -1), (7.2, 0)])
+@pytest.mark.parametrize(
+    ("opens", "limit"), [(12.99, 1), (12.96, 1), (12.8, 0), (7.02, -1), (7.2, 0)]
+)
 def test_a_stock_that_opens_at_its_limit_is_known_by_it(opens: float, limit: int) -> None:
     found = Quotes.of(bars([10, 10], [10, opens]), SESSIONS[:2], ("A",), "close", price_limit=0.3)
     assert found.limit is not None
@@ -72,7 +97,12 @@ def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold() -
     quotes = Quotes(SESSIONS[:6], np.ones((6, 2)), np.ones((6, 2)), ("A", "B"), limit=limit)
     weights = np.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.5], [0.0, 0.5]])
     made = follow_on(weights, SESSIONS[:4], quotes, Strategy("long", costs=FREE))
-    assert made.held.tolist() == [[0, 0.5], [0.5, 0.5], [0.5, 0.5], [0, 0.5]]  # bought a day late, and sold a day late
+    assert made.held.tolist() == [
+        [0, 0.5],
+        [0.5, 0.5],
+        [0.5, 0.5],
+        [0, 0.5],
+    ]  # bought a day late, and sold a day late
     closing = follow_on(weights, SESSIONS[:4], quotes, Strategy("long", "close", costs=FREE))
     assert closing.held.tolist() == weights.tolist()
 
@@ -86,17 +116,28 @@ def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
     assert made.held == in_float64(np.array([[0.5, 0.5], [2 / 3, 1 / 3], [0.5, 0.5]]))
 
 
-@pytest.mark.parametrize("trading", [Trading(top=3), Trading(top=3, smooth=5), Trading(top=3, smooth=3, band=2.0)])
-def test_nights_that_follow_one_by_one_earn_what_the_whole_earns_to_the_last_bit(trading: Trading) -> None:
+@pytest.mark.parametrize(
+    "trading", [Trading(top=3), Trading(top=3, smooth=5), Trading(top=3, smooth=3, band=2.0)]
+)
+def test_nights_that_follow_one_by_one_earn_what_the_whole_earns_to_the_last_bit(
+    trading: Trading,
+) -> None:
     whole = track_of(SCORES, SESSIONS[:-1], QUOTES, trading)
     aimed, aims, held, rows = np.zeros(12, dtype=bool), [], None, []
     for night in range(len(SCORES)):
-        aims.append(target_of_night(SCORES[max(0, night + 1 - trading.smooth) : night + 1], trading, aimed))
+        aims.append(
+            target_of_night(SCORES[max(0, night + 1 - trading.smooth) : night + 1], trading, aimed)
+        )
         aimed = aims[-1][0] > 0
         if night:
             weights, kept = (np.array(each) for each in zip(*aims[-2:], strict=True))
             made = follow_on(
-                weights, SESSIONS[night - 1 : night + 1], QUOTES, strategy_of(trading), kept=kept, held_before=held
+                weights,
+                SESSIONS[night - 1 : night + 1],
+                QUOTES,
+                strategy_of(trading),
+                kept=kept,
+                held_before=held,
             )
             rows.append(made.track[:1])
             held = made.held[0]
@@ -108,7 +149,15 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
     made = targets(scores, Trading(top=20, band=2.0))
     assert made[0][0].tolist() == [0, 0, 0, 0, 0, 0, 1]
     assert np.isnan(made[0][1]).all()
-    assert made[0][2].tolist() == [0, 0, 0.5, 0.5, 0, 0, 0]  # six are ordered now; the one held came last
+    assert made[0][2].tolist() == [
+        0,
+        0,
+        0.5,
+        0.5,
+        0,
+        0,
+        0,
+    ]  # six are ordered now; the one held came last
 
 
 def test_what_is_held_is_kept_within_the_band_and_left_beyond_it() -> None:
@@ -162,7 +211,9 @@ def exact_holdings(scores: np.ndarray, trading: Trading) -> list[list[int]]:
 @pytest.mark.parametrize("band", [1.0, 2.0])
 @pytest.mark.parametrize("smooth", [1, 3, 5, 7])
 @pytest.mark.parametrize("values", [1, 4, 1000])
-def test_of_stocks_with_equal_mean_ranks_the_first_is_held(smooth: int, band: float, values: int) -> None:
+def test_of_stocks_with_equal_mean_ranks_the_first_is_held(
+    smooth: int, band: float, values: int
+) -> None:
     drawn = np.random.default_rng([smooth, values])
     scores = drawn.integers(values, size=(61, 37)).astype(float)
     scores[drawn.random(scores.shape) < 0.02] = NAN
@@ -194,9 +245,18 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     test = found[found["span"] == "test"].set_index("version")
     assert list(test.index) == [*VERSIONS, EQUAL]
     assert (test.loc[DAILY, "smooth"], test.loc[DAILY, "band"]) == (1, 1)
-    later = Quotes(SESSIONS, np.where((first < SESSIONS)[:, None], 50.0, QUOTES.open), QUOTES.close, QUOTES.symbols)
+    later = Quotes(
+        SESSIONS,
+        np.where((first < SESSIONS)[:, None], 50.0, QUOTES.open),
+        QUOTES.close,
+        QUOTES.symbols,
+    )
     other = after_costs(
-        np.where((SESSIONS[:-1] >= first)[:, None], -SCORES, SCORES), SESSIONS[:-1], later, Trading(top=3), first
+        np.where((SESSIONS[:-1] >= first)[:, None], -SCORES, SCORES),
+        SESSIONS[:-1],
+        later,
+        Trading(top=3),
+        first,
     )
     keys = ["span", "version", "smooth", "band"]
     pd.testing.assert_frame_equal(found[keys], other[keys])
@@ -206,7 +266,9 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
 
 
 def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
-    skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]  # from the open after each close to the one after it
+    skilled = np.diff(np.log(QUOTES.open), axis=0)[
+        1:
+    ]  # from the open after each close to the one after it
     span = SESSIONS[: len(skilled)]
     (row,) = (
         each

@@ -75,13 +75,21 @@ class Ladder:
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         bars = [self._bars(symbol, since, last) for symbol, since in first.items()]
         said = [(symbol, "ok", len(each), "") for symbol, each in zip(first, bars, strict=True)]
-        return Fetched(pd.concat(bars, ignore_index=True), pd.DataFrame(said, columns=list(OUTCOME_COLUMNS)))
+        return Fetched(
+            pd.concat(bars, ignore_index=True), pd.DataFrame(said, columns=list(OUTCOME_COLUMNS))
+        )
 
     def _bars(self, symbol: str, since: date, last: date) -> pd.DataFrame:
         sessions = sessions_between("XNYS", since, last)
         close = 100.0 * len(symbol) + np.arange(len(sessions))
         prices = dict.fromkeys(("open", "high", "low", "close", "adj_close"), close)
-        told = prices | {"symbol": symbol, "session": sessions, "volume": 1.0, "dividend": np.nan, "split": np.nan}
+        told = prices | {
+            "symbol": symbol,
+            "session": sessions,
+            "volume": 1.0,
+            "dividend": np.nan,
+            "split": np.nan,
+        }
         return pd.DataFrame(told)[list(BAR_COLUMNS)]
 
 
@@ -110,7 +118,9 @@ class LastSession(Network):
         return scores
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        fit = cross_entropy(self.logits(batch.rows, batch.windows, batch.observed), batch.rises, batch.counted)
+        fit = cross_entropy(
+            self.logits(batch.rows, batch.windows, batch.observed), batch.rises, batch.counted
+        )
         return fit + penalty * self.line.weight.square().sum()
 
 
@@ -122,12 +132,16 @@ def test_a_market_is_a_file(tmp_path: Path) -> None:
 
 def test_a_source_is_four_methods(context: MarketContext) -> None:
     source: Source = Ladder()
-    mine = replace(context, source=source, market=context.market.with_symbols(source.symbols() or []))
+    mine = replace(
+        context, source=source, market=context.market.with_symbols(source.symbols() or [])
+    )
     caught = fetch_bars(mine, DAY)
     assert caught.failures.empty
     with context.engine.connect() as conn:
         told = conn.execute(text("select distinct source from price")).scalars().all()
-        last = conn.execute(text("select symbol, close from price_latest where session = :day"), {"day": DAY}).all()
+        last = conn.execute(
+            text("select symbol, close from price_latest where session = :day"), {"day": DAY}
+        ).all()
     assert told == ["ladder"]
     assert {symbol for symbol, _ in last} == {"ONE", "TWO", context.market.index.symbol}
 
@@ -139,9 +153,14 @@ def test_a_model_learns_what_there_is_to_learn() -> None:
     train, validation = random_windows(60), random_windows(30, seed=1)
     for windows in (train, validation):  # tomorrow is as the first feature of today
         windows.movement.copy_(0.02 * windows.stocks[:, :, -1, 0].sign())
-    recipe = TrainingConfig(protocol="all", epochs=30, learning_rate=0.05, batch_days=10, first_kept_epoch=1)
+    recipe = TrainingConfig(
+        protocol="all", epochs=30, learning_rate=0.05, batch_days=10, first_kept_epoch=1
+    )
     fits = fit_members(
-        train, validation, [Member(seed, LastSessionConfig(), recipe) for seed in (0, 1)], device=torch.device("cpu")
+        train,
+        validation,
+        [Member(seed, LastSessionConfig(), recipe) for seed in (0, 1)],
+        device=torch.device("cpu"),
     )
     for fit in fits:
         assert max(epoch.validation_acc for epoch in fit.epochs) > 0.9
@@ -151,7 +170,11 @@ def test_a_model_learns_what_there_is_to_learn() -> None:
 def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
     """In a copy of the house, whose own tests then hold."""
     for room in ("db", "dtml", "flows", "translation", "tests", "benchmarks"):
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__", "screenshots"))
+        shutil.copytree(
+            ROOT / room,
+            tmp_path / room,
+            ignore=shutil.ignore_patterns("__pycache__", "screenshots"),
+        )
     for file in ROOT.glob("*.*"):
         if file.is_file():
             shutil.copy(file, tmp_path)
@@ -159,24 +182,37 @@ def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
     newest = ROOT / "db" / "migrations" / "versions" / f"{REVISION}.py"
     following = f"{int(REVISION) + 1:04d}"
     asked = "from tests.stores.test_schema import schema_of_today; print(schema_of_today())"
-    given = {"revision": following, "down_revision": REVISION, "schema": ran(tmp_path, "-c", asked).strip()}
+    given = {
+        "revision": following,
+        "down_revision": REVISION,
+        "schema": ran(tmp_path, "-c", asked).strip(),
+    }
     revision = newest.read_text()
     for name, value in given.items():
         revision = re.sub(rf"^{name} = .*", f'{name} = "{value}"', revision, flags=re.MULTILINE)
     (tmp_path / "db" / "migrations" / "versions" / f"{following}.py").write_text(revision)
     page = tmp_path / "db" / "README.md"
-    printed = ran(tmp_path, "-c", "from flows.cli import main; main()", "db", "dictionary").rstrip("\n")
+    printed = ran(tmp_path, "-c", "from flows.cli import main; main()", "db", "dictionary").rstrip(
+        "\n"
+    )
     page.write_text(page.read_text().replace(data_dictionary().rstrip("\n"), printed))
-    files = [f"tests/{name}.py" for name in ("stores/test_schema", "stores/test_view_files", "house/test_readmes")]
+    files = [
+        f"tests/{name}.py"
+        for name in ("stores/test_schema", "stores/test_view_files", "house/test_readmes")
+    ]
     about = "db_ or dictionary or every_market"  # a page of pictures is not copied
-    told = ran(tmp_path, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *files, "-k", about)
+    told = ran(
+        tmp_path, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *files, "-k", about
+    )
     assert re.search(r"\d+ passed", told), told
 
 
 def ran(folder: Path, *words: str) -> str:
     """What Python prints in a folder, whose packages come first."""
     own = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=own, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=own, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -185,7 +221,8 @@ def test_contributing_has_40_lines_and_names_what_is_there() -> None:
     lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 40
     for name in re.findall(
-        r"`((?:dtml|db|flows|tests|benchmarks)/[\w/.]+|[A-Z]+\.md|\w+\.(?:toml|txt))`", "\n".join(lines)
+        r"`((?:dtml|db|flows|tests|benchmarks)/[\w/.]+|[A-Z]+\.md|\w+\.(?:toml|txt))`",
+        "\n".join(lines),
     ):
         assert name == "home.toml" or (ROOT / name).exists(), name
     own = Path(__file__).read_text(encoding="utf-8")

@@ -34,7 +34,9 @@ def test_imports_keep_to_the_floors() -> None:
 
 
 def test_no_file_is_over_500_lines_and_no_function_over_60() -> None:
-    lines = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in FILES}
+    lines = {
+        str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in FILES
+    }
     assert {file: count for file, count in lines.items() if count > 500} == {}
     written = [file for file in FILES if "migrations" not in file.parts]
     long = {
@@ -66,38 +68,56 @@ def test_the_equations_are_at_most_five_imports_from_the_command() -> None:
 
 
 def test_no_generator_holds_a_connection_while_its_rows_are_used_elsewhere() -> None:
-    """What drives a generator may change threads, or leave it to the garbage collector, and a connection with it."""
-    assert [f"{file.relative_to(ROOT)}: {place}" for file in FILES for place in held_connections(file)] == []
+    """What drives a generator may change threads, or leave it to the garbage
+    collector, and a connection with it.
+    """
+    assert [
+        f"{file.relative_to(ROOT)}: {place}" for file in FILES for place in held_connections(file)
+    ] == []
 
 
 def held_connections(file: Path) -> Iterator[str]:
-    """Yield the generators of a file that open a connection and yield inside it, with the line of the block."""
+    """Yield the generators of a file that open a connection and yield inside
+    it, with the line of the block.
+    """
     for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and not function.decorator_list:
+        if (
+            isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            and not function.decorator_list
+        ):
             for block in (node for node in ast.walk(function) if isinstance(node, ast.With)):
                 opens = any(OPENS.search(ast.unparse(item.context_expr)) for item in block.items)
-                yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(block))
+                yields = any(
+                    isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(block)
+                )
                 if opens and yields:
                     yield f"{function.name}, line {block.lineno}"
 
 
 def test_a_connection_that_a_generator_holds_is_found(tmp_path: Path) -> None:
     file = tmp_path / "leaky.py"
-    file.write_text("def rows(engine):\n    with reading(engine) as conn:\n        yield from conn\n")
+    file.write_text(
+        "def rows(engine):\n    with reading(engine) as conn:\n        yield from conn\n"
+    )
     assert list(held_connections(file)) == ["rows, line 2"]
 
 
 def test_tests_import_from_support_and_never_from_another_test() -> None:
     importing = re.compile(r"^\s*(?:from|import) (?:tests\.\w+\.)?test_.*", re.MULTILINE)
     of_tests = [file for file in FILES if "tests" in file.relative_to(ROOT).parts]
-    found = {str(file.relative_to(ROOT)): importing.findall(file.read_text(encoding="utf-8")) for file in of_tests}
+    found = {
+        str(file.relative_to(ROOT)): importing.findall(file.read_text(encoding="utf-8"))
+        for file in of_tests
+    }
     assert {file: lines for file, lines in found.items() if lines} == {}
 
 
 def test_every_package_is_shipped() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
-        ".".join(file.parent.relative_to(ROOT).parts) for room in ROOMS[:4] for file in (ROOT / room).rglob("*.py")
+        ".".join(file.parent.relative_to(ROOT).parts)
+        for room in ROOMS[:4]
+        for file in (ROOT / room).rglob("*.py")
     }
     assert set(listed) == found
 

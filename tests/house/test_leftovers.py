@@ -23,7 +23,9 @@ def test_a_process_that_outlives_its_parent_is_named_with_its_command() -> None:
     assert list(processes_of(run)) == []
     environment = os.environ | {RUN: str(run)}
     command = [sys.executable, "-c", PARENT]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
     orphan = int(told.stdout)
     try:
         (found,) = processes_of(run)

@@ -34,7 +34,9 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(simulated.SimulatedSource, "market", SIMULATED.market, raising=False)
     monkeypatch.setattr(
-        simulated.SimulatedSource.__init__, "__defaults__", ("XNYS", "SIMX", SIMULATED.market, "simulated")
+        simulated.SimulatedSource.__init__,
+        "__defaults__",
+        ("XNYS", "SIMX", SIMULATED.market, "simulated"),
     )
     return tmp_path
 
@@ -42,7 +44,13 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
-    ["mine.py", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fifty.py", "pairs.py", "windows.py"))],
+    [
+        "mine.py",
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("fifty.py", "pairs.py", "windows.py")
+        ),
+    ],
 )
 def test_every_file_of_the_page_is_admitted(name: str) -> None:
     past = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
@@ -57,7 +65,9 @@ def test_fifty_features_and_boosting_take_at_most_forty_lines() -> None:
 
 
 @pytest.mark.soak
-def test_what_the_page_does_in_a_notebook_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_page_does_in_a_notebook_runs(
+    examples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     held: dict[str, object] = {"__name__": "page"}
     for block in BLOCKS:
         if not block.startswith("# "):
@@ -67,7 +77,13 @@ def test_what_the_page_does_in_a_notebook_runs(examples: Path, capsys: pytest.Ca
     assert "pairs.py: rank IC ." in said[1]
     assert said[2] == "home: complete, 9 stocks for 2024-07-02"
     assert held["study"].audit("mine.py")["passed"].all()
-    assert set(held["store"].orders("home")["predictor"]) == {"ridge", "boosting", "blend", "dtml", "own"}
+    assert set(held["store"].orders("home")["predictor"]) == {
+        "ridge",
+        "boosting",
+        "blend",
+        "dtml",
+        "own",
+    }
     for each in ("walked", "night", "store"):
         assert "<table" in held[each]._repr_html_()
     assert "<polyline" in held["walked"]._repr_html_()

@@ -1,4 +1,6 @@
-"""Laws of the pages in Markdown: links that lead somewhere, commands that parse, lines and words that are few."""
+"""Laws of the pages in Markdown: links that lead somewhere, commands that
+parse, lines and words that are few.
+"""
 
 import re
 import shlex
@@ -37,7 +39,9 @@ COMMAND = whole_command()
 
 def blocks_of(page: str) -> Iterator[str]:
     """The blocks of a page that say no language: what is typed into a shell."""
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", TEXT[page], re.DOTALL | re.MULTILINE):
+    for language, block in re.findall(
+        r"^```(\w*)\n(.*?)^```$", TEXT[page], re.DOTALL | re.MULTILINE
+    ):
         if not language:
             yield block
 
@@ -57,10 +61,14 @@ def commands_of(page: str) -> Iterator[list[str]]:
 
 
 def after_dtml(words: list[str]) -> Iterator[list[str]]:
-    """What follows the program's name, behind variables of the environment or torchrun, up to a `>`."""
+    """What follows the program's name, behind variables of the environment or
+    torchrun, up to a `>`.
+    """
     words = words[: words.index(">")] if ">" in words else words
     places = [place for place, word in enumerate(words) if re.fullmatch(r"([\w./-]+/)?dtml", word)]
-    if places and (words[0] == "torchrun" or all(ASSIGNED.fullmatch(word) for word in words[: places[0]])):
+    if places and (
+        words[0] == "torchrun" or all(ASSIGNED.fullmatch(word) for word in words[: places[0]])
+    ):
         yield words[places[0] + 1 :]
 
 
@@ -82,7 +90,9 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page:
         assert to.exists(), link
         if anchor:
             headings = re.findall(r"^#+ (.+)$", to.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}, link
+            assert anchor in {
+                re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings
+            }, link
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -93,7 +103,8 @@ def test_every_command_in_a_block_of_a_page_parses(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "flows/README.md", "dtml/README.md", "db/README.md", "translation/README.md"]
+    "page",
+    ["README.md", "flows/README.md", "dtml/README.md", "db/README.md", "translation/README.md"],
 )
 def test_the_page_of_a_package_begins_with_a_command(page: str) -> None:
     assert next(commands_of(page))
@@ -104,7 +115,11 @@ def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> Non
     for said in re.findall(r"`dtml ([a-z][^`]*)`", TEXT[page].replace("\n", " ")):
         words = said.split()
         if words[0] in COMMAND.commands and hasattr(COMMAND.commands[words[0]], "commands"):
-            words = words if len(words) > 1 else [*words, next(iter(COMMAND.commands[words[0]].commands))]
+            words = (
+                words
+                if len(words) > 1
+                else [*words, next(iter(COMMAND.commands[words[0]].commands))]
+            )
         command, path, rest = command_at([word.rstrip(",") for word in words])
         known = {name for option in command.params for name in option.opts}
         assert {word for word in rest if word.startswith("--")} <= known, f"dtml {path}: {said}"
@@ -131,7 +146,9 @@ def test_every_option_named_alone_is_of_some_command(page: str) -> None:
 def test_a_line_of_a_page_ends_at_100_characters(page: str) -> None:
     free = re.compile(r"^\||\]\(")  # of a table, or with a link
     written = TEXT[page].replace(data_dictionary(), "")
-    long = [line for line in written.splitlines() if len(line) > LONGEST_LINE and not free.search(line)]
+    long = [
+        line for line in written.splitlines() if len(line) > LONGEST_LINE and not free.search(line)
+    ]
     assert long == []
 
 
@@ -151,7 +168,11 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
         for file in re.findall(r"[\w]+\.py", line):
             assert (ROOT / floor / file).exists(), line
     floors = ("flows", "dtml", "db", "translation")
-    rooms = {str(file.parent.relative_to(ROOT)) for floor in floors for file in (ROOT / floor).glob("*/__init__.py")}
+    rooms = {
+        str(file.parent.relative_to(ROOT))
+        for floor in floors
+        for file in (ROOT / floor).glob("*/__init__.py")
+    }
     assert named == rooms | {*floors, "tests", "benchmarks"}, "README.md, Read in this order"
 
 
@@ -168,5 +189,7 @@ def test_the_store_s_page_holds_the_data_dictionary_as_it_is() -> None:
 
 
 def test_the_figures_page_names_results_that_can_be_made() -> None:
-    asked = re.findall(r'make results ONLY="?([\w -]+)', TEXT["benchmarks/README.md"].replace("\n", " "))
+    asked = re.findall(
+        r'make results ONLY="?([\w -]+)', TEXT["benchmarks/README.md"].replace("\n", " ")
+    )
     assert {name for names in asked for name in names.split()} <= {each.name for each in RESULTS}

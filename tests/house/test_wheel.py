@@ -1,4 +1,6 @@
-"""What is installed from a wheel, away from the repository, is whole: it runs a night and translates."""
+"""What is installed from a wheel, away from the repository, is whole: it runs a
+night and translates.
+"""
 
 import os
 import shutil
@@ -14,7 +16,10 @@ from tests.support.places import ROOT
 pytestmark = pytest.mark.soak
 
 ROOMS = ("flows", "dtml", "translation", "db")
-BUILD = "from setuptools import build_meta; print(build_meta.build_wheel('dist'), build_meta.build_sdist('dist'))"
+BUILD = (
+    "from setuptools import build_meta; print(build_meta.build_wheel('dist'), "
+    "build_meta.build_sdist('dist'))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source / file)
-    done = subprocess.run([sys.executable, "-c", BUILD], cwd=source, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD], cwd=source, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return source / "dist"
 
@@ -41,7 +48,12 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_of_the_packages_is_in_the_wheel(installed: Path) -> None:
-    ours = {file.relative_to(ROOT) for room in ROOMS for file in (ROOT / room).rglob("*") if file.is_file()}
+    ours = {
+        file.relative_to(ROOT)
+        for room in ROOMS
+        for file in (ROOT / room).rglob("*")
+        if file.is_file()
+    }
     wanted = {file for file in ours if "__pycache__" not in file.parts and file.suffix != ".md"}
     assert len(wanted) > 200
     assert {file for file in wanted if not (installed / file).exists()} == set()

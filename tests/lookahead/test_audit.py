@@ -1,4 +1,6 @@
-"""The look-ahead audit: every planted leak is caught, honest pipelines are left alone, and each check can fail."""
+"""The look-ahead audit: every planted leak is caught, honest pipelines are left
+alone, and each check can fail.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -61,9 +63,16 @@ SNAPSHOT = History(
 )
 AT, TRAINED = pd.Timestamp("2022-12-14"), pd.Timestamp("2022-12-07")
 QUICK = {
-    "window": 5, "hidden": 16, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "seeds": 1,
-    "batch_days": 16, "learning_rate": 0.01, "validation_sessions": 19,
-}  # fmt: skip
+    "window": 5,
+    "hidden": 16,
+    "heads": 2,
+    "epochs": 2,
+    "first_kept_epoch": 1,
+    "seeds": 1,
+    "batch_days": 16,
+    "learning_rate": 0.01,
+    "validation_sessions": 19,
+}
 
 
 def dated() -> History:
@@ -75,7 +84,9 @@ def dated() -> History:
         "F03A": {"until": date(2023, 1, 17)},
         "L01": {"since": date(2023, 1, 17)},
     }
-    listed = tuple(replace(each, **dates.get(each.symbol, {})) for each in SNAPSHOT.market.constituents)
+    listed = tuple(
+        replace(each, **dates.get(each.symbol, {})) for each in SNAPSHOT.market.constituents
+    )
     return replace(SNAPSHOT, market=replace(SNAPSHOT.market, constituents=listed))
 
 
@@ -84,7 +95,9 @@ FITS: dict[str, Ensemble] = {}  # of the tests of one check, which train on the 
 
 
 def experiment(**overrides: object) -> Experiment:
-    return vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK | overrides)
+    return vary(
+        nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK | overrides
+    )
 
 
 def alarms(findings: list[Finding]) -> list[Finding]:
@@ -103,7 +116,9 @@ def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm() -> N
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("normalisation", "seed"), [("shared", 1), ("per_stock", 2)])
-def test_an_honest_pipeline_raises_no_alarm_at_other_seeds_and_dates(normalisation: str, seed: int) -> None:
+def test_an_honest_pipeline_raises_no_alarm_at_other_seeds_and_dates(
+    normalisation: str, seed: int
+) -> None:
     findings = audit(Pipeline(experiment(normalisation=normalisation)), DATED, seed=seed, dates=2)
     assert not alarms(findings)
     assert [finding.check for finding in findings].count("scrambled_future") == 2
@@ -131,7 +146,9 @@ def test_a_prediction_that_changes_with_what_came_later_is_named(leak: type[Pipe
 
 
 def test_an_honest_prediction_changes_with_no_future() -> None:
-    assert scrambled_future(Pipeline(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0).passed
+    assert scrambled_future(
+        Pipeline(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0
+    ).passed
 
 
 def test_a_training_is_shared_between_equal_days_alone() -> None:
@@ -148,13 +165,19 @@ def test_a_training_is_shared_between_equal_days_alone() -> None:
 
 
 def test_todays_members_for_every_day_are_seen_even_where_the_list_has_no_dates() -> None:
-    found = scrambled_future(TodaysConstituents(experiment(seeds=2), fits=FITS), SNAPSHOT, AT, TRAINED, seed=0)
+    found = scrambled_future(
+        TodaysConstituents(experiment(seeds=2), fits=FITS), SNAPSHOT, AT, TRAINED, seed=0
+    )
     assert not found.passed
 
 
 @pytest.mark.parametrize(
     ("leak", "changed"),
-    [(LabelInFeatures, "stocks"), (CentredAverage, "stocks, index, movement"), (TodaysConstituents, "observed")],
+    [
+        (LabelInFeatures, "stocks"),
+        (CentredAverage, "stocks, index, movement"),
+        (TodaysConstituents, "observed"),
+    ],
 )
 def test_old_windows_that_later_rows_change_are_named(leak: type[Pipeline], changed: str) -> None:
     found = appended_rows(leak(experiment()), DATED, AT, seed=0)
@@ -171,7 +194,9 @@ class Touching(Pipeline):
 
 
 @pytest.mark.parametrize("wrong", [ValidationOverTest, ShuffledSplit, Touching])
-def test_training_days_too_close_to_those_they_must_not_touch_are_named(wrong: type[Pipeline]) -> None:
+def test_training_days_too_close_to_those_they_must_not_touch_are_named(
+    wrong: type[Pipeline],
+) -> None:
     assert not spans_apart(wrong(experiment()), DATED, AT).passed
     assert not spans_apart(Pipeline(experiment(gap_sessions=0)), DATED, AT).passed
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)
@@ -181,7 +206,10 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(wrong: t
 
 def test_labels_that_reach_beyond_their_day_are_found_by_another_future() -> None:
     found = spans_apart(LongerLabels(experiment()), DATED, AT)
-    assert (found.passed, "outcomes before 2022-12-14 depend on prices after it" in found.detail) == (False, True)
+    assert (
+        found.passed,
+        "outcomes before 2022-12-14 depend on prices after it" in found.detail,
+    ) == (False, True)
 
 
 def test_stock_days_that_are_left_out_are_counted() -> None:
@@ -209,8 +237,11 @@ def test_a_label_among_the_features_beats_a_coin_at_both_drawings() -> None:
         ([(0.0, 0.0, 0.0), (0.1, 0.2, 0.5), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0)], False, False),
     ],
 )
-def test_only_two_intervals_on_the_same_side_of_0_are_an_alarm_and_one_direction_throughout_shows_nothing(
-    monkeypatch: pytest.MonkeyPatch, drawn: list[tuple[float, float, float]], passed: bool, has_power: bool
+def test_two_intervals_on_one_side_of_0_are_an_alarm_and_one_direction_throughout_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+    drawn: list[tuple[float, float, float]],
+    passed: bool,
+    has_power: bool,
 ) -> None:
     ends = iter(drawn)
 
@@ -220,7 +251,11 @@ def test_only_two_intervals_on_the_same_side_of_0_are_an_alarm_and_one_direction
 
     monkeypatch.setattr(audit_module, "_score_tossed", drawing)
     found = permuted_labels(Pipeline(nightly()), DATED, seed=0)
-    assert (found.passed, found.has_power, found.is_alarm) == (passed, has_power, has_power and not passed)
+    assert (found.passed, found.has_power, found.is_alarm) == (
+        passed,
+        has_power,
+        has_power and not passed,
+    )
     assert not list(ends)
 
 
@@ -233,7 +268,9 @@ class AlwaysUp(Pipeline):
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:  # noqa: ARG002 - the same
         day, stock = windows.observed.nonzero(as_tuple=True)
         dates = {"as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()]}
-        return pd.DataFrame(dates | {"symbol": pd.Index(windows.symbols)[stock.numpy()], "probability": 0.6})
+        return pd.DataFrame(
+            dates | {"symbol": pd.Index(windows.symbols)[stock.numpy()], "probability": 0.6}
+        )
 
 
 def test_a_coin_that_meets_one_direction_throughout_is_no_evidence() -> None:
@@ -247,7 +284,9 @@ def test_a_coin_that_meets_one_direction_throughout_is_no_evidence() -> None:
 def test_an_index_a_session_early_or_late_is_seen(sessions: int, passed: bool) -> None:
     index = SNAPSHOT.bars["symbol"] == SNAPSHOT.market.index.symbol
     moved = SNAPSHOT.bars[index].assign(session=lambda bars: bars["session"].shift(-sessions))
-    shifted = replace(SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], moved.dropna(subset="session")]))
+    shifted = replace(
+        SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], moved.dropna(subset="session")])
+    )
     found = index_in_step(shifted)
     assert found.passed == passed
     assert found.has_power
@@ -255,7 +294,9 @@ def test_an_index_a_session_early_or_late_is_seen(sessions: int, passed: bool) -
 
 def test_an_index_that_moves_with_none_of_its_stocks_is_no_evidence() -> None:
     index = SNAPSHOT.bars["symbol"] == SNAPSHOT.market.index.symbol
-    other = SNAPSHOT.bars[index].assign(adj_close=100 + np.random.default_rng(0).random(int(index.sum())))
+    other = SNAPSHOT.bars[index].assign(
+        adj_close=100 + np.random.default_rng(0).random(int(index.sum()))
+    )
     found = index_in_step(replace(SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], other])))
     assert not found.passed
     assert not found.is_alarm
@@ -289,7 +330,9 @@ def test_a_toss_turns_all_moves_of_a_session_or_none_and_leaves_their_sizes() ->
 
 def test_another_future_leaves_the_past_as_it_was() -> None:
     other = DATED.scrambled_after(AT, seed=0)
-    past, future = (DATED.bars[part] for part in (DATED.bars["session"] <= AT, DATED.bars["session"] > AT))
+    past, future = (
+        DATED.bars[part] for part in (DATED.bars["session"] <= AT, DATED.bars["session"] > AT)
+    )
     assert other.bars[other.bars["session"] <= AT].equals(past)
     both = future.merge(other.bars, on=["symbol", "session"], suffixes=("", "_other"))
     assert (both["close"] != both["close_other"]).all()
@@ -311,7 +354,9 @@ def test_what_was_known_on_a_day_holds_no_later_bar_entry_or_exit() -> None:
 
 @pytest.mark.soak
 def test_the_same_seed_finds_the_same() -> None:
-    first, second, other = (permuted_labels(Pipeline(experiment()), DATED, seed) for seed in (5, 5, 6))
+    first, second, other = (
+        permuted_labels(Pipeline(experiment()), DATED, seed) for seed in (5, 5, 6)
+    )
     assert first == second
     assert first.detail != other.detail
 
@@ -322,7 +367,11 @@ def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) 
     windows = pipeline.windows(DATED)
     ensemble = pipeline.model(windows, AT)
     findings = audit_model(ensemble, DATED, dates=2)
-    assert [finding.check for finding in findings] == ["scrambled_future", "appended_rows", "rescaled_past"] * 2
+    assert [finding.check for finding in findings] == [
+        "scrambled_future",
+        "appended_rows",
+        "rescaled_past",
+    ] * 2
     assert not alarms(findings)
 
 
@@ -339,7 +388,9 @@ def test_moves_of_rows_are_those_of_the_windows() -> None:
         | {"symbol": np.array(windows.symbols)[stock.numpy()]}
     )
     expected = windows.movement[day, stock].numpy()
-    assert_arrays_close_in_float32(returns_of(rows, SNAPSHOT.bars, SNAPSHOT.market.returns), expected)
+    assert_arrays_close_in_float32(
+        returns_of(rows, SNAPSHOT.bars, SNAPSHOT.market.returns), expected
+    )
 
 
 @pytest.mark.soak
@@ -349,5 +400,9 @@ def test_an_honest_pipeline_raises_no_alarm_on_real_prices() -> None:
     traded = bars.loc[bars["symbol"] != f"^{SETS['kdd17'].index}", "session"]
     bars = bars[bars["session"] <= traded.max()]
     first, last = bars["session"].min().date(), bars["session"].max().date()
-    whole = History(bars, sessions_between("XNYS", first, next_session("XNYS", last)), load_market("kdd17"))
-    assert not alarms(audit(Pipeline(experiment()), whole.cut(stocks=17, sessions=400, seed=0), dates=2))
+    whole = History(
+        bars, sessions_between("XNYS", first, next_session("XNYS", last)), load_market("kdd17")
+    )
+    assert not alarms(
+        audit(Pipeline(experiment()), whole.cut(stocks=17, sessions=400, seed=0), dates=2)
+    )

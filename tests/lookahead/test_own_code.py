@@ -1,4 +1,6 @@
-"""A user's own file: which features the audit admits and which it refuses, and how a fitted model is kept."""
+"""A user's own file: which features the audit admits and which it refuses, and
+how a fitted model is kept.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -45,25 +47,31 @@ def refused(text: str) -> dict[str, str]:
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("leak", LEAKS)
-def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_much(leak: str) -> None:
+def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_much(
+    leak: str,
+) -> None:
     found = refused(LEAKS[leak])
     assert found, leak
     ((what, said),) = found.items()
     assert what == ("MODEL" if "MODEL" in LEAKS[leak] else "f")
-    assert said.startswith((f"{what} looked ahead: ", "f knows later dividends and splits: ", "MODEL "))
+    assert said.startswith(
+        (f"{what} looked ahead: ", "f knows later dividends and splits: ", "MODEL ")
+    )
     if "looked ahead" in said:
         assert "and " in said.split(" is ")[1], said
 
 
 @pytest.mark.soak
 def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "SESSIONS", 330)  # some answer session by session, which takes its time
+    monkeypatch.setattr(
+        admission, "SESSIONS", 330
+    )  # some answer session by session, which takes its time
     monkeypatch.setattr(admission, "YEAR", 21)
     assert len(load(OwnCode("mine.py", HONEST)).features) == 20
     assert refused(HONEST) == {}
 
 
-def test_a_feature_that_reads_further_back_than_a_night_can_is_refused_until_its_file_says_how_far() -> None:
+def test_a_feature_that_reads_further_back_than_a_night_is_refused_until_its_file_says_it() -> None:
     text = "def old(bars):\n    return bars.close / bars.close.shift(300)\n"
     assert "reads more sessions than HISTORY" in refused(text)["old"]
     assert refused(f"HISTORY = 310\n{text}") == {}
@@ -73,7 +81,8 @@ def test_a_model_that_is_not_seeded_is_refused() -> None:
     text = (
         "import secrets\n\n\ndef session(bars):\n    return bars.close / bars.open\n\n\n"
         "class Model:\n    def fit(self, features, outcome):\n        return self\n\n"
-        "    def predict(self, features):\n        return [secrets.randbelow(100) for _ in features]\n\n\nMODEL = Model"
+        "    def predict(self, features):\n        return [secrets.randbelow(100) for _ in "
+        "features]\n\n\nMODEL = Model"
     )
     assert "differs when it is fitted twice" in refused(text)["MODEL"]
 
@@ -102,7 +111,9 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.one_case
 @pytest.mark.parametrize(("kind", "name"), [(kind, each) for kind in SHOWN for each in SHOWN[kind]])
-def test_a_leak_that_an_audit_of_a_part_admits_is_refused(kind: str, name: str, large: History, at_home: Path) -> None:
+def test_a_leak_that_an_audit_of_a_part_admits_is_refused(
+    kind: str, name: str, large: History, at_home: Path
+) -> None:
     assert refusal(LEAKS_BY_KIND[kind][name], large), name
     assert list(at_home.iterdir()) == []
 
@@ -114,14 +125,16 @@ def test_an_honest_idea_is_admitted(name: str, large: History) -> None:
 
 
 @pytest.mark.soak
-def test_forty_leaks_are_refused_and_thirty_honest_ideas_are_admitted(large: History, at_home: Path) -> None:
+def test_forty_leaks_are_refused_and_thirty_honest_ideas_are_admitted(
+    large: History, at_home: Path
+) -> None:
     leaks = {name: each for kind in LEAKS_BY_KIND.values() for name, each in kind.items()}
     assert (len(leaks), len(IDEAS)) == (40, 30)
     assert [name for name, each in leaks.items() if not refusal(each, large)] == []
     assert {name: why for name, each in IDEAS.items() if (why := refusal(each, large))} == {}
 
 
-def test_what_orders_far_better_than_any_rule_is_refused_until_the_markets_file_says_otherwise() -> None:
+def test_what_ranks_far_better_than_any_rule_is_refused_until_the_market_file_allows_it() -> None:
     text = "def f(bars):\n    return bars.close / bars.open\n"
     strict = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=1e-4)))
     why = refusal(text, strict)
@@ -138,7 +151,9 @@ def test_what_a_file_of_later_prices_says_is_too_good_to_be_true(tmp_path: Path)
     (closes.shift(-1) / closes).to_pickle(file)
     text = f"import pandas as pd\n\n\ndef f(bars):\n    return pd.read_pickle({str(file)!r})\n"
     unsaid = replace(PAST, market=replace(MARKET, checks=replace(MARKET.checks, max_rank_ic=None)))
-    assert "f is too good to be true: its rank IC is +1.000, and no more than 0.3" in refusal(text, unsaid)
+    assert "f is too good to be true: its rank IC is +1.000, and no more than 0.3" in refusal(
+        text, unsaid
+    )
 
 
 @pytest.mark.soak
@@ -160,7 +175,9 @@ MODELS = (
     LogisticRegression(),
     HistGradientBoostingClassifier(max_iter=5),
     RandomForestRegressor(5, random_state=0),
-    make_pipeline(StandardScaler(), MLPRegressor(hidden_layer_sizes=(3,), max_iter=5, random_state=1)),
+    make_pipeline(
+        StandardScaler(), MLPRegressor(hidden_layer_sizes=(3,), max_iter=5, random_state=1)
+    ),
     Sequential(Linear(20, 3), ReLU(), Linear(3, 1)),
 )
 
@@ -168,10 +185,14 @@ MODELS = (
 @pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(model: object) -> None:
+def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(
+    model: object,
+) -> None:
     loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
     ranks = ranks_of(values_of(loaded, PANEL), THERE)
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
     fitted = fit(model, ranks, relative, slice(0, 300))
     again = restored(loaded, kept(fitted, ranks, relative, slice(0, 300)))
-    assert np.array_equal(scored(again, ranks[-1:], THERE[-1:]), scored(fitted, ranks[-1:], THERE[-1:]))
+    assert np.array_equal(
+        scored(again, ranks[-1:], THERE[-1:]), scored(fitted, ranks[-1:], THERE[-1:])
+    )

@@ -82,7 +82,9 @@ def test_a_confined_process_changes_nothing_outside_its_folder(
     assert (other / "there").read_text() == "as it was"
 
 
-def test_a_confined_process_may_use_its_folder_and_temporary_files(folders: tuple[Path, Path], landlock: None) -> None:
+def test_a_confined_process_may_use_its_folder_and_temporary_files(
+    folders: tuple[Path, Path], landlock: None
+) -> None:
     own, other = folders
 
     def act() -> None:
@@ -113,7 +115,14 @@ def test_without_landlock_no_file_grows_until_it_may(
     assert outcome_in_a_child(lambda: act(unlocks=True)) == 0
 
 
-def test_own_code_that_keeps_a_file_is_told_where_it_may_not(tmp_path: Path, landlock: None) -> None:
-    text = f"def f(bars):\n    bars.close.to_pickle({str(tmp_path / 'kept')!r})\n    return bars.close\n"
-    with pytest.raises(OwnCodeError, match=r"mine\.py, line 2: .*may write in its working folder only"):
+def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
+    tmp_path: Path, landlock: None
+) -> None:
+    text = (
+        f"def f(bars):\n    bars.close.to_pickle({str(tmp_path / 'kept')!r})\n    return "
+        "bars.close\n"
+    )
+    with pytest.raises(
+        OwnCodeError, match=r"mine\.py, line 2: .*may write in its working folder only"
+    ):
         Asked(OwnCode("mine.py", text)).values(PANEL)

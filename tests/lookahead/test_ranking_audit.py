@@ -1,4 +1,6 @@
-"""The audit of rankers: each planted leak is caught by its own check, and honest rankers pass on three markets."""
+"""The audit of rankers: each planted leak is caught by its own check, and
+honest rankers pass on three markets.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -39,7 +41,9 @@ def made(seed: int = 0) -> History:
 
 
 def turning(history: History) -> History:
-    """The same market with returns that turn half-way round on the next session: an order can be foretold."""
+    """The same market with returns that turn half-way round on the next
+    session: an order can be foretold.
+    """
     bars = history.bars.sort_values(["symbol", "session"])
     change = np.log(bars["adj_close"]).groupby(bars["symbol"]).diff().fillna(0.0)
     turned = change - 0.5 * change.groupby(bars["symbol"]).shift().fillna(0.0)
@@ -69,7 +73,15 @@ def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> No
 
 @pytest.mark.one_case
 @pytest.mark.parametrize(
-    "leak", ["OutcomeAsFeature", "RankOverHistory", "ScaledOverHistory", "LaterLeg", "OutcomeKnown", "LaterRankers"]
+    "leak",
+    [
+        "OutcomeAsFeature",
+        "RankOverHistory",
+        "ScaledOverHistory",
+        "LaterLeg",
+        "OutcomeKnown",
+        "LaterRankers",
+    ],
 )
 @pytest.mark.parametrize("name", MARKETS)
 def test_an_order_that_changes_with_what_came_later_is_found(leak: str, name: str) -> None:

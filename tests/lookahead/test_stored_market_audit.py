@@ -1,4 +1,6 @@
-"""The audit of a stored market: nights are made from stores that differ after a day, and a read past it is caught."""
+"""The audit of a stored market: nights are made from stores that differ after a
+day, and a read past it is caught.
+"""
 
 import json
 from collections.abc import Callable
@@ -39,8 +41,12 @@ Read = Callable[..., tuple[pd.DataFrame, datetime]]
 def context() -> MarketContext:
     """A market context whose own store is never asked."""
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
-    return MarketContext(market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None)
+    experiment = vary(
+        nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
+    )
+    return MarketContext(
+        market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None
+    )
 
 
 @pytest.fixture
@@ -70,7 +76,9 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     found = stored_nights(replace(context, experiment=experiment), history, AT, seed=0)
     assert found.passed, found.detail
     assert (found.check, found.at) == ("stored_nights", AT)
-    assert found.detail.startswith("99 predictions of single nights and 99 of a fold's, the same to the last bit")
+    assert found.detail.startswith(
+        "99 predictions of single nights and 99 of a fold's, the same to the last bit"
+    )
     assert data_folder() == tmp_path / "data"
     assert not data_folder().exists()
 
@@ -84,7 +92,11 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     ],
 )
 def test_a_read_past_the_day_of_a_night_is_caught(
-    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, module: object, detail: str
+    context: MarketContext,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    detail: str,
 ) -> None:
     monkeypatch.setattr(module, "stored_bars", reading_on(stored_bars))
     found = stored_nights(context, history, AT, seed=0)
@@ -95,7 +107,9 @@ def test_a_read_past_the_day_of_a_night_is_caught(
 def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     """A read of the store that ignores the moment as known at which bars are asked for."""
 
-    def leaky(context: MarketContext, first: date, last: date, known_at: datetime | None = None) -> Any:
+    def leaky(
+        context: MarketContext, first: date, last: date, known_at: datetime | None = None
+    ) -> Any:
         return honest(context, first, last)
 
     return leaky
@@ -111,7 +125,12 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 def test_a_read_that_ignores_when_bars_were_known_is_caught(
-    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, module: object, name: str, detail: str
+    context: MarketContext,
+    history: History,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    detail: str,
 ) -> None:
     monkeypatch.setattr(module, name, as_known_now(getattr(module, name)))
     found = stored_nights(context, history, AT, seed=0)
@@ -126,25 +145,36 @@ def test_a_later_model_that_serves_an_earlier_night_is_caught(
     def newest(conn: Connection, market: str, **_: object) -> Any:
         return runs.latest_run(conn, market)
 
-    monkeypatch.setattr(train_module, "runs", SimpleNamespace(**vars(runs) | {"latest_run": newest}))
+    monkeypatch.setattr(
+        train_module, "runs", SimpleNamespace(**vars(runs) | {"latest_run": newest})
+    )
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert "a later one serves" in found.detail
 
 
 @pytest.mark.soak
-def test_nights_that_are_all_refused_are_no_evidence(context: MarketContext, history: History) -> None:
-    halted = (history.bars["symbol"] == "L01") & (history.bars["session"] > AT - pd.Timedelta(60, "D"))
+def test_nights_that_are_all_refused_are_no_evidence(
+    context: MarketContext, history: History
+) -> None:
+    halted = (history.bars["symbol"] == "L01") & (
+        history.bars["session"] > AT - pd.Timedelta(60, "D")
+    )
     strict = replace(context.market, checks=replace(context.market.checks, max_missing=0.0))
     halting = replace(history, bars=history.bars[~halted], market=strict)
     found = stored_nights(replace(context, market=strict), halting, AT, seed=0)
     assert not found.passed
     assert not found.is_alarm
-    assert "no night can be checked: 1 of 9 constituents have no good bar on 2024-02-20" in found.detail
+    assert (
+        "no night can be checked: 1 of 9 constituents have no good bar on 2024-02-20"
+        in found.detail
+    )
 
 
 def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
-    """The same bars but for their closes, which are those of the session after, where it is there."""
+    """The same bars but for their closes, which are those of the session after,
+    where it is there.
+    """
     prices = ["close", "adj_close"]
     return bars.assign(**bars.groupby("symbol")[prices].shift(-1).fillna(bars[prices]))
 
@@ -189,7 +219,11 @@ def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
 def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planted = {"pipeline": ["honest", "leak"], "planted": [False, True], "caught_by": ["", "spans_apart"]}
+    planted = {
+        "pipeline": ["honest", "leak"],
+        "planted": [False, True],
+        "caught_by": ["", "spans_apart"],
+    }
     proof = pd.DataFrame(planted).assign(caught=[False, True])
     # tests/lookahead/test_audit.py sees to the leaks.
     monkeypatch.setattr(flow_module.look_ahead, "prove", lambda *_, **__: proof)

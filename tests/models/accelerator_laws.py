@@ -1,4 +1,6 @@
-"""Whatever runs on an accelerator runs on a stand-in that refuses what one refuses, with the numbers of the CPU."""
+"""Whatever runs on an accelerator runs on a stand-in that refuses what one
+refuses, with the numbers of the CPU.
+"""
 
 import importlib
 import inspect
@@ -40,7 +42,8 @@ from translation.seq2seq import RecurrentConfig as TranslatorConfig
 from translation.training.loop import Check, TrainingContext, train_network
 
 CPU = torch.device("cpu")
-TOLERANCE = 2e-5  # of weights and probabilities after two epochs: sums are rounded alike, and grouped otherwise
+# of weights and probabilities after two epochs: sums are rounded alike, and grouped otherwise
+TOLERANCE = 2e-5
 DTML = ModelConfig(features=FEATURES, hidden=8, heads=2)
 TRAINING = TrainingConfig(protocol="all", epochs=2, batch_days=16, first_kept_epoch=1)
 NETWORKS: dict[str, NetworkConfig] = {
@@ -66,10 +69,15 @@ def spans() -> tuple[Windows, Windows]:
     return days.days(slice(0, 64)), days.days(slice(64, DAYS))
 
 
-def fitted(device: torch.device, model: NetworkConfig = DTML, folder: Path | None = None, **changes: Any) -> list[Fit]:
+def fitted(
+    device: torch.device, model: NetworkConfig = DTML, folder: Path | None = None, **changes: Any
+) -> list[Fit]:
     members = [Member(seed, model, replace(TRAINING, **changes)) for seed in (1, 2)]
     return fit_members(
-        *spans(), members, device=device, state_folder=None if folder is None else StateFolder(folder, write_whole)
+        *spans(),
+        members,
+        device=device,
+        state_folder=None if folder is None else StateFolder(folder, write_whole),
     )
 
 
@@ -78,7 +86,10 @@ def flat(tensors: Any) -> Tensor:
 
 
 def losses(fits: list[Fit]) -> Tensor:
-    return torch.tensor([[each.loss, each.validation_loss] for fit in fits for each in fit.epochs], dtype=torch.float64)
+    return torch.tensor(
+        [[each.loss, each.validation_loss] for fit in fits for each in fit.epochs],
+        dtype=torch.float64,
+    )
 
 
 def train(device: torch.device, _: Path, model: NetworkConfig = DTML, **changes: Any) -> Tensor:
@@ -113,7 +124,9 @@ def across(device: torch.device, folder: Path) -> Tensor:
 
 def ensemble() -> Ensemble:
     windows, fits = _windows(), fitted(CPU)
-    return Ensemble("made", windows.symbols, (1, 2), DTML, WindowConfig(WINDOW), stack_members(fits))
+    return Ensemble(
+        "made", windows.symbols, (1, 2), DTML, WindowConfig(WINDOW), stack_members(fits)
+    )
 
 
 def predict(device: torch.device, _: Path) -> Tensor:
@@ -124,19 +137,31 @@ def look(device: torch.device, _: Path) -> Tensor:
     return torch.from_numpy(attention(ensemble(), _windows(), device).numpy())
 
 
-def train_translator(device: torch.device, folder: Path, kind: str = "transformer", **told: Any) -> Tensor:
+def train_translator(
+    device: torch.device, folder: Path, kind: str = "transformer", **told: Any
+) -> Tensor:
     """The losses at each check of a training that ends and goes on."""
     checks: list[Check] = []
-    context = TrainingContext(folder=folder / device.type, key="made", device=device, on_check=checks.append)
+    context = TrainingContext(
+        folder=folder / device.type, key="made", device=device, on_check=checks.append
+    )
     for updates in (3, 6):
         network = drawn(0, kind, **(told | {"dropout": 0.0}))
-        train_network(network, WIDTH, examples(), examples(2, 20), replace(CONFIG, updates=updates), context)
-    return torch.tensor([[each.train_loss, each.validation_loss] for each in checks], dtype=torch.float64)
+        train_network(
+            network, WIDTH, examples(), examples(2, 20), replace(CONFIG, updates=updates), context
+        )
+    return torch.tensor(
+        [[each.train_loss, each.validation_loss] for each in checks], dtype=torch.float64
+    )
 
 
-def translate(device: torch.device, _: Path, kind: str = "transformer", beams: int = 3, **told: Any) -> Tensor:
+def translate(
+    device: torch.device, _: Path, kind: str = "transformer", beams: int = 3, **told: Any
+) -> Tensor:
     network: Any = drawn(1, kind, **told).to(device).eval()
-    decoder: Any = IncrementalTransformer(network) if kind == "transformer" else IncrementalRnn(network)
+    decoder: Any = (
+        IncrementalTransformer(network) if kind == "transformer" else IncrementalRnn(network)
+    )
     how = Search(beams=beams, with_attention=True, extra=5)
     found = search(decoder, [[5, 6, 7, 8], [9, 4], [11, 12, 13]], how, device=device)
     best = [each[0] for each in found]
@@ -153,7 +178,9 @@ def classify(device: torch.device, _: Path, *, masked: bool) -> Tensor:
     tokens = torch.tensor([[0, 0, 5, 6], [7, 0, 0, 0], [8, 9, 10, 11]], device=device)
     for _step in range(4):
         optimiser.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(tokens), torch.tensor([0, 1, 2], device=device))
+        loss = torch.nn.functional.cross_entropy(
+            network(tokens), torch.tensor([0, 1, 2], device=device)
+        )
         loss.backward()
         optimiser.step()
         found.append(loss)
@@ -178,13 +205,20 @@ def learns(kind: str, **told: Any) -> Work:
 
 
 WORKS: dict[str, Work] = {f"train {name}": trains(model) for name, model in NETWORKS.items()}
-WORKS |= {"train on some of the stocks": train_some, "resume": resume, "predict": predict, "attention": look}
+WORKS |= {
+    "train on some of the stocks": train_some,
+    "resume": resume,
+    "predict": predict,
+    "attention": look,
+}
 WORKS |= {"train a translator": train_translator, "translate with beams": translate}
 WORKS |= {"translate greedily": lambda device, folder: translate(device, folder, beams=1)}
 for kind in ("none", "additive", "dot"):
     WORKS |= {f"train an RNN, attention {kind}": learns("rnn", attention=kind)}
     WORKS |= {f"translate by an RNN, attention {kind}": translates("rnn", attention=kind)}
-WORKS |= {f"classify, masked {masked}": partial(classify, masked=masked) for masked in (True, False)}
+WORKS |= {
+    f"classify, masked {masked}": partial(classify, masked=masked) for masked in (True, False)
+}
 WORKS |= {"train an RNN, structured": learns("rnn", attention="dot", structured=True)}
 
 
@@ -201,7 +235,9 @@ def test_a_training_begun_on_one_device_begins_anew_on_another(tmp_path: Path) -
 
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
-    """A device that has room for so many days of a network at once; the days of each try that found none."""
+    """A device that has room for so many days of a network at once; the days of
+    each try that found none.
+    """
     refused: list[int] = []
     forward: Any = DTML_NETWORK.forward
 
@@ -209,8 +245,14 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
         if len(windows) > most:
             refused.append(len(windows))
             for module in network.modules():
-                if isinstance(module, RandomLayer) and module.generator is not None and network.training:
-                    torch.empty(3, device=NAME).uniform_(generator=module.generator)  # as the part that had room drew
+                if (
+                    isinstance(module, RandomLayer)
+                    and module.generator is not None
+                    and network.training
+                ):
+                    torch.empty(3, device=NAME).uniform_(
+                        generator=module.generator
+                    )  # as the part that had room drew
             raise torch.OutOfMemoryError("no memory is left")
         return forward(network, rows, windows, *given, **how)
 
@@ -236,14 +278,21 @@ def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
     assert len(refused) == before, "a finished training trains nothing"
 
 
-def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, device = ensemble(), torch.device(NAME)
-    whole, looked = member_probabilities(made, _windows(), device), attention(made, _windows(), device)
+    whole, looked = (
+        member_probabilities(made, _windows(), device),
+        attention(made, _windows(), device),
+    )
     small_memory(monkeypatch, 7)
     assert_close_in_float32(member_probabilities(made, _windows(), device), whole)
     assert_close_in_float32(attention(made, _windows(), device), looked)
     small_memory(monkeypatch, 0)
-    with pytest.raises(DtmlError, match="a single day does not fit into the memory of the device: use --device cpu"):
+    with pytest.raises(
+        DtmlError, match="a single day does not fit into the memory of the device: use --device cpu"
+    ):
         member_probabilities(made, _windows(), device)
 
 
@@ -253,14 +302,25 @@ def test_the_self_test_of_the_doctor_passes(tmp_path: Path) -> None:
 
 
 MISTAKEN: dict[str, Work] = {
-    "train": train, "train_some": train_some, "stocknet": train_stocknet, "resume": resume, "across": across,
-    "predict": predict, "look": look, "train_translator": train_translator, "translate": translate,
+    "train": train,
+    "train_some": train_some,
+    "stocknet": train_stocknet,
+    "resume": resume,
+    "across": across,
+    "predict": predict,
+    "look": look,
+    "train_translator": train_translator,
+    "translate": translate,
     "translate_rnn": translates("rnn", attention="additive"),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: f"{each.where} {each.wrong or 'left out'}")
-def test_a_planted_mistake_is_caught(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "mistake", MISTAKES, ids=lambda each: f"{each.where} {each.wrong or 'left out'}"
+)
+def test_a_planted_mistake_is_caught(
+    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(mistake, monkeypatch)
     with pytest.raises((RuntimeError, TypeError, DtmlError, TranslationError)) as caught:
         MISTAKEN[mistake.work](torch.device(NAME), tmp_path)
@@ -275,18 +335,24 @@ def plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
         found = getattr(found, name)
     right = inspect.unwrap(getattr(found, "__func__", found))
     source = textwrap.dedent(inspect.getsource(right))
-    assert source.count(mistake.right) == 1, f"{source.count(mistake.right)} times {mistake.right!r} in {mistake.where}"
+    assert source.count(mistake.right) == 1, (
+        f"{source.count(mistake.right)} times {mistake.right!r} in {mistake.where}"
+    )
     made: dict[str, Any] = {}
     text = "from __future__ import annotations\n" + source.replace(mistake.right, mistake.wrong)
     exec(compile(text, mistake.where, "exec"), right.__globals__, made)
     wrong = inspect.unwrap(getattr(made[right.__name__], "__func__", made[right.__name__]))
-    monkeypatch.setattr(right, "__code__", wrong.__code__)  # whoever imported the function has it too
+    monkeypatch.setattr(
+        right, "__code__", wrong.__code__
+    )  # whoever imported the function has it too
 
 
 def test_the_stand_in_refuses_what_an_accelerator_refuses() -> None:
     here, there = torch.ones(3, device=NAME), torch.ones(3)
     assert isinstance(here, StandIn)
-    assert (here * torch.tensor(2.0)).cpu().tolist() == [2.0] * 3  # of no axis: it passes there, too
+    assert (here * torch.tensor(2.0)).cpu().tolist() == [
+        2.0
+    ] * 3  # of no axis: it passes there, too
     refused: dict[str, Callable[[], Any]] = {
         "another's tensor": lambda: here + there,
         "a list with another's": lambda: torch.cat([here, there]),
@@ -296,7 +362,9 @@ def test_the_stand_in_refuses_what_an_accelerator_refuses() -> None:
         "NumPy": here.numpy,
         "a generator of the CPU": lambda: here.normal_(generator=torch.Generator()),
         "its state": lambda: torch.Generator(NAME).set_state(torch.Generator().get_state()),
-        "a state of its own on the CPU": lambda: torch.Generator().set_state(torch.Generator(NAME).get_state()),
+        "a state of its own on the CPU": lambda: torch.Generator().set_state(
+            torch.Generator(NAME).get_state()
+        ),
     }
     for name, wrong in refused.items():
         with pytest.raises((RuntimeError, TypeError)):
@@ -310,6 +378,9 @@ def test_thirty_mistakes_are_planted() -> None:
 def test_an_epoch_is_reported_on_the_device_too() -> None:
     seen: list[tuple[Member, Epoch]] = []
     fit_members(
-        *spans(), [Member(1, DTML, TRAINING)], device=torch.device(NAME), on_epoch=lambda *said: seen.append(said)
+        *spans(),
+        [Member(1, DTML, TRAINING)],
+        device=torch.device(NAME),
+        on_epoch=lambda *said: seen.append(said),
     )
     assert [epoch.number for _, epoch in seen] == [1, 2]

@@ -1,7 +1,7 @@
 """The laws of tests/models/accelerator_laws.py, in a process of their own.
 
-torch counts its devices at the first backward pass of a process, so the stand-in has to be there before it; and a
-process that has one cannot fork and go on with backward passes, as other tests do.
+torch counts its devices at the first backward pass of a process, so the stand-in has to be there
+before it; and a process that has one cannot fork and go on with backward passes, as other tests do.
 """
 
 import subprocess
@@ -14,9 +14,22 @@ LAWS = Path(__file__).with_name("accelerator_laws.py")
 
 
 @pytest.mark.soak
-def test_whatever_runs_on_an_accelerator_runs_on_a_stand_in_and_every_planted_mistake_is_caught() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-rs", "-p", "no:cacheprovider", str(LAWS)]
-    ended = subprocess.run(command, cwd=LAWS.parents[2], capture_output=True, text=True, timeout=550, check=False)
+def test_what_an_accelerator_runs_a_stand_in_runs_and_each_planted_mistake_is_caught() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        str(LAWS),
+    ]
+    ended = subprocess.run(
+        command, cwd=LAWS.parents[2], capture_output=True, text=True, timeout=550, check=False
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     if "has no back end in Python for a private device" in ended.stdout:
         pytest.skip(ended.stdout)

@@ -1,4 +1,6 @@
-"""Calibrated probabilities and the abstention band: what they promise, counted in days, and what is counted of them."""
+"""Calibrated probabilities and the abstention band: what they promise, counted
+in days, and what is counted of them.
+"""
 
 import numpy as np
 import pandas as pd
@@ -31,7 +33,9 @@ def logistic(logit: np.ndarray) -> np.ndarray:
 
 
 def market(seed: int, days: int = DAYS, together: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """The logit of each stock's chance of a rise, and returns; on a share of days one number decides for all stocks."""
+    """The logit of each stock's chance of a rise, and returns; on a share of
+    days one number decides for all stocks.
+    """
     generator = np.random.default_rng(seed)
     logit = generator.standard_normal((days, 1)) / 2 + generator.standard_normal((days, STOCKS)) / 2
     drawn = generator.random((days, STOCKS))
@@ -46,8 +50,12 @@ def oracle(seed: int, days: int = DAYS) -> tuple[np.ndarray, np.ndarray]:
 
 def long(probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
     target = np.repeat(pd.bdate_range("2021-01-01", periods=len(movement)), STOCKS)
-    rise = pd.Series((movement > 0).ravel().astype(object)).where(np.isfinite(movement).ravel(), None)
-    return pd.DataFrame({"target": target, "run_id": "a", "probability": probability.ravel(), "rise": rise})
+    rise = pd.Series((movement > 0).ravel().astype(object)).where(
+        np.isfinite(movement).ravel(), None
+    )
+    return pd.DataFrame(
+        {"target": target, "run_id": "a", "probability": probability.ravel(), "rise": rise}
+    )
 
 
 def counted(made: Calibration, probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
@@ -58,7 +66,9 @@ def counted(made: Calibration, probability: np.ndarray, movement: np.ndarray) ->
 WORLDS = {
     "an oracle": lambda logit, _: logit,
     "too bold and one-sided": lambda logit, _: 4 * logit + 1,
-    "no skill, one direction a day": lambda logit, noise: np.broadcast_to(noise[:, :1], logit.shape),
+    "no skill, one direction a day": lambda logit, noise: np.broadcast_to(
+        noise[:, :1], logit.shape
+    ),
     "skill in some": lambda logit, noise: np.where(noise > 0, logit, 3 * noise),
     "the wrong way round": lambda logit, _: -logit,
 }
@@ -67,8 +77,12 @@ WORLDS = {
 @pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(world: str) -> None:
-    """Stocks rise and fall together, and days have unlike numbers of stocks: each day weighs the same."""
+def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(
+    world: str,
+) -> None:
+    """Stocks rise and fall together, and days have unlike numbers of stocks:
+    each day weighs the same.
+    """
     shares = np.empty((DRAWS, len(LEVELS), 2))
     for draw in range(DRAWS):
         generator = np.random.default_rng([draw, 1])
@@ -88,9 +102,13 @@ def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model
     assert found[-1].tolist() == [1, 0]  # twenty days cannot promise .99
 
 
-def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_asked_for_and_no_more() -> None:
+def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_asked() -> None:
     made = calibrate(*oracle(1, days=4003))
-    assert tuple(made.bands["level"]) == LEVELS == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+    assert (
+        tuple(made.bands["level"])
+        == LEVELS
+        == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+    )
     assert made.bands["threshold"].is_monotonic_increasing
     found = coverage(counted(made, *oracle(2, days=4003)), resamples=97)
     wanted = np.maximum(found["coverage"].iloc[0], LEVELS)  # at low levels everything is decided
@@ -102,7 +120,9 @@ def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_
 @pytest.mark.slow
 def test_an_oracle_needs_no_correction() -> None:
     made = [calibrate(*oracle(seed, days=2003)) for seed in range(17)]
-    assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == as_drawn((1, 0), within=0.03)
+    assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == as_drawn(
+        (1, 0), within=0.03
+    )
     assert (made[0].days, made[0].directions) == (1001, 1001 * STOCKS)
 
 
@@ -110,7 +130,9 @@ def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> Non
     probability, movement = oracle(3)
     made = calibrate(1 - probability, movement)
     assert made.slope == 0
-    assert made.apply(probability) == in_float64(((movement[::2] > 0).mean(axis=1).sum() + 1) / (21 + 2))
+    assert made.apply(probability) == in_float64(
+        ((movement[::2] > 0).mean(axis=1).sum() + 1) / (21 + 2)
+    )
 
 
 def test_calibration_makes_an_over_confident_model_better_on_days_it_has_not_seen() -> None:
@@ -124,12 +146,16 @@ def test_calibration_makes_an_over_confident_model_better_on_days_it_has_not_see
 
 
 def test_what_few_days_say_of_the_slope_is_believed_in_part() -> None:
-    """With one direction a day for all stocks there are as many trials as days, however many stocks."""
+    """With one direction a day for all stocks there are as many trials as days,
+    however many stocks.
+    """
     kept = []
     for days in (20, 200, 2000):
         logit = market(5, days)[0][:, :1]
         rose = np.random.default_rng(6).random((days, 1)) < logistic(logit)
-        said, moved = (np.repeat(one, STOCKS, axis=1) for one in (logistic(logit), np.where(rose, 0.01, -0.01)))
+        said, moved = (
+            np.repeat(one, STOCKS, axis=1) for one in (logistic(logit), np.where(rose, 0.01, -0.01))
+        )
         line, _ = calibration_line(said[::2].ravel(), moved[::2].ravel() > 0)
         kept.append(calibrate(said, moved).slope / line)
     assert kept == as_drawn([0.55, 0.85, 1], within=0.05)
@@ -138,7 +164,10 @@ def test_what_few_days_say_of_the_slope_is_believed_in_part() -> None:
 @pytest.mark.parametrize("factor", [1e-4, 0.01, 3])
 def test_how_far_the_logits_spread_does_not_matter(factor: float) -> None:
     logit, movement = market(8)
-    made, other = calibrate(logistic(logit), movement), calibrate(logistic(factor * logit), movement)
+    made, other = (
+        calibrate(logistic(logit), movement),
+        calibrate(logistic(factor * logit), movement),
+    )
     assert other.slope == as_solved(made.slope / factor, 1e-4)
     assert other.apply(logistic(factor * logit)) == as_solved(made.apply(logistic(logit)), 1e-6)
     assert other.thresholds == as_solved(made.thresholds, 3e-6)
@@ -152,7 +181,9 @@ def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
     shuffled = calibrate(probability[place][:, stocks], movement[place][:, stocks])
     assert (shuffled.slope, shuffled.intercept) == in_float64((made.slope, made.intercept))
     assert shuffled.thresholds == as_solved(made.thresholds, 2e-6)
-    assert abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3  # the halves change places
+    assert (
+        abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3
+    )  # the halves change places
 
 
 def test_what_was_not_observed_or_has_no_outcome_changes_nothing() -> None:
@@ -160,11 +191,17 @@ def test_what_was_not_observed_or_has_no_outcome_changes_nothing() -> None:
     probability[3, 2], movement[4, 5], movement[8] = np.nan, np.nan, np.nan
     made = calibrate(probability, movement)
     movement[3, 2], probability[4, 5], there = -movement[3, 3], 0.999, np.arange(DAYS) != 8
-    assert calibrate(probability[there], movement[there]) == calibrate(probability, movement) == made
+    assert (
+        calibrate(probability[there], movement[there]) == calibrate(probability, movement) == made
+    )
 
 
-@pytest.mark.parametrize(("days", "most"), [(1, 0), (2, 0.5), (37, 0.9), (38, 0.95), (197, 0.95), (198, 0.99)])
-def test_with_k_days_to_measure_on_levels_up_to_k_of_k_plus_one_make_calls(days: int, most: float) -> None:
+@pytest.mark.parametrize(
+    ("days", "most"), [(1, 0), (2, 0.5), (37, 0.9), (38, 0.95), (197, 0.95), (198, 0.99)]
+)
+def test_with_k_days_to_measure_on_levels_up_to_k_of_k_plus_one_make_calls(
+    days: int, most: float
+) -> None:
     made = calibrate(*oracle(12, days=days))
     assert made.days == days // 2
     assert max((level for level in LEVELS if made.thresholds[level] < 1), default=0) == most
@@ -175,14 +212,19 @@ def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) 
     for seed in range(31):  # no rounding may part the base rate from the threshold that it set
         movement = np.where(np.random.default_rng(seed).random((DAYS, STOCKS)) < share, 0.01, -0.01)
         made = calibrate(np.full(movement.shape, 0.37), movement)
-        directions = [decide(made.apply(np.array([0.2, 0.37, 0.9])), made.thresholds[level]) for level in LEVELS]
+        directions = [
+            decide(made.apply(np.array([0.2, 0.37, 0.9])), made.thresholds[level])
+            for level in LEVELS
+        ]
         assert (directions[0] == (share > 0.5)).all()
         assert np.isnan(directions[LEVELS.index(0.8) :]).all()
         assert all(len(np.unique(direction)) == 1 for direction in directions)
 
 
 def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
-    """Every second day of either half falls, and has one stock: by stocks nearly all rises, by days half of them."""
+    """Every second day of either half falls, and has one stock: by stocks
+    nearly all rises, by days half of them.
+    """
     falls = np.arange(DAYS)[:, None] % 4 >= 2
     movement = np.where(falls, -0.01, np.full((DAYS, STOCKS), 0.01))
     made = calibrate(np.where(falls & (np.arange(STOCKS) > 0), np.nan, 0.5), movement)
@@ -224,9 +266,13 @@ def test_a_call_is_made_outside_the_band_alone() -> None:
 
 def test_what_does_not_fit_is_an_error() -> None:
     probability, movement = oracle(16)
-    with pytest.raises(DtmlError, match="none of 451 stock-days of validation has a probability and an outcome"):
+    with pytest.raises(
+        DtmlError, match="none of 451 stock-days of validation has a probability and an outcome"
+    ):
         calibrate(probability, np.full_like(movement, np.nan))
-    with pytest.raises((TypeError, ValueError), match=r"40, ?11"):  # of the shapes' own check, or where that is off
+    with pytest.raises(
+        (TypeError, ValueError), match=r"40, ?11"
+    ):  # of the shapes' own check, or where that is off
         calibrate(probability, movement[1:])
     with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
         calibrate(np.full_like(probability, 1.5), movement)
@@ -244,7 +290,9 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
         "rise": [True, True, True, False, None, True, False, True],
     }
     directions = pd.DataFrame(columns)  # run b has no level .8, and a is not decided at .65 there
-    bands = pd.DataFrame({"run_id": ["a", "a", "b"], "level": [0.5, 0.8, 0.5], "threshold": [0.5, 0.7, 0.95]})
+    bands = pd.DataFrame(
+        {"run_id": ["a", "a", "b"], "level": [0.5, 0.8, 0.5], "threshold": [0.5, 0.7, 0.95]}
+    )
     expected = [(MONDAY, 0.5, 3, 1, 3, 1), (MONDAY, 0.8, 3, 2, 2, 1)]
     expected += [(TUESDAY, 0.5, 2, 2, 1, 1), (TUESDAY, 0.8, 1, 1, 0, 0)]
     assert list(count_band(directions, bands).itertuples(index=False, name=None)) == expected
@@ -252,27 +300,43 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
         count_band(directions, pd.concat([bands, bands.iloc[:1]]))
 
 
-def test_covered_are_those_without_a_direction_and_the_correct_and_intervals_resample_days() -> None:
+def test_covered_are_those_without_a_direction_and_the_correct_and_intervals_resample_days() -> (
+    None
+):
     probability, movement = oracle(17)
     made = calibrate(probability, movement)
     movement[5, 3], probability[6, 4] = np.nan, np.nan
     counts = counted(made, probability, movement)
-    sums, found = counts.groupby("level")[COUNTS].sum(), coverage(counts, resamples=997).set_index("level")
+    sums, found = (
+        counts.groupby("level")[COUNTS].sum(),
+        coverage(counts, resamples=997).set_index("level"),
+    )
     assert (counts["covered"] == counts["n"] - counts["decided"] + counts["decided_correct"]).all()
     assert (sums["n"] == DAYS * STOCKS - 2).all()
     shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decided / sums.n})
     shares["decided_acc"] = sums.decided_correct / sums.decided
     pd.testing.assert_frame_equal(found[list(shares)], shares)
-    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()  # no direction
+    assert (
+        found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()
+    )  # no direction
     inner = found[found["coverage"] < 1]
-    assert inner["coverage"].between(inner["coverage_low"], inner["coverage_high"], inclusive="neither").all()
+    assert (
+        inner["coverage"]
+        .between(inner["coverage_low"], inner["coverage_high"], inclusive="neither")
+        .all()
+    )
     pd.testing.assert_frame_equal(coverage(counts[::-1], resamples=997).set_index("level"), found)
 
 
 def test_few_days_or_few_days_with_directions_have_no_interval() -> None:
     target = pd.bdate_range("2021-01-01", periods=401)
-    counts = pd.DataFrame({"target": target, "level": 0.9, "n": 7, "covered": 7, "decided": 0, "decided_correct": 0})
-    for with_calls, known in ((MINIMUM_DAYS - 1, False), (MINIMUM_DAYS, True)):  # many resamples have none of these
+    counts = pd.DataFrame(
+        {"target": target, "level": 0.9, "n": 7, "covered": 7, "decided": 0, "decided_correct": 0}
+    )
+    for with_calls, known in (
+        (MINIMUM_DAYS - 1, False),
+        (MINIMUM_DAYS, True),
+    ):  # many resamples have none of these
         counts.loc[: with_calls - 1, ["covered", "decided", "decided_correct"]] = [6, 3, 2]
         found, short = coverage(counts), coverage(counts[:with_calls])
         assert found[["coverage", "coverage_low", "decided_acc"]].notna().all(axis=None)
@@ -287,8 +351,13 @@ def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
     bins = count_bins(long(probability, movement))
     assert (bins["n"].sum(), bins["rises"].sum()) == (known.sum(), (movement[known] > 0).sum())
     assert bins["probability_sum"].sum() == in_float64(probability[known].sum())
-    percents = count_bins(pd.DataFrame({"target": MONDAY, "probability": np.arange(101) / 100, "rise": True}))
-    assert percents[["bin", "n"]].to_numpy().tolist() == [*([percent, 1] for percent in range(99)), [99, 2]]
+    percents = count_bins(
+        pd.DataFrame({"target": MONDAY, "probability": np.arange(101) / 100, "rise": True})
+    )
+    assert percents[["bin", "n"]].to_numpy().tolist() == [
+        *([percent, 1] for percent in range(99)),
+        [99, 2],
+    ]
     with pytest.raises(ValueError, match=r"in \[0, 1\], got -0.01"):
         count_bins(pd.DataFrame({"target": MONDAY, "probability": [-0.01], "rise": [True]}))
 
@@ -300,17 +369,23 @@ def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
     assert found["n"].tolist() == as_drawn([401 * STOCKS / 10] * 10, share=0.2)
     for low, high, *told in found.itertuples(index=False):
         inside = (probability >= low) & (probability < high)
-        assert told == in_float64([*(each[inside].mean() for each in (probability, movement > 0)), inside.sum()])
+        assert told == in_float64(
+            [*(each[inside].mean() for each in (probability, movement > 0)), inside.sum()]
+        )
     low, high = calibration({"model": found})["model"].values["domain"]
     assert (low < 0.3, high > 0.7) == (True, True)
 
 
 def test_a_model_that_says_little_has_few_groups_and_one_without_outcomes_none() -> None:
-    directions = long(np.array([[0.498, *[0.501] * 10]]), np.array([[-0.01, *[0.01] * 10]])).assign(calibrated=0.5)
+    directions = long(np.array([[0.498, *[0.501] * 10]]), np.array([[-0.01, *[0.01] * 10]])).assign(
+        calibrated=0.5
+    )
     assert binned_curve(count_bins(directions)).iloc[:, [0, 1, 4]].to_numpy().tolist() == [
         [0.49, 0.5, 1],
         [0.5, 0.51, 10],
     ]
     nothing = directions.assign(rise=None)
-    counts = count_band(nothing, pd.DataFrame({"run_id": ["a"], "level": [0.8], "threshold": [0.6]}))
+    counts = count_band(
+        nothing, pd.DataFrame({"run_id": ["a"], "level": [0.8], "threshold": [0.6]})
+    )
     assert [len(counts), len(coverage(counts)), len(binned_curve(count_bins(nothing)))] == [0, 0, 0]

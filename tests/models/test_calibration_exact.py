@@ -1,4 +1,6 @@
-"""Calibration to the last digit: the correction by Newton's steps, thresholds by trying each, counts by hand."""
+"""Calibration to the last digit: the correction by Newton's steps, thresholds
+by trying each, counts by hand.
+"""
 
 import warnings
 
@@ -7,7 +9,15 @@ import pandas as pd
 import pytest
 
 from dtml.evaluation.bootstrap import interval
-from dtml.evaluation.calibration import LEVELS, Calibration, calibrate, count_band, count_bins, coverage, logit
+from dtml.evaluation.calibration import (
+    LEVELS,
+    Calibration,
+    calibrate,
+    count_band,
+    count_bins,
+    coverage,
+    logit,
+)
 from dtml.evaluation.metrics import ratio
 from tests.support.bounds import in_float64
 
@@ -16,10 +26,14 @@ MONDAY = pd.Timestamp("2021-01-04")
 
 
 def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities with skill and returns, on days of unlike numbers of stocks; two days have nothing known."""
+    """Probabilities with skill and returns, on days of unlike numbers of
+    stocks; two days have nothing known.
+    """
     generator = np.random.default_rng(seed)
     said = generator.standard_normal((DAYS, STOCKS))
-    movement = np.where(generator.random((DAYS, STOCKS)) < 1 / (1 + np.exp(-2 * said - 0.4)), 0.01, -0.01)
+    movement = np.where(
+        generator.random((DAYS, STOCKS)) < 1 / (1 + np.exp(-2 * said - 0.4)), 0.01, -0.01
+    )
     probability = 1 / (1 + np.exp(-said / 3))
     probability[(generator.random((DAYS, STOCKS)) < 0.4) & (np.arange(STOCKS) > 0)] = np.nan
     probability[4], movement[11] = np.nan, np.nan
@@ -27,14 +41,23 @@ def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
     return probability, movement
 
 
-def halves(probability: np.ndarray, movement: np.ndarray) -> list[list[tuple[int, float, bool, float]]]:
-    """Day, probability, outcome and weight of each stock-day, of every second day that has one and of the others."""
+def halves(
+    probability: np.ndarray, movement: np.ndarray
+) -> list[list[tuple[int, float, bool, float]]]:
+    """Day, probability, outcome and weight of each stock-day, of every second
+    day that has one and of the others.
+    """
     known = [
-        [s for s in range(STOCKS) if np.isfinite(probability[d, s] + movement[d, s])] for d in range(len(movement))
+        [s for s in range(STOCKS) if np.isfinite(probability[d, s] + movement[d, s])]
+        for d in range(len(movement))
     ]
     days = [day for day in range(len(movement)) if known[day]]
     return [
-        [(n, probability[d, s], movement[d, s] > 0, 1 / len(known[d])) for n, d in enumerate(half) for s in known[d]]
+        [
+            (n, probability[d, s], movement[d, s] > 0, 1 / len(known[d]))
+            for n, d in enumerate(half)
+            for s in known[d]
+        ]
         for half in (days[0::2], days[1::2])
     ]
 
@@ -52,8 +75,13 @@ def newton(rows: list[tuple[int, float, bool, float]]) -> tuple[float, float]:
         fitted = 1 / (1 + np.exp(-design @ line))
         curve = np.linalg.inv((design * (weight * fitted * (1 - fitted))[:, None]).T @ design)
         line = line + curve @ design.T @ (weight * (target - fitted))
-    pulls = [((weight * (target - fitted))[day == one, None] * design[day == one]).sum(axis=0) for one in range(days)]
-    variance = np.diag(curve @ sum(np.outer(pull, pull) for pull in pulls) @ curve) * days / (days - 1)
+    pulls = [
+        ((weight * (target - fitted))[day == one, None] * design[day == one]).sum(axis=0)
+        for one in range(days)
+    ]
+    variance = (
+        np.diag(curve @ sum(np.outer(pull, pull) for pull in pulls) @ curve) * days / (days - 1)
+    )
     height, lean = line**3 / (line**2 + variance)
     return lean / spread, height - lean / spread * centre
 
@@ -68,7 +96,9 @@ def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int, days:
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
-def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(seed: int) -> None:
+def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(
+    seed: int,
+) -> None:
     probability, movement = made(seed)
     _, measured = halves(probability, movement)
     found = calibrate(probability, movement)
@@ -77,7 +107,11 @@ def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_
     left = [(float(found.apply(np.array([p]))[0]), rose, weight) for _, p, rose, weight in measured]
     surprises = sorted((1 - p if rose else p, weight) for p, rose, weight in left)
     for level in LEVELS:
-        enough = [s for s, _ in surprises if sum(w for o, w in surprises if o <= s) >= level * (days + 1) - 1e-9]
+        enough = [
+            s
+            for s, _ in surprises
+            if sum(w for o, w in surprises if o <= s) >= level * (days + 1) - 1e-9
+        ]
         expected = round(enough[0] + 1e-6, 6) if level * (days + 1) <= days else 1.0
         assert found.thresholds[level] == min(max(expected, 0.5), 1.0), level
 
@@ -93,38 +127,49 @@ def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_s
 
 def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
     found = Calibration(1.0, 0.0, {0.9: 1.0, 0.5: 0.5}, 9, 99).bands
-    expected = pd.DataFrame({"level": [0.5, 0.9], "threshold": [0.5, 1.0], "days": [9, 9], "n": [99, 99]})
+    expected = pd.DataFrame(
+        {"level": [0.5, 0.9], "threshold": [0.5, 1.0], "days": [9, 9], "n": [99, 99]}
+    )
     pd.testing.assert_frame_equal(found, expected)
     assert Calibration(1.0, 0.0, {}, 0, 0).bands["threshold"].dtype == "float64"
 
 
 @pytest.mark.parametrize(
-    ("slope", "intercept"), [(-1e-9, 0.0), (np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf), (1.0, np.nan)]
+    ("slope", "intercept"),
+    [(-1e-9, 0.0), (np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf), (1.0, np.nan)],
 )
 def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
     words = f"^the slope is 0 or more and the intercept finite, got {slope} and {intercept}$"
     with pytest.raises(ValueError, match=words):
         Calibration(slope, intercept, {}, 0, 0)
-    with pytest.raises(ValueError, match=r"^the threshold of level 0.8 lies in \[0.5, 1\], got 1.5$"):
+    with pytest.raises(
+        ValueError, match=r"^the threshold of level 0.8 lies in \[0.5, 1\], got 1.5$"
+    ):
         Calibration(1.0, 0.0, {0.8: 1.5}, 0, 0)
     assert Calibration(0.0, -3.0, {0.5: 0.5, 0.9: 1.0}, 0, 0).slope == 0
 
 
 def test_logits_and_corrected_probabilities_are_held_a_millionth_inside() -> None:
-    assert logit(np.array([0.0, 0.5, 1.0])).tolist() == in_float64([-np.log(999999), 0, np.log(999999)])
+    assert logit(np.array([0.0, 0.5, 1.0])).tolist() == in_float64(
+        [-np.log(999999), 0, np.log(999999)]
+    )
     steep = Calibration(9.0, 0.0, {}, 0, 0).apply(np.array([0.01, 0.99]))
     assert steep.tolist() == [1e-6, 1 - 1e-6]
 
 
 def test_where_nothing_is_counted_the_columns_are_there_all_the_same() -> None:
-    directions = pd.DataFrame({"target": [MONDAY], "run_id": ["a"], "calibrated": [0.9], "rise": [True]})
+    directions = pd.DataFrame(
+        {"target": [MONDAY], "run_id": ["a"], "calibrated": [0.9], "rise": [True]}
+    )
     nothing = count_band(directions, pd.DataFrame({"run_id": [], "level": [], "threshold": []}))
     assert list(nothing) == ["target", "level", "n", "covered", "decided", "decided_correct"]
     assert len(nothing) == 0
 
 
 def test_a_run_with_two_thresholds_at_a_level_is_refused_and_rows_are_numbered() -> None:
-    directions = pd.DataFrame({"target": [MONDAY + pd.Timedelta(days=1), MONDAY], "run_id": "a", "calibrated": 0.9})
+    directions = pd.DataFrame(
+        {"target": [MONDAY + pd.Timedelta(days=1), MONDAY], "run_id": "a", "calibrated": 0.9}
+    )
     bands = pd.DataFrame({"run_id": ["a", "a"], "level": [0.8, 0.5], "threshold": [0.7, 0.6]})
     found = count_band(directions.assign(rise=True), bands)
     assert found.index.tolist() == [0, 1, 2, 3]
@@ -135,7 +180,9 @@ def test_a_run_with_two_thresholds_at_a_level_is_refused_and_rows_are_numbered()
 
 
 def test_shapes_that_differ_are_both_named() -> None:
-    with pytest.raises((TypeError, ValueError), match=r"2, ?3(.|\n)*3, ?3"):  # of the shapes' own check, or of ours
+    with pytest.raises(
+        (TypeError, ValueError), match=r"2, ?3(.|\n)*3, ?3"
+    ):  # of the shapes' own check, or of ours
         calibrate(np.full((2, 3), 0.5), np.full((3, 3), 0.5))
 
 
@@ -146,24 +193,39 @@ def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_s
     counts["decided"] = counts["n"] - np.minimum(generator.integers(1, 4, 29), counts["n"])
     counts["decided_correct"] = (counts["decided"] - generator.integers(0, 2, 29)).clip(lower=0)
     counts["covered"] = counts["n"] - counts["decided"] + counts["decided_correct"]
-    nothing = counts.iloc[:1].assign(target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, decide=0, decided_correct=0)
+    nothing = counts.iloc[:1].assign(
+        target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, decide=0, decided_correct=0
+    )
     found = coverage(pd.concat([nothing, counts])).iloc[0]
     assert found[["level", "days", "n"]].tolist() == [0.8, 29, counts["n"].sum()]
     assert found["decided"] == counts["decided"].sum() / counts["n"].sum()
-    for name, part, whole in (("coverage", "covered", "n"), ("decided_acc", "decided_correct", "decided")):
+    for name, part, whole in (
+        ("coverage", "covered", "n"),
+        ("decided_acc", "decided_correct", "decided"),
+    ):
         assert found[name] == counts[part].sum() / counts[whole].sum()
-        low, high = interval(counts[[part, whole]].to_numpy()[:, None], ratio, resamples=2000, seed=0)
+        low, high = interval(
+            counts[[part, whole]].to_numpy()[:, None], ratio, resamples=2000, seed=0
+        )
         assert found[[f"{name}_low", f"{name}_high"]].tolist() == [low[0], high[0]]
 
 
 def test_days_with_one_stock_count_and_a_share_of_nothing_is_missing_without_a_warning() -> None:
     target = pd.bdate_range("2021-01-01", periods=20)
-    counts = pd.DataFrame({"target": target, "level": 0.8, "n": 1, "covered": 1, "decided": 0, "decided_correct": 0})
+    counts = pd.DataFrame(
+        {"target": target, "level": 0.8, "n": 1, "covered": 1, "decided": 0, "decided_correct": 0}
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = coverage(counts)
     columns = ["level", "days", "n", "coverage", "coverage_low", "coverage_high"]
-    assert list(found) == [*columns, "decided", "decided_acc", "decided_acc_low", "decided_acc_high"]
+    assert list(found) == [
+        *columns,
+        "decided",
+        "decided_acc",
+        "decided_acc_low",
+        "decided_acc_high",
+    ]
     assert found.iloc[0, :7].tolist() == [0.8, 20, 20, 1, 1, 1, 0]
     assert found.iloc[0, 7:].isna().all()
     assert list(coverage(counts.head(0))) == list(found)

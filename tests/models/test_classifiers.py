@@ -17,7 +17,9 @@ KINDS: tuple[Kind, Kind] = ("logistic_regression", "gradient_boosting")
 
 
 def made_windows(seed: int, days: int, stocks: int = 13) -> Windows:
-    """Stocks that fell in the last session before, rise as a rule, and more so after the index rose."""
+    """Stocks that fell in the last session before, rise as a rule, and more so
+    after the index rose.
+    """
     generator = random(seed)
     rows = torch.randn(days + 2, stocks + 1, FEATURES, generator=generator)
     views = rows.unfold(0, 3, 1).permute(0, 1, 3, 2)
@@ -48,7 +50,9 @@ def test_a_row_of_the_design_is_the_window_of_a_stock_and_of_the_index() -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(kind: Kind) -> None:
+def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(
+    kind: Kind,
+) -> None:
     fitted = fit_classifier(kind, TRAIN, VALIDATION, "paper", seed=0)
     found = fitted.probability(TEST)
     np.testing.assert_array_equal(np.isnan(found), ~TEST.observed.numpy())
@@ -64,7 +68,8 @@ def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_
 def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_between_seeds() -> None:
     for kind, seeds_differ in zip(KINDS, (False, True), strict=True):
         one, again, other = (
-            fit_classifier(kind, TRAIN, VALIDATION, "all", seed).probability(TEST) for seed in (0, 0, 1)
+            fit_classifier(kind, TRAIN, VALIDATION, "all", seed).probability(TEST)
+            for seed in (0, 0, 1)
         )
         np.testing.assert_array_equal(one, again)
         assert np.array_equal(one, other, equal_nan=True) != seeds_differ
@@ -80,11 +85,15 @@ def test_validation_labels_choose_among_the_configurations_and_do_nothing_else()
             assert fitted.tried == tried
             candidates[tuple(fitted.chosen.values())] = fitted.probability(TEST)
             rises = validation.rises().numpy()[validation.labelled("all").numpy()]
-            worth = (fitted.probability(validation) > 0.5)[validation.labelled("all").numpy()] == rises
+            worth = (fitted.probability(validation) > 0.5)[
+                validation.labelled("all").numpy()
+            ] == rises
             assert fitted.validation_acc == in_float64(worth.mean())
         assert len(candidates) == 2
         rises = TEST.rises().numpy()
-        for found in candidates.values():  # learned from the training days: right on fresh ones, whatever was chosen
+        for found in (
+            candidates.values()
+        ):  # learned from the training days: right on fresh ones, whatever was chosen
             assert np.nanmean(found[rises]) > np.nanmean(found[~rises])
 
 

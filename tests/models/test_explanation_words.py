@@ -9,10 +9,22 @@ import pytest
 from dtml.attention.weights import verdict, words
 
 BOTH = {
-    "seeds": 4, "shuffles": 8, "told_apart": True, "distance": 0.1, "distance_p": 0.01, "agreement": 0.5,
-    "agreement_low": 0.4, "agreement_high": 0.6, "top": 3, "drivers": None, "drivers_chance": None,
-    "drivers_importance": None, "stocks": 50, "epochs": 20, "days": 42,
-}  # fmt: skip
+    "seeds": 4,
+    "shuffles": 8,
+    "told_apart": True,
+    "distance": 0.1,
+    "distance_p": 0.01,
+    "agreement": 0.5,
+    "agreement_low": 0.4,
+    "agreement_high": 0.6,
+    "top": 3,
+    "drivers": None,
+    "drivers_chance": None,
+    "drivers_importance": None,
+    "stocks": 50,
+    "epochs": 20,
+    "days": 42,
+}
 
 
 @pytest.mark.parametrize(
@@ -21,13 +33,23 @@ BOTH = {
         ({}, "It agrees with what changes predictions", True),
         ({"told_apart": False}, "cannot be told from", False),
         ({"agreement_low": -0.1}, "It does not agree with", False),
-        ({"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4}, "It contradicts", False),
-        ({"agreement": 0.2, "agreement_low": 0.1, "agreement_high": 0.3}, "It hardly agrees with", False),
+        (
+            {"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4},
+            "It contradicts",
+            False,
+        ),
+        (
+            {"agreement": 0.2, "agreement_low": 0.1, "agreement_high": 0.3},
+            "It hardly agrees with",
+            False,
+        ),
         ({"agreement_low": None, "agreement_high": None}, "is open", False),
         ({"agreement_low": np.nan, "agreement_high": np.nan}, "is open", False),
     ],
 )
-def test_the_words_are_as_good_as_both_tests(changes: Mapping[str, Any], expected: str, is_explanation: bool) -> None:
+def test_the_words_are_as_good_as_both_tests(
+    changes: Mapping[str, Any], expected: str, is_explanation: bool
+) -> None:
     said = words(BOTH | changes)
     assert expected in said
     assert ("Do not read its attention as an explanation" not in said) == is_explanation

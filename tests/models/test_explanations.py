@@ -37,7 +37,9 @@ SHAPE = ModelConfig(hidden=8, heads=2, normalisation="shared")
 
 
 def made_windows(seed: int = 0) -> Windows:
-    """Windows over random rows; some stocks are missing on some days, and some returns are not known."""
+    """Windows over random rows; some stocks are missing on some days, and some
+    returns are not known.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(DAYS + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     views = rows.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
@@ -62,7 +64,9 @@ def shared_days(windows: Windows) -> ndarray:
 
 
 class Planted(Network):
-    """The logit of u is a sum over stocks v, its own among them, of weight [u, v] times v's last feature."""
+    """The logit of u is a sum over stocks v, its own among them, of weight [u,
+    v] times v's last feature.
+    """
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -84,14 +88,18 @@ def test_networks_of_one_distribution_are_told_apart_as_often_as_the_level_says(
     generator = np.random.default_rng(0)
     p = np.array([distance_test(drawn_matrices(generator), 4)[1] for _ in range(600)])
     for level in (0.05, 0.2, 0.5, 0.8):
-        assert (p <= level).mean() == as_drawn(level, within=3 * np.sqrt(level * (1 - level) / len(p)))
+        assert (p <= level).mean() == as_drawn(
+            level, within=3 * np.sqrt(level * (1 - level) / len(p))
+        )
 
 
 def test_attention_that_is_planted_in_one_group_is_told_apart() -> None:
     matrices = drawn_matrices(np.random.default_rng(1))
     matrices[:4] = 0.6 * matrices[:4] + 0.4 * np.eye(STOCKS)[(np.arange(STOCKS) + 1) % STOCKS]
     distance, p = distance_test(matrices, 4)
-    assert p == in_float64(1 / 495)  # of all the ways to choose 4 of 12, the true one alone parts them as far
+    assert p == in_float64(
+        1 / 495
+    )  # of all the ways to choose 4 of 12, the true one alone parts them as far
     assert distance > 2 * distance_test(drawn_matrices(np.random.default_rng(1)), 4)[0]
 
 
@@ -110,7 +118,9 @@ def test_the_energy_distance_is_that_of_its_definition() -> None:
     assert distance_test(np.concatenate([matrices, matrices]), 5)[0] == in_float64(0)
 
 
-def test_groupings_that_are_drawn_give_the_p_value_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groupings_that_are_drawn_give_the_p_value_of_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     matrices = drawn_matrices(np.random.default_rng(3), networks=14)
     matrices[:6, :, 0] += 0.05
     exact = distance_test(matrices, 6)
@@ -120,8 +130,13 @@ def test_groupings_that_are_drawn_give_the_p_value_of_all_of_them(monkeypatch: p
 
 
 def test_permuting_stocks_leaves_the_distance_as_it_is() -> None:
-    matrices, run_request = drawn_matrices(np.random.default_rng(4)), np.random.default_rng(5).permutation(STOCKS)
-    assert distance_test(matrices[:, run_request][:, :, run_request], 4) == in_float64(distance_test(matrices, 4))
+    matrices, run_request = (
+        drawn_matrices(np.random.default_rng(4)),
+        np.random.default_rng(5).permutation(STOCKS),
+    )
+    assert distance_test(matrices[:, run_request][:, :, run_request], 4) == in_float64(
+        distance_test(matrices, 4)
+    )
 
 
 def test_importance_is_what_a_stock_weighs_in_the_prediction_of_another() -> None:
@@ -134,7 +149,9 @@ def test_importance_is_what_a_stock_weighs_in_the_prediction_of_another() -> Non
     assert_arrays_close_in_float32(found[:, 2, 5], 2 * found[:, 4, 5])
     last = windows.stocks[:, 5, -1, -1].numpy()
     pairs = np.abs(last[:, None] - last[None])[np.ix_(*2 * [windows.observed[:, 5].numpy()])]
-    many = importance_by_day(Planted(weight), windows, EVERY, draws=300)[windows.observed[:, 5].numpy(), 4, 5]
+    many = importance_by_day(Planted(weight), windows, EVERY, draws=300)[
+        windows.observed[:, 5].numpy(), 4, 5
+    ]
     assert many == as_drawn(pairs.sum(axis=1) / (len(pairs) - 1), share=0.25)
 
 
@@ -164,11 +181,15 @@ def test_every_day_takes_the_rows_of_another_and_gives_its_own_once() -> None:
 def test_permuting_stocks_permutes_attention_and_importance() -> None:
     windows, network = made_windows(), network_of(SHAPE)
     run_request = torch.randperm(STOCKS, generator=torch.Generator().manual_seed(3))
-    other = replace(windows, stocks=windows.stocks[:, run_request], observed=windows.observed[:, run_request])
+    other = replace(
+        windows, stocks=windows.stocks[:, run_request], observed=windows.observed[:, run_request]
+    )
     there = shared_days(windows)
     for measure in (attention_by_day, importance_by_day):
         found, again = measure(network, windows, EVERY) * there, measure(network, other, EVERY)
-        assert_arrays_close_in_float32(again * shared_days(other), found[:, run_request][:, :, run_request])
+        assert_arrays_close_in_float32(
+            again * shared_days(other), found[:, run_request][:, :, run_request]
+        )
         assert found.max() > 1e-3
 
 
@@ -195,7 +216,7 @@ def test_agreement_is_1_of_what_is_the_same_and_minus_1_of_its_reverse() -> None
     assert agreement(daily, np.zeros_like(daily), every)[0] == 0
 
 
-def test_agreement_of_what_has_nothing_to_do_with_each_other_covers_0_and_of_a_common_part_does_not() -> None:
+def test_agreement_of_independent_attention_covers_0_and_that_of_a_common_part_does_not() -> None:
     generator = np.random.default_rng(1)
     one, other = generator.random((2, 40, STOCKS, STOCKS))
     every = np.ones_like(one, dtype=bool)
@@ -206,7 +227,9 @@ def test_agreement_of_what_has_nothing_to_do_with_each_other_covers_0_and_of_a_c
     assert 0.3 < low < found < high <= 1
 
 
-def test_agreement_has_no_interval_of_few_days_and_counts_none_on_which_a_stock_is_missing() -> None:
+def test_agreement_has_no_interval_of_few_days_and_counts_none_on_which_a_stock_is_missing() -> (
+    None
+):
     windows = made_windows()
     there = shared_days(windows)
     both = np.random.default_rng(2).random((2, DAYS, STOCKS, STOCKS))
@@ -240,11 +263,17 @@ def test_shuffled_labels_are_the_same_rows_on_other_days() -> None:
     assert torch.equal(other.observed, windows.observed)
     assert other.digest == windows.digest
     assert not (other.labelled("all") & ~(windows.observed & other.movement.isfinite())).any()
-    assert rows(shuffled(windows, seed=3).movement) == rows(other.movement) != rows(shuffled(windows, 4).movement)
+    assert (
+        rows(shuffled(windows, seed=3).movement)
+        == rows(other.movement)
+        != rows(shuffled(windows, 4).movement)
+    )
 
 
 def found_of(planted: float, seed: int = 0) -> dict[str, Any]:
-    """What is found of attention with so much of a planted map in the true group, and importance that follows it."""
+    """What is found of attention with so much of a planted map in the true
+    group, and importance that follows it.
+    """
     generator = np.random.default_rng(seed)
     truth = np.eye(STOCKS)[(np.arange(STOCKS) + 1) % STOCKS]
     maps = generator.dirichlet(np.ones(STOCKS), (12, 24, STOCKS))

@@ -11,7 +11,9 @@ from dtml.windows import WindowConfig, Windows, build_windows
 from tests.support.bounds import assert_close_in_float32, in_float64
 from tests.support.places import SHARED
 
-needs_shared = pytest.mark.skipif(not (SHARED / "reference").is_dir(), reason="shared data is not beside this clone")
+needs_shared = pytest.mark.skipif(
+    not (SHARED / "reference").is_dir(), reason="shared data is not beside this clone"
+)
 
 STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")
 INDEX = "IDX"
@@ -21,12 +23,20 @@ CONFIG = WindowConfig(window=WINDOW)
 
 
 def made_bars(seed: int = 0, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
-    """Bars of a random walk for every stock and the index on all sessions but the last, which is still to come."""
+    """Bars of a random walk for every stock and the index on all sessions but
+    the last, which is still to come.
+    """
     generator = np.random.default_rng(seed)
     parts = []
     for symbol in (*STOCKS, INDEX):
         close = 50 * np.exp(np.cumsum(0.02 * generator.standard_normal(len(sessions) - 1)))
-        columns = {"open": close * 1.001, "high": close * 1.01, "low": close * 0.99, "close": close, "adj_close": close}
+        columns = {
+            "open": close * 1.001,
+            "high": close * 1.01,
+            "low": close * 0.99,
+            "close": close,
+            "adj_close": close,
+        }
         parts.append(pd.DataFrame({"symbol": symbol, "session": sessions[:-1], **columns}))
     return pd.concat(parts, ignore_index=True)
 
@@ -37,20 +47,34 @@ def build(bars: pd.DataFrame, config: WindowConfig = CONFIG) -> Windows:
 
 def panel_of(bars: pd.DataFrame, symbols: list[str]) -> Panel:
     wide = bars.pivot(index="session", columns="symbol")
-    return Panel(*(wide[name][symbols].to_numpy(float) for name in ("open", "high", "low", "close", "adj_close")))
+    return Panel(
+        *(
+            wide[name][symbols].to_numpy(float)
+            for name in ("open", "high", "low", "close", "adj_close")
+        )
+    )
 
 
 @needs_shared
 @pytest.mark.parametrize(("name", "rows_without_history"), [("kdd17", 1450), ("acl18", 758)])
-def test_features_and_labels_equal_the_reference_oracle(name: str, rows_without_history: int) -> None:
-    """fulifeng/Adv-ALSTM's preprocessed features; -123321 marks the rows without 30 days of history."""
-    prices = pd.read_parquet(SHARED / "prices" / f"{name}.parquet").rename(columns={"date": "session"})
+def test_features_and_labels_equal_the_reference_oracle(
+    name: str, rows_without_history: int
+) -> None:
+    """fulifeng/Adv-ALSTM's preprocessed features; -123321 marks the rows
+    without 30 days of history.
+    """
+    prices = pd.read_parquet(SHARED / "prices" / f"{name}.parquet").rename(
+        columns={"date": "session"}
+    )
     reference = pd.read_parquet(SHARED / "reference" / f"{name}_ourpped.parquet")
     symbols = sorted(prices["symbol"].astype(str).unique())
     prices["symbol"] = prices["symbol"].astype(str)
     ours = features(panel_of(prices, symbols), z_close="raw")
     sessions = pd.DatetimeIndex(sorted(prices["session"].unique()))
-    at = (sessions.get_indexer(reference["date"]), pd.Index(symbols).get_indexer(reference["symbol"].astype(str)))
+    at = (
+        sessions.get_indexer(reference["date"]),
+        pd.Index(symbols).get_indexer(reference["symbol"].astype(str)),
+    )
     expected = reference.iloc[:, 2:13].to_numpy(float)
     missing = (expected == -123321).all(axis=1)
     assert missing.sum() == rows_without_history
@@ -66,9 +90,9 @@ def test_changing_any_price_after_as_of_changes_no_input() -> None:
     before = build(bars)
     as_of = before.as_of[20]
     later = bars["session"] > as_of
-    bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= np.random.default_rng(1).uniform(
-        0.5, 2, (later.sum(), 5)
-    )
+    bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= np.random.default_rng(
+        1
+    ).uniform(0.5, 2, (later.sum(), 5))
     after = build(bars)
     seen = int((before.as_of <= as_of).sum())
     assert seen == 21
@@ -85,7 +109,11 @@ def test_bars_that_come_or_fail_to_come_after_as_of_change_no_input() -> None:
     absent = (bars["session"] > as_of) & bars["symbol"].isin(STOCKS[:4])
     listed = bars[bars["symbol"] == "GGG"].assign(symbol="HHH")
     after = build_windows(
-        pd.concat([bars[~absent], listed]), sessions=SESSIONS, symbols=STOCKS, index_symbol=INDEX, config=CONFIG
+        pd.concat([bars[~absent], listed]),
+        sessions=SESSIONS,
+        symbols=STOCKS,
+        index_symbol=INDEX,
+        config=CONFIG,
     )
     for name in ("stocks", "index", "observed"):
         assert torch.equal(getattr(after, name)[:21], getattr(before, name)[:21])
@@ -129,7 +157,9 @@ def test_missing_history_is_a_mask() -> None:
     assert windows.observed[:, others].all()
 
 
-def test_a_missing_bar_masks_its_stock_while_it_is_in_the_window_and_leaves_two_moves_unknown() -> None:
+def test_a_missing_bar_masks_its_stock_while_it_is_in_the_window_and_leaves_two_moves_unknown() -> (
+    None
+):
     bars = made_bars()
     missing = SESSIONS[60]
     windows = build(bars[~((bars["symbol"] == "BBB") & (bars["session"] == missing))])
@@ -155,7 +185,9 @@ def test_a_gap_of_five_sessions_is_crossed_and_behind_a_longer_one_each_feature_
 ) -> None:
     price = np.linspace(100, 160, 97)[:, None]
     price[50 : 50 + missing] = np.nan
-    found = np.isfinite(features(Panel(price, price, price, price, price), z_close="raw")[50 + missing :, 0])
+    found = np.isfinite(
+        features(Panel(price, price, price, price, price), z_close="raw")[50 + missing :, 0]
+    )
     first = [int(np.flatnonzero(each)[0]) for each in found.T]
     assert first == ([0] * 11 if crossed else [0, 0, 0, 1, 1, 4, 9, 14, 19, 24, 29])
 
@@ -241,7 +273,9 @@ def test_a_stock_without_any_adjusted_close_has_its_moves_from_the_close() -> No
 
 def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
     windows = build(made_bars()).days(slice(0, 1))
-    returns = torch.tensor([[0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]], dtype=torch.float64)
+    returns = torch.tensor(
+        [[0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]], dtype=torch.float64
+    )
     windows.movement.copy_(returns.float())
     assert windows.labelled("paper")[0].tolist() == [True, False, False, False, True, False, True]
     assert windows.labelled("all")[0].tolist() == [True, True, True, True, True, False, True]

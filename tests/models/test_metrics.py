@@ -7,7 +7,13 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks.interval_coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
 from dtml.baselines.naive_rules import NAIVE_RULES, choose_rule, directions_on, naive_directions
-from dtml.evaluation.bootstrap import dependence, difference, interval, multiplicities, resample_days
+from dtml.evaluation.bootstrap import (
+    dependence,
+    difference,
+    interval,
+    multiplicities,
+    resample_days,
+)
 from dtml.evaluation.metrics import (
     accuracy,
     confusion,
@@ -41,9 +47,15 @@ def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions: pd.DataFrame) -
     total = confusion_by_day(directions).sum(axis=0)
     found = score(directions)
     assert (
-        found.acc == accuracy_score(directions["rose"], directions["predicted"]) == in_float64(float(accuracy(total)))
+        found.acc
+        == accuracy_score(directions["rose"], directions["predicted"])
+        == in_float64(float(accuracy(total)))
     )
-    assert found.mcc == matthews_corrcoef(directions["rose"], directions["predicted"]) == in_float64(float(mcc(total)))
+    assert (
+        found.mcc
+        == matthews_corrcoef(directions["rose"], directions["predicted"])
+        == in_float64(float(mcc(total)))
+    )
     assert (found.days, found.directions) == (DAYS, DAYS * STOCKS)
 
 
@@ -58,14 +70,22 @@ def test_each_day_is_counted_for_itself(directions: pd.DataFrame) -> None:
     ]
     assert counts[5].tolist() == expected
     assert counts.shape == (DAYS, 4)
-    as_python_keeps_them = confusion_by_day(directions.astype({"predicted": object, "rose": object}))
+    as_python_keeps_them = confusion_by_day(
+        directions.astype({"predicted": object, "rose": object})
+    )
     np.testing.assert_array_equal(as_python_keeps_them, counts)
 
 
 def test_a_call_is_one_of_four_kinds_or_counts_for_nothing() -> None:
-    predicted, rose = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool), np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
+    predicted, rose = (
+        np.array([[1, 1, 0], [0, 1, 0]], dtype=bool),
+        np.array([[1, 0, 1], [0, 1, 1]], dtype=bool),
+    )
     found = confusion(predicted, rose, np.array([[1, 1, 1], [1, 0, 0]], dtype=bool))
-    assert found.tolist() == [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], [[0, 0, 0, 1], [0] * 4, [0] * 4]]
+    assert found.tolist() == [
+        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
+        [[0, 0, 0, 1], [0] * 4, [0] * 4],
+    ]
     assert found.dtype == np.int32
 
 
@@ -76,7 +96,9 @@ def test_a_ratio_of_nothing_is_one_half_whatever_the_numbers_are_kept_as() -> No
 
 
 def test_mcc_of_counts_by_hand() -> None:
-    """A correct rise and a correct fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5); a rule that never predicts a fall."""
+    """A correct rise and a correct fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5);
+    a rule that never predicts a fall.
+    """
     counts = np.array([[1, 0, 0, 1], [3, 2, 1, 4], [5, 2, 0, 0]])
     assert mcc(counts).tolist() == in_float64([1, 10 / 600**0.5, 0])
     assert accuracy(counts).tolist() == in_float64([1, 0.7, 5 / 7])
@@ -114,7 +136,9 @@ def test_two_figures_are_told_apart_where_the_interval_of_their_difference_does_
 
 
 def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_meet() -> None:
-    """Days on which all is right or wrong widen each interval; that one more is right each day stays the same."""
+    """Days on which all is right or wrong widen each interval; that one more is
+    right each day stays the same.
+    """
     right = np.random.default_rng(4).integers(4, 17, 60)
     rule, model = (np.stack([n, 20 - n, 20 - n, n], axis=1) for n in (right, right + 1))
     model[7:9] = rule[7:9] = 0  # no direction counts on these
@@ -123,7 +147,10 @@ def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_m
     gain, *ends = (float(each[0]) for each in gain_in_mcc(model, rule[:, None]))
     assert gain == in_float64(apart.mcc - other.mcc) == in_float64(0.1)
     assert told_apart(*ends) == "beats"
-    assert told_apart(*(float(each[0]) for each in gain_in_mcc(rule, model[:, None])[1:])) == "is beaten by"
+    assert (
+        told_apart(*(float(each[0]) for each in gain_in_mcc(rule, model[:, None])[1:]))
+        == "is beaten by"
+    )
     assert np.isnan([each[0] for each in gain_in_mcc(model[:15], rule[:15, None])[1:]]).all()
 
 
@@ -145,7 +172,9 @@ def test_a_perfect_oracle_scores_one_and_a_coin_covers_one_half() -> None:
 
 
 def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> None:
-    """Copies of one stock add stock-days and no information: the interval stays that of the single stock."""
+    """Copies of one stock add stock-days and no information: the interval stays
+    that of the single stock.
+    """
     generator = np.random.default_rng(4)
     rose = generator.random((DAYS, 1)) < 0.5
     predicted = generator.random((DAYS, 1)) < 0.5
@@ -155,7 +184,9 @@ def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> N
 
 
 def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
-    """A run of equal days is drawn together more often than single days would be: the sum varies more, and wraps."""
+    """A run of equal days is drawn together more often than single days would
+    be: the sum varies more, and wraps.
+    """
     counts = np.zeros((DAYS, 4), dtype=int)
     counts[:, 3] = 1
     counts[-4:], counts[:4] = [1, 0, 0, 0], [1, 0, 0, 0]
@@ -178,7 +209,10 @@ def test_every_model_is_resampled_with_the_same_days() -> None:
 def test_the_block_follows_the_dependence_of_the_days() -> None:
     """About a day where days are independent or take turns, longer the longer they remember."""
     generator = np.random.default_rng(11)
-    blocks = [dependence(autoregressive(memory, 251, 499, generator))[0].mean() for memory in (-0.5, 0, 0.5, 0.9)]
+    blocks = [
+        dependence(autoregressive(memory, 251, 499, generator))[0].mean()
+        for memory in (-0.5, 0, 0.5, 0.9)
+    ]
     assert blocks[0] == as_drawn(1, within=0.1)
     assert blocks[1] < 1.3
     assert 4 < blocks[2] < 10 < blocks[3]
@@ -186,10 +220,16 @@ def test_the_block_follows_the_dependence_of_the_days() -> None:
 
 def test_dependent_days_widen_the_interval() -> None:
     generator = np.random.default_rng(7)
-    remembered = np.stack([50 + 5 * autoregressive(0.5, 251, 499, generator), np.full((251, 499), 100.0)], axis=-1)
+    remembered = np.stack(
+        [50 + 5 * autoregressive(0.5, 251, 499, generator), np.full((251, 499), 100.0)], axis=-1
+    )
     shuffled = generator.permutation(remembered, axis=0)
     width = [
-        np.median(np.subtract(*interval(sums, lambda total: total[..., 0] / total[..., 1], resamples=499)[::-1]))
+        np.median(
+            np.subtract(
+                *interval(sums, lambda total: total[..., 0] / total[..., 1], resamples=499)[::-1]
+            )
+        )
         for sums in (remembered, shuffled)
     ]
     assert 1.4 < width[0] / width[1] < 2  # in the limit the root of (1 + .5) / (1 - .5)
@@ -198,7 +238,9 @@ def test_dependent_days_widen_the_interval() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("days", [64, 252])
 def test_95_percent_intervals_hold_the_truth_of_95_percent_of_the_markets(days: int) -> None:
-    """2,000 markets without signal, of independent days: ACC, MCC, and both as paired differences to a one-way rule."""
+    """2,000 markets without signal, of independent days: ACC, MCC, and both as
+    paired differences to a one-way rule.
+    """
     found = coverages(WORLDS[0], (MIXED, ONE_WAY_LONG), days, markets=2000, seed=3)
     for name, shares in found.items():
         assert all(0.94 <= share <= 0.96 for share in shares), (name, shares)
@@ -242,7 +284,9 @@ def test_the_naive_rules_read_the_index_up_to_the_session_before() -> None:
 
 def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
     days = pd.bdate_range("2022-03-01", periods=23)
-    bars = pd.DataFrame({"session": days, "symbol": "X", "close": np.linspace(100, 80, 23)}).drop(index=21)
+    bars = pd.DataFrame({"session": days, "symbol": "X", "close": np.linspace(100, 80, 23)}).drop(
+        index=21
+    )
     bars = pd.concat([bars, bars.assign(symbol="A", close=1.0)])
     found = directions_on(days[[22, 21]], bars, "X")
     assert found.index.tolist() == [days[22], days[21]]
@@ -251,11 +295,15 @@ def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
 
 
 def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call() -> None:
-    directions = pd.DataFrame({"up": [1.0, 1, 1, 1, 1], "down": [0.0, 0, 0, 0, 0], "late": [np.nan, 1, 0, 1, 0]})
+    directions = pd.DataFrame(
+        {"up": [1.0, 1, 1, 1, 1], "down": [0.0, 0, 0, 0, 0], "late": [np.nan, 1, 0, 1, 0]}
+    )
     change = np.array([[0.02] * 7, [0.01] * 7, [-0.02] * 7, [0.004] * 7, [-0.004] * 7])
     assert choose_rule(directions, change) == "late"
     assert choose_rule(directions[["up", "down"]], change) == "up"
-    assert choose_rule(directions[["down", "up"]].iloc[1:], change[1:]) == "down"  # a tie goes to the first
+    assert (
+        choose_rule(directions[["down", "up"]].iloc[1:], change[1:]) == "down"
+    )  # a tie goes to the first
     change[3:] *= 2  # now these returns have labels
     change[4, :3] = np.nan
     assert choose_rule(directions[["down", "up"]].iloc[3:], change[3:]) == "up"

@@ -25,10 +25,14 @@ def make(config: ModelConfig = CONFIG, seed: int = 0) -> DTML:
 def run(
     model: DTML, stocks: Tensor, index: Tensor, observed: Tensor, *, need_attention: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Call the model on whole windows: `stocks` [days stocks window features], `index` [days window features]."""
+    """Call the model on whole windows: `stocks` [days stocks window features],
+    `index` [days window features].
+    """
     together = torch.cat([stocks, index.unsqueeze(1)], dim=1)
     positions = torch.arange(len(stocks) * WINDOW).view(-1, WINDOW)
-    return model(together.movedim(1, 2).flatten(0, 1), positions, observed, need_attention=need_attention)
+    return model(
+        together.movedim(1, 2).flatten(0, 1), positions, observed, need_attention=need_attention
+    )
 
 
 @pytest.fixture
@@ -50,7 +54,9 @@ def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -
     assert changed.tolist() == [False, False, True, False, False]
 
 
-def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(
+    day_inputs: tuple[Tensor, Tensor, Tensor],
+) -> None:
     stocks, index, observed = day_inputs
     model = make()
     before = run(model, stocks, index, observed)[0]
@@ -58,7 +64,9 @@ def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(day_inputs: t
     assert (run(model, stocks, index, observed)[0][1] != before[1]).all()
 
 
-def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_stocks_are_interchangeable_with_their_own_gains(
+    day_inputs: tuple[Tensor, Tensor, Tensor],
+) -> None:
     stocks, index, observed = day_inputs
     model, moved = make(), make()
     run_request = torch.randperm(STOCKS)
@@ -66,16 +74,22 @@ def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tenso
         moved.normalise.gain.copy_(model.normalise.gain[run_request])
         moved.normalise.offset.copy_(model.normalise.offset[run_request])
     expected = run(model, stocks, index, observed)[0][:, run_request]
-    assert_close_in_float64(run(moved, stocks[:, run_request], index, observed[:, run_request])[0], expected)
+    assert_close_in_float64(
+        run(moved, stocks[:, run_request], index, observed[:, run_request])[0], expected
+    )
 
 
-def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_shared_gains_serve_a_universe_of_any_size(
+    day_inputs: tuple[Tensor, Tensor, Tensor],
+) -> None:
     stocks, index, observed = day_inputs
     torch.manual_seed(0)
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
     run_request = torch.randperm(STOCKS)
     expected = run(model, stocks, index, observed)[0][:, run_request]
-    assert_close_in_float64(run(model, stocks[:, run_request], index, observed[:, run_request])[0], expected)
+    assert_close_in_float64(
+        run(model, stocks[:, run_request], index, observed[:, run_request])[0], expected
+    )
     assert run(model, stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
 
 
@@ -83,8 +97,12 @@ def test_beta_zero_removes_the_index(day_inputs: tuple[Tensor, Tensor, Tensor]) 
     stocks, index, observed = day_inputs
     without, with_index = make(replace(CONFIG, beta=0.0)), make()
     moved = index + 1
-    assert (run(without, stocks, index, observed)[0] == run(without, stocks, moved, observed)[0]).all()
-    assert (run(with_index, stocks, index, observed)[0] != run(with_index, stocks, moved, observed)[0]).all()
+    assert (
+        run(without, stocks, index, observed)[0] == run(without, stocks, moved, observed)[0]
+    ).all()
+    assert (
+        run(with_index, stocks, index, observed)[0] != run(with_index, stocks, moved, observed)[0]
+    ).all()
 
 
 def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -107,7 +125,9 @@ def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
 def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
     day_inputs: tuple[Tensor, Tensor, Tensor], data_axis: bool
 ) -> None:
-    """Swapping two stocks' windows keeps the mean and the deviation of eq. 3: without the axis no third can tell."""
+    """Swapping two stocks' windows keeps the mean and the deviation of eq. 3:
+    without the axis no third can tell.
+    """
     stocks, index, observed = day_inputs
     model = make(replace(CONFIG, data_axis=data_axis))
     swapped = stocks.clone()
@@ -132,7 +152,9 @@ def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
 
 
 def test_the_data_axis_block_is_equation_8(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    """H_p = tanh(H + H~ + MLP(H + H~)), H~ = softmax(QK^T / sqrt(h)) V, written out with one head."""
+    """H_p = tanh(H + H~ + MLP(H + H~)), H~ = softmax(QK^T / sqrt(h)) V, written
+    out with one head.
+    """
     model = make(replace(CONFIG, heads=1))
     h = day_inputs[0].new_empty(DAYS, STOCKS, HIDDEN).normal_()
     query, key, value = model.mix.attention.project_qkv(h).chunk(3, dim=-1)
@@ -142,8 +164,12 @@ def test_the_data_axis_block_is_equation_8(day_inputs: tuple[Tensor, Tensor, Ten
     assert_close_in_float64(model.mix(h)[0].tanh(), expected)
 
 
-def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    """Day by day, stock by stock, with loops where the model has tensors; one head, one stock that is not observed."""
+def test_the_whole_network_is_the_equations_written_out(
+    day_inputs: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """Day by day, stock by stock, with loops where the model has tensors; one
+    head, one stock that is not observed.
+    """
     stocks, index, observed = day_inputs
     observed[:, 5] = False
     model = make(replace(CONFIG, heads=1))
@@ -151,9 +177,15 @@ def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor
     for day in range(DAYS):
         seen = [u for u in range(STOCKS) if observed[day, u]]
         contexts = torch.stack([context_of(model, stocks[day, u]) for u in seen])  # h~^c
-        deviation = ((contexts - contexts.mean()).square().mean() + 1e-5).sqrt()  # over all stocks and units of the day
+        deviation = (
+            (contexts - contexts.mean()).square().mean() + 1e-5
+        ).sqrt()  # over all stocks and units of the day
         gain, offset = model.normalise.gain[seen], model.normalise.offset[seen]
-        h = gain * (contexts - contexts.mean()) / deviation + offset + CONFIG.beta * context_of(model, index[day])
+        h = (
+            gain * (contexts - contexts.mean()) / deviation
+            + offset
+            + CONFIG.beta * context_of(model, index[day])
+        )
         query, key, value = model.mix.attention.project_qkv(h).chunk(3, dim=-1)
         mixed = h + (query @ key.T / HIDDEN**0.5).softmax(-1) @ value
         hidden = model.mix.feed_forward.expand(mixed).relu()
@@ -171,7 +203,9 @@ def context_of(model: DTML, window: Tensor) -> Tensor:
 def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
     theirs = nn.LSTM(HIDDEN, HIDDEN, batch_first=True).double()
     ours = LSTM(HIDDEN).double()
-    gates = torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()  # torch keeps the candidate third
+    gates = (
+        torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()
+    )  # torch keeps the candidate third
     with torch.no_grad():
         ours.from_input.weight.copy_(theirs.weight_ih_l0[gates])
         ours.from_state.weight.copy_(theirs.weight_hh_l0[gates])
@@ -184,6 +218,10 @@ def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
 def test_temporal_attention_weighs_by_the_product_with_the_last_state() -> None:
     states = torch.randn(WINDOW, DAYS, HIDDEN, dtype=torch.float64)
     for day in range(DAYS):
-        weights = torch.softmax(torch.stack([state @ states[-1, day] for state in states[:, day]]), dim=0)
-        expected = sum(weight * state for weight, state in zip(weights, states[:, day], strict=True))
+        weights = torch.softmax(
+            torch.stack([state @ states[-1, day] for state in states[:, day]]), dim=0
+        )
+        expected = sum(
+            weight * state for weight, state in zip(weights, states[:, day], strict=True)
+        )
         assert_close_in_float64(temporal_attention(states)[day], expected)

@@ -1,4 +1,6 @@
-"""The scoreboard: every predictor on the same stock-days, beside the best rule; market timing apart from picking."""
+"""The scoreboard: every predictor on the same stock-days, beside the best rule;
+market timing apart from picking.
+"""
 
 from dataclasses import replace
 
@@ -30,11 +32,17 @@ TARGET = pd.bdate_range("2021-01-01", periods=DAYS)
 
 
 def rule_of(direction: np.ndarray, name: str = "rule") -> Predictor:
-    return Predictor(name, np.repeat(direction.astype(float)[None, :, None], STOCKS, axis=2), is_rule=True)
+    return Predictor(
+        name, np.repeat(direction.astype(float)[None, :, None], STOCKS, axis=2), is_rule=True
+    )
 
 
-def table(*predictors: Predictor, movement: np.ndarray, best_rule: str = "rule", protocol: str = "all") -> pd.DataFrame:
-    board = scoreboard(predictors, movement=movement, target=TARGET, best_rule=best_rule, resamples=RESAMPLES)
+def table(
+    *predictors: Predictor, movement: np.ndarray, best_rule: str = "rule", protocol: str = "all"
+) -> pd.DataFrame:
+    board = scoreboard(
+        predictors, movement=movement, target=TARGET, best_rule=best_rule, resamples=RESAMPLES
+    )
     return board[board["protocol"] == protocol].set_index("predictor")
 
 
@@ -55,7 +63,9 @@ def rule(movement: np.ndarray) -> Predictor:
     return rule_of(np.random.default_rng(3).random(DAYS) < 0.5)
 
 
-def test_every_figure_is_that_of_scikit_learn(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_every_figure_is_that_of_scikit_learn(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     row = table(model, rule, movement=movement).loc["model"]
     rose, together = (movement > 0).ravel(), model.probability.mean(axis=0).ravel()
     rule_acc = accuracy_score(rose, rule.probability.ravel() > 0.5)
@@ -89,7 +99,13 @@ def test_the_columns_are_in_their_order_and_a_rule_has_none_that_need_probabilit
     movement: np.ndarray, model: Predictor, rule: Predictor
 ) -> None:
     other = rule_of(np.ones(DAYS), "always_up")
-    board = scoreboard((model, rule, other), movement=movement, target=TARGET, best_rule="rule", resamples=RESAMPLES)
+    board = scoreboard(
+        (model, rule, other),
+        movement=movement,
+        target=TARGET,
+        best_rule="rule",
+        resamples=RESAMPLES,
+    )
     assert list(board.columns) == COLUMNS
     assert board[["protocol", "predictor"]].value_counts().eq(1).all()
     rules = board[board["is_rule"]]
@@ -100,7 +116,9 @@ def test_the_columns_are_in_their_order_and_a_rule_has_none_that_need_probabilit
     assert board.loc[board["predictor"] != "rule", OF_GAINS].notna().all(axis=None)
 
 
-def test_timing_the_market_perfectly_is_no_skill_within_a_day(movement: np.ndarray, rule: Predictor) -> None:
+def test_timing_the_market_perfectly_is_no_skill_within_a_day(
+    movement: np.ndarray, rule: Predictor
+) -> None:
     common = np.sign(movement.mean(axis=1, keepdims=True)) * 0.3 + 0.5
     timer = Predictor("timer", np.broadcast_to(common, (1, DAYS, STOCKS)).copy())
     row = table(timer, rule, movement=movement).loc["timer"]
@@ -138,7 +156,9 @@ def test_rank_ic_is_the_mean_correlation_of_ranks_within_the_day(
     movement: np.ndarray, model: Predictor, rule: Predictor
 ) -> None:
     rows, together = table(model, rule, movement=movement), model.probability.mean(axis=0)
-    daily = [spearmanr(said, outcome).statistic for said, outcome in zip(together, movement, strict=True)]
+    daily = [
+        spearmanr(said, outcome).statistic for said, outcome in zip(together, movement, strict=True)
+    ]
     assert rows.loc["model", "rank_ic"] == in_float64(np.mean(daily))
     assert rows.loc["model", "rank_ic_low"] < np.mean(daily) < rows.loc["model", "rank_ic_high"]
     assert np.isnan(rows.loc["rule", "rank_ic"])
@@ -151,19 +171,27 @@ def test_a_copy_of_the_rule_gains_exactly_nothing(movement: np.ndarray, rule: Pr
     assert rows.loc["copy", "acc"] == rows.loc["rule", "acc"]
 
 
-def test_the_papers_protocol_drops_small_moves(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_the_papers_protocol_drops_small_moves(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     movement = np.round(movement, 4)
     movement[:2] = 0.0054
     movement[2, 0], movement[3, 0] = 0.0055, -0.005
     row = table(model, rule, movement=movement, protocol="paper").loc["model"]
     large = (movement >= 0.0055) | (movement <= -0.005)
-    assert (row["days"], row["n"], row["rises"]) == (DAYS - 2, large.sum(), (movement >= 0.0055).sum())
+    assert (row["days"], row["n"], row["rises"]) == (
+        DAYS - 2,
+        large.sum(),
+        (movement >= 0.0055).sum(),
+    )
     together = model.probability.mean(axis=0)
     assert row["acc"] == in_float64(accuracy_score(movement[large] > 0, together[large] > 0.5))
     assert row["brier"] == in_float64(brier_score_loss(movement[large] > 0, together[large]))
 
 
-def test_each_member_is_scored_on_the_papers_labels(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_each_member_is_scored_on_the_papers_labels(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     acc, mcc = member_scores(model.probability, movement)
     row = table(model, rule, movement=movement, protocol="paper").loc["model"]
     assert (acc.mean(), acc.std(ddof=1)) == in_float64((row["acc_mean"], row["acc_sd"]))
@@ -172,23 +200,33 @@ def test_each_member_is_scored_on_the_papers_labels(movement: np.ndarray, model:
         member_scores(np.full_like(model.probability, np.nan), movement)
 
 
-def test_a_move_of_nothing_is_no_rise(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_a_move_of_nothing_is_no_rise(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     movement[5] = 0.0
     assert table(model, rule, movement=movement).loc["model", "rises"] == (movement > 0).sum()
 
 
-def test_stocks_are_interchangeable(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_stocks_are_interchangeable(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     run_request = np.random.default_rng(5).permutation(STOCKS)
-    shuffled = [replace(each, probability=each.probability[:, :, run_request]) for each in (model, rule)]
+    shuffled = [
+        replace(each, probability=each.probability[:, :, run_request]) for each in (model, rule)
+    ]
     pd.testing.assert_frame_equal(
-        table(*shuffled, movement=movement[:, run_request]), table(model, rule, movement=movement), rtol=1e-9
+        table(*shuffled, movement=movement[:, run_request]),
+        table(model, rule, movement=movement),
+        rtol=1e-9,
     )
 
 
 def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     movement: np.ndarray, model: Predictor, rule: Predictor
 ) -> None:
-    """What is said of a stock-day that one seed of one model does not know changes no figure of anyone."""
+    """What is said of a stock-day that one seed of one model does not know
+    changes no figure of anyone.
+    """
     partial = replace(model, name="partial", probability=model.probability[:, ::-1].copy())
     partial.probability[1, :3, 2] = np.nan
     partial.probability[0, 7] = np.nan
@@ -217,7 +255,9 @@ def test_a_calibrated_predictor_has_slope_one_and_lies_on_the_diagonal() -> None
     curve = calibration_curve(chance, rose, bins=11)
     assert list(curve.columns) == ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
     assert curve["n"].sum() == len(chance)
-    assert curve["share_risen"].to_numpy() == as_drawn(curve["mean_probability"].to_numpy(), within=0.02)
+    assert curve["share_risen"].to_numpy() == as_drawn(
+        curve["mean_probability"].to_numpy(), within=0.02
+    )
     assert curve["mean_probability"].between(curve["bin_low"], curve["bin_high"]).all()
     assert (curve["bin_low"].iloc[1:].to_numpy() == curve["bin_high"].iloc[:-1].to_numpy()).all()
 
@@ -226,31 +266,46 @@ def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -
     chance = np.array([[0.4, np.nan, 0.4], [0.4, 0.4, 0.4]])
     curve = calibration_curve(chance, np.array([[True, True, False], [False, False, True]]))
     assert curve.to_dict("records") == [
-        {"bin_low": 0.4, "bin_high": 0.4, "mean_probability": in_float64(0.4), "share_risen": 0.4, "n": 5}
+        {
+            "bin_low": 0.4,
+            "bin_high": 0.4,
+            "mean_probability": in_float64(0.4),
+            "share_risen": 0.4,
+            "n": 5,
+        }
     ]
     with pytest.raises(ValueError, match="no probability"):
         calibration_curve(np.full(3, np.nan), np.ones(3, dtype=bool))
 
 
 @pytest.mark.parametrize(
-    ("chance", "rose"), [([0.4, 0.4, 0.4], [1, 0, 1]), ([0.2, 0.5, 0.7], [1, 1, 1]), ([0.2, 0.5, 0.7], [0, 0, 1])]
+    ("chance", "rose"),
+    [([0.4, 0.4, 0.4], [1, 0, 1]), ([0.2, 0.5, 0.7], [1, 1, 1]), ([0.2, 0.5, 0.7], [0, 0, 1])],
 )
 def test_a_line_that_cannot_be_fitted_is_missing(chance: list[float], rose: list[int]) -> None:
     assert np.isnan(calibration_line(np.array(chance), np.array(rose, dtype=bool))).all()
 
 
-def test_few_days_have_figures_and_no_intervals(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_few_days_have_figures_and_no_intervals(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     movement[MINIMUM_DAYS - 1 :] = np.nan
     rows = table(model, rule, movement=movement)
-    assert np.isfinite(rows.loc["model", ["acc", "mcc", "acc_gain", "brier", "auc"]].astype(float)).all()
+    assert np.isfinite(
+        rows.loc["model", ["acc", "mcc", "acc_gain", "brier", "auc"]].astype(float)
+    ).all()
     ends = [column for column in COLUMNS if column.endswith(("_low", "_high"))]
     assert rows[ends].isna().all(axis=None)
 
 
-def test_what_does_not_fit_is_an_error(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+def test_what_does_not_fit_is_an_error(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
     silent = replace(rule, probability=rule.probability.copy())
     silent.probability[:, 2] = np.nan
-    with pytest.raises(ValueError, match=r"rule has no direction on 7 stock-days that count, first 2021-01-05"):
+    with pytest.raises(
+        ValueError, match=r"rule has no direction on 7 stock-days that count, first 2021-01-05"
+    ):
         table(model, silent, movement=movement)
     with pytest.raises(ValueError, match="best_rule must be one of the rules rule, got model"):
         table(model, rule, movement=movement, best_rule="model")

@@ -54,7 +54,12 @@ def test_stocknet_learns_from_the_movements_inside_the_window() -> None:
     assert_close_in_float64(past_movements(x)[:, 0].double(), expected)
 
     with torch.no_grad():  # blind to the rows, it can only see movements as targets
-        for layer in (network.gates, network.candidate, network.prior.expand, network.posterior.expand):
+        for layer in (
+            network.gates,
+            network.candidate,
+            network.prior.expand,
+            network.posterior.expand,
+        ):
             layer.weight[:, :FEATURES] = 0
         network.decode_movement.weight[:, :FEATURES] = 0
     before = network.objective(batch, NOTHING)
@@ -63,7 +68,9 @@ def test_stocknet_learns_from_the_movements_inside_the_window() -> None:
         rows[session, :-1, 4] *= -1
         assert (network.objective(batch._replace(rows=rows), NOTHING) != before) == changes
     without = replace(SMALL_STOCKNET, alpha=0.0)
-    assert drawn(without).eval().objective(batch, NOTHING) < drawn(SMALL_STOCKNET).eval().objective(batch, NOTHING)
+    assert drawn(without).eval().objective(batch, NOTHING) < drawn(SMALL_STOCKNET).eval().objective(
+        batch, NOTHING
+    )
 
 
 def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day() -> None:
@@ -77,10 +84,15 @@ def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day
     for t in range(WINDOW):
         r, u = network.gates(torch.cat([x[t], h, z])).sigmoid().split(17)
         h = (1 - u) * h + u * network.candidate(torch.cat([x[t], r * h, z])).tanh()
-        q, p = network.posterior(torch.cat([x[t], h, y[t : t + 1]])), network.prior(torch.cat([x[t], h]))
+        q, p = (
+            network.posterior(torch.cat([x[t], h, y[t : t + 1]])),
+            network.prior(torch.cat([x[t], h])),
+        )
         z = q.mean
         g.append(network.decode_movement(torch.cat([x[t], h, z])).tanh())
-        one, other = (torch.distributions.Normal(n.mean, (n.log_variance / 2).exp()) for n in (q, p))
+        one, other = (
+            torch.distributions.Normal(n.mean, (n.log_variance / 2).exp()) for n in (q, p)
+        )
         kl.append(torch.distributions.kl_divergence(one, other).sum())
     auxiliary = [torch.sigmoid(network.predict_auxiliary(each))[0] for each in g[:-1]]
     attention = network.attention
@@ -91,11 +103,15 @@ def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day
             for each in g[:-1]
         ]
     ).softmax(dim=0)
-    target = torch.sigmoid(network.predict(torch.cat([(v @ torch.stack(auxiliary)).unsqueeze(0), g[-1]])))[0]
+    target = torch.sigmoid(
+        network.predict(torch.cat([(v @ torch.stack(auxiliary)).unsqueeze(0), g[-1]]))
+    )[0]
     likelihood = [(p if y[t] else 1 - p).log() for t, p in enumerate([*auxiliary, target])]
     terms = [likelihood[t] - 0.3 * kl[t] for t in range(WINDOW)]
     expected = -terms[-1] - 0.5 * sum(v[t] * terms[t] for t in range(WINDOW - 1))
-    assert_close_in_float64(network.objective(batch._replace(counted=only), torch.tensor(1.0)), expected)
+    assert_close_in_float64(
+        network.objective(batch._replace(counted=only), torch.tensor(1.0)), expected
+    )
 
 
 def test_a_divergence_is_never_negative_and_zero_between_equals() -> None:

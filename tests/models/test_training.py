@@ -39,7 +39,9 @@ def fit(
     on_epoch: EpochReport = no_report,
 ) -> Fit:
     members = [Member(seed, MODEL, config)]
-    return fit_members(TRAIN, VALIDATION, members, device=device, state_folder=state_folder, on_epoch=on_epoch)[0]
+    return fit_members(
+        TRAIN, VALIDATION, members, device=device, state_folder=state_folder, on_epoch=on_epoch
+    )[0]
 
 
 def assert_same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -60,7 +62,9 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
 
 @pytest.mark.slow
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
-    together = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU)
+    together = fit_members(
+        TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU
+    )
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -70,7 +74,9 @@ def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
         torch.set_num_threads(threads)
 
 
-def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
+    tmp_path: Path,
+) -> None:
     def interrupt(_member: Member, epoch: Epoch) -> None:
         if epoch.number == 3:
             raise KeyboardInterrupt
@@ -109,13 +115,21 @@ def test_the_loss_counts_labelled_stock_days_alone() -> None:
 
 @pytest.mark.slow
 def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
-    free, held = fit(config=replace(RECIPE, penalty=0.0)), fit(config=replace(RECIPE, penalty=100.0))
+    free, held = (
+        fit(config=replace(RECIPE, penalty=0.0)),
+        fit(config=replace(RECIPE, penalty=100.0)),
+    )
     norms = [
-        {layer: found.weights[f"{layer}.weight"].norm().item() for layer in ("predict", "transform")}
+        {
+            layer: found.weights[f"{layer}.weight"].norm().item()
+            for layer in ("predict", "transform")
+        }
         for found in (free, held)
     ]
     assert norms[1]["predict"] < 0.95 * norms[0]["predict"]  # .85 over six seeds, deviation .02
-    assert norms[1]["transform"] == as_drawn(norms[0]["transform"], share=0.01)  # at most .0004 apart, over six seeds
+    assert norms[1]["transform"] == as_drawn(
+        norms[0]["transform"], share=0.01
+    )  # at most .0004 apart, over six seeds
 
 
 def test_the_penalty_is_the_squared_norm_of_the_last_layer_and_its_bias() -> None:
@@ -137,7 +151,13 @@ def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
 
     long = replace(RECIPE, epochs=10_000)
     with pytest.raises(KeyboardInterrupt):
-        fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, long) for seed in (0, 1)], device=CPU, on_epoch=interrupt)
+        fit_members(
+            TRAIN,
+            VALIDATION,
+            [Member(seed, MODEL, long) for seed in (0, 1)],
+            device=CPU,
+            on_epoch=interrupt,
+        )
     assert done.count(1) < 100
 
 
@@ -173,21 +193,31 @@ def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
 
 @pytest.fixture
 def ensemble() -> Ensemble:
-    fits = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (4, 9)], device=CPU)
-    return Ensemble("made", TRAIN.symbols, (4, 9), MODEL, WindowConfig(window=WINDOW), stack_members(fits))
+    fits = fit_members(
+        TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (4, 9)], device=CPU
+    )
+    return Ensemble(
+        "made", TRAIN.symbols, (4, 9), MODEL, WindowConfig(window=WINDOW), stack_members(fits)
+    )
 
 
-def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(
+    ensemble: Ensemble, tmp_path: Path
+) -> None:
     file = tmp_path / "model.safetensors"
     sha = save_ensemble(ensemble, file, write_whole)
     again = load_ensemble(file, market="made", sha=sha)
     assert replace(again, weights={}) == replace(ensemble, weights={})
     assert_same_weights(again.weights, ensemble.weights)
-    pd.testing.assert_frame_equal(predict(again, VALIDATION, CPU), predict(ensemble, VALIDATION, CPU), check_exact=True)
+    pd.testing.assert_frame_equal(
+        predict(again, VALIDATION, CPU), predict(ensemble, VALIDATION, CPU), check_exact=True
+    )
     assert save_ensemble(again, tmp_path / "copy.safetensors", write_whole) == sha
 
 
-def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
+    ensemble: Ensemble, tmp_path: Path
+) -> None:
     file = tmp_path / "model.safetensors"
     sha = save_ensemble(ensemble, file, write_whole)
     with pytest.raises(DtmlError, match="trained for market made, not other"):
@@ -210,7 +240,9 @@ def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Pa
         load_ensemble(file, market="made", sha=sha256(file))
 
 
-def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(ensemble: Ensemble) -> None:
+def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(
+    ensemble: Ensemble,
+) -> None:
     found = predict(ensemble, VALIDATION, CPU)
     members = member_probabilities(ensemble, VALIDATION, CPU)
     assert len(found) == int(VALIDATION.observed.sum())
@@ -226,7 +258,9 @@ def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:
     model.load_state_dict(ensemble.member(1))
     day = slice(5, 6)
     with torch.no_grad():
-        logits = model.eval().logits(VALIDATION.days(day).rows(), torch.arange(WINDOW)[None], VALIDATION.observed[day])
+        logits = model.eval().logits(
+            VALIDATION.days(day).rows(), torch.arange(WINDOW)[None], VALIDATION.observed[day]
+        )
     found = member_probabilities(ensemble, VALIDATION.days(day), CPU)[1]
     seen = VALIDATION.observed[day]
     assert_close_in_float32(found[seen], logits.sigmoid()[seen])
@@ -242,14 +276,20 @@ def test_attention_says_who_moves_whom_each_day(ensemble: Ensemble) -> None:
 
 def test_overrides_reach_the_part_they_name() -> None:
     changed = vary(Experiment(), {"window": 7, "hidden": 32, "epochs": 3, "seeds": 5})
-    assert (changed.windows.window, changed.model.hidden, changed.training.epochs, changed.seeds) == (7, 32, 3, 5)
+    assert (
+        changed.windows.window,
+        changed.model.hidden,
+        changed.training.epochs,
+        changed.seeds,
+    ) == (7, 32, 3, 5)
     assert json.loads(json.dumps({"config": changed.windows.max_return})) == {"config": None}
     night = nightly_of({"beta": 0.5}, z_close="raw", returns="close", max_return=0.35)
     assert (night.model.beta, night.windows.z_close, night.windows.returns) == (0.5, "raw", "close")
 
 
 @pytest.mark.parametrize(
-    "overrides", [{"hidden": 30}, {"window": 0}, {"dropout": 1.0}, {"epochs": 0}, {"learning_rate": 0.0}]
+    "overrides",
+    [{"hidden": 30}, {"window": 0}, {"dropout": 1.0}, {"epochs": 0}, {"learning_rate": 0.0}],
 )
 def test_an_impossible_configuration_is_the_users_mistake(overrides: dict[str, object]) -> None:
     with pytest.raises(UsageError):
@@ -268,7 +308,9 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> None:
-    """A smaller run of `benchmarks.data_axis`, on the simulated market whose best accuracy is known."""
+    """A smaller run of `benchmarks.data_axis`, on the simulated market whose
+    best accuracy is known.
+    """
     small = BASE | {"train_sessions": 1750, "epochs": 14}
     across = reach(vary(Experiment(), small), seeds=(0,))
     alone = reach(vary(Experiment(), small | {"data_axis": False, "epochs": 3}), seeds=(0,))
@@ -287,9 +329,13 @@ def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.Mo
         assert_same_weights(one.best, other.best)
 
 
-def test_a_device_of_a_number_is_used_alone_and_cuda_is_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_of_a_number_is_used_alone_and_cuda_is_every_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert fitting.devices_of(torch.device("cuda")) == [torch.device("cuda", number) for number in range(3)]
+    assert fitting.devices_of(torch.device("cuda")) == [
+        torch.device("cuda", number) for number in range(3)
+    ]
     assert fitting.devices_of(torch.device("cuda:1")) == [torch.device("cuda:1")]
     assert fitting.devices_of(CPU) == [CPU]
 

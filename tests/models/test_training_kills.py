@@ -1,4 +1,6 @@
-"""A training that is killed at any write goes on to the weights, to the last bit, of one that nothing disturbed."""
+"""A training that is killed at any write goes on to the weights, to the last
+bit, of one that nothing disturbed.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,16 +31,22 @@ class KilledError(BaseException):
 
 
 def train(recipe: TrainingConfig, folder: Path, seeds: Sequence[int] = SEEDS) -> str:
-    """Train the members, keep their state in `folder`, and return the SHA-256 of their checkpoint beside it."""
+    """Train the members, keep their state in `folder`, and return the SHA-256
+    of their checkpoint beside it.
+    """
     members = [Member(seed, MODEL, recipe) for seed in seeds]
     kept = StateFolder(folder, write_whole)
     fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=kept)
-    ensemble = Ensemble("made", TRAIN.symbols, tuple(seeds), MODEL, WindowConfig(window=WINDOW), stack_members(fits))
+    ensemble = Ensemble(
+        "made", TRAIN.symbols, tuple(seeds), MODEL, WindowConfig(window=WINDOW), stack_members(fits)
+    )
     return save_ensemble(ensemble, folder.with_suffix(".checkpoint"), write_whole)
 
 
 def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> bool:
-    """Run until so many files were replaced, after which nothing is written any more; whether it came to that."""
+    """Run until so many files were replaced, after which nothing is written any
+    more; whether it came to that.
+    """
     done, honest = 0, Path.replace
 
     def counted(file: Path, target: Path) -> Path:
@@ -74,7 +82,9 @@ def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(
 
 def test_what_a_smaller_training_left_changes_no_bit_of_a_larger_one(tmp_path: Path) -> None:
     train(LAST, tmp_path / "shared", seeds=(0, 1))
-    assert train(LAST, tmp_path / "shared", seeds=(0, 1, 2)) == train(LAST, tmp_path / "own", seeds=(0, 1, 2))
+    assert train(LAST, tmp_path / "shared", seeds=(0, 1, 2)) == train(
+        LAST, tmp_path / "own", seeds=(0, 1, 2)
+    )
 
 
 def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -88,5 +98,7 @@ def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
         lambda: file.write_bytes(file.read_bytes()[:100]),
     ):
         damage()
-        with pytest.raises(DtmlError, match=r"training is damaged .*: delete .*-cpu.safetensors to begin anew"):
+        with pytest.raises(
+            DtmlError, match=r"training is damaged .*: delete .*-cpu.safetensors to begin anew"
+        ):
             train(LAST, tmp_path, seeds=(0,))

@@ -20,7 +20,9 @@ from tests.support.windows import CPU, STOCKS, WINDOW, in_double, random_windows
 
 TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)
 TRAIN_64, VALIDATION_64 = in_double(TRAIN), in_double(VALIDATION)
-RECIPE = TrainingConfig(protocol="all", epochs=4, batch_days=13, first_kept_epoch=1)  # 6 steps an epoch, 24 in all
+RECIPE = TrainingConfig(
+    protocol="all", epochs=4, batch_days=13, first_kept_epoch=1
+)  # 6 steps an epoch, 24 in all
 MODEL = ModelConfig(hidden=14, heads=2)
 VARIED = [
     Member(0, MODEL, RECIPE),
@@ -37,7 +39,9 @@ VARIED = [
 def assert_parity(one: Fit, other: Fit) -> None:
     assert one.steps == other.steps
     assert [e.loss for e in one.epochs] == in_float64([e.loss for e in other.epochs])
-    assert [e.validation_acc for e in one.epochs] == in_float64([e.validation_acc for e in other.epochs])
+    assert [e.validation_acc for e in one.epochs] == in_float64(
+        [e.validation_acc for e in other.epochs]
+    )
     assert one.best_epoch == other.best_epoch
     for name, value in one.best.items():
         assert_close_in_float64(value, other.best[name])
@@ -45,7 +49,9 @@ def assert_parity(one: Fit, other: Fit) -> None:
 
 @pytest.mark.soak
 def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> None:
-    """Networks, seeds, beta, lambda, learning rate, batches, epochs and patience differ; dropout is on."""
+    """Networks, seeds, beta, lambda, learning rate, batches, epochs and
+    patience differ; dropout is on.
+    """
     together = fit_members(TRAIN, VALIDATION, VARIED, device=CPU)
     assert [fit.member for fit in together] == VARIED
     assert [fit.steps for fit in together[:4]] == [24, 24, 24, 12]
@@ -62,7 +68,9 @@ def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> Non
     ids=["dtml", "adv_alstm"],
 )
 def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
-    """Backward and Adam as torch has them, day batches cut from whole windows; no random numbers, 24 steps."""
+    """Backward and Adam as torch has them, day batches cut from whole windows;
+    no random numbers, 24 steps.
+    """
     found = fit_members(TRAIN_64, VALIDATION_64, [Member(0, config, RECIPE)], device=CPU)[0]
     begun = start(Member(0, config, RECIPE), STOCKS, CPU)
     network = config.build(STOCKS)
@@ -71,7 +79,9 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
     span, rows = Span.of(TRAIN_64, "all", CPU), TRAIN_64.rows()
     for epoch in found.epochs:
         losses = []
-        for days in span.days[torch.randperm(len(span.days), generator=begun.order)].split(RECIPE.batch_days):
+        for days in span.days[torch.randperm(len(span.days), generator=begun.order)].split(
+            RECIPE.batch_days
+        ):
             windows = days.unsqueeze(1) + torch.arange(WINDOW)
             labels = span.rises[days], span.counted[days], torch.tensor(0.0), span.movement[days]
             batch = Batch(rows, windows, span.observed[days], *labels)
@@ -97,18 +107,23 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
     ],
     ids=["dtml", "shared", "adv_alstm", "stocknet", "correlation", "squared"],
 )
-def test_the_parts_of_a_step_add_up_to_the_whole(config: NetworkConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day at a time, three days at a time and all at once: 24 steps; days count unequally many stocks.
+def test_the_parts_of_a_step_add_up_to_the_whole(
+    config: NetworkConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day at a time, three days at a time and all at once: 24 steps; days count unequally many
+    stocks.
 
-    In float64: the correlation does not see the bias of the last layer, whose gradient is then the noise of rounding
-    alone, and in float32 Adam makes of that noise steps as long as any other.
+    In float64: the correlation does not see the bias of the last layer, whose gradient is then the
+    noise of rounding alone, and in float32 Adam makes of that noise steps as long as any other.
     """
     monkeypatch.setattr(Dropout, "forward", lambda _, x: x)  # masks are drawn for each part
     monkeypatch.setattr(Gaussian, "forward", lambda _, like: torch.zeros_like(like))
     found = []
     for stock_days in (STOCKS, 3 * STOCKS, 1_000):
         monkeypatch.setattr(network_module, "STOCK_DAYS", stock_days)
-        found.append(fit_members(TRAIN_64, VALIDATION_64, [Member(0, config, RECIPE)], device=CPU)[0])
+        found.append(
+            fit_members(TRAIN_64, VALIDATION_64, [Member(0, config, RECIPE)], device=CPU)[0]
+        )
     for parts in found[:2]:
         assert_parity(parts, found[2])
 
@@ -117,7 +132,11 @@ def test_a_batch_projects_each_session_once_and_its_windows_are_the_days_windows
     span = Span.of(TRAIN, "all", CPU)
     days = torch.tensor([5, 6, 8, 40])
     batch = span.batch(days, 3)
-    assert batch.rows.shape == (5 + 1 + WINDOW, STOCKS + 1, 11)  # days 5, 6 and 8 share sessions, 40 stands alone
+    assert batch.rows.shape == (
+        5 + 1 + WINDOW,
+        STOCKS + 1,
+        11,
+    )  # days 5, 6 and 8 share sessions, 40 stands alone
     seen = batch.rows[batch.windows]  # [days window symbols features]
     assert torch.equal(seen[:, :, :-1].movedim(1, 2), TRAIN.stocks[days])
     assert torch.equal(seen[:, :, -1], TRAIN.index[days])
@@ -131,7 +150,9 @@ def test_a_training_on_cuda_gives_the_losses_of_the_cpu() -> None:
     on_cpu = fit_members(TRAIN, VALIDATION, members, device=CPU)
     on_cuda = fit_members(TRAIN, VALIDATION, members, device=torch.device("cuda"))
     for one, other in zip(on_cuda, on_cpu, strict=True):
-        assert [e.loss for e in one.epochs] == pytest.approx([e.loss for e in other.epochs], rel=0.02)
+        assert [e.loss for e in one.epochs] == pytest.approx(
+            [e.loss for e in other.epochs], rel=0.02
+        )
 
 
 def test_a_step_of_some_stocks_sees_those_alone_and_the_index() -> None:
@@ -144,23 +165,37 @@ def test_a_step_of_some_stocks_sees_those_alone_and_the_index() -> None:
 
 
 def test_steps_of_few_stocks_are_reproducible_and_days_without_any_of_them_are_left_out() -> None:
-    """One stock of five a step, on days of which many lack it: no loss is missing, and its draws are its seed's."""
+    """One stock of five a step, on days of which many lack it: no loss is
+    missing, and its draws are its seed's.
+    """
     random = torch.Generator().manual_seed(3)
-    few = replace(TRAIN, observed=TRAIN.observed & (torch.rand(TRAIN.observed.shape, generator=random) < 0.3))
+    few = replace(
+        TRAIN, observed=TRAIN.observed & (torch.rand(TRAIN.observed.shape, generator=random) < 0.3)
+    )
     shared = Member(0, replace(MODEL, normalisation="shared"), replace(RECIPE, stocks_a_step=1))
     one, other = (fit_members(few, VALIDATION, [shared], device=CPU)[0] for _ in range(2))
     assert one.epochs == other.epochs
-    assert all(torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all() for epoch in one.epochs)
+    assert all(
+        torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all()
+        for epoch in one.epochs
+    )
     with pytest.raises(UsageError, match=r'set normalisation = "shared"'):
         Member(0, MODEL, replace(RECIPE, stocks_a_step=3))
 
 
 def test_a_step_whose_stocks_count_on_none_of_its_days_learns_nothing() -> None:
-    """Two days a step and one stock of five, of which few are there: many steps draw none that counts."""
+    """Two days a step and one stock of five, of which few are there: many steps
+    draw none that counts.
+    """
     random = torch.Generator().manual_seed(3)
     there = torch.rand(TRAIN.observed.shape, generator=random) < 0.05
     rare = replace(TRAIN, observed=TRAIN.observed & there)
     recipe = replace(RECIPE, batch_days=2, stocks_a_step=1)
-    found = fit_members(rare, VALIDATION, [Member(0, replace(MODEL, normalisation="shared"), recipe)], device=CPU)[0]
+    found = fit_members(
+        rare, VALIDATION, [Member(0, replace(MODEL, normalisation="shared"), recipe)], device=CPU
+    )[0]
     assert 0 < found.steps < RECIPE.epochs * len(rare.as_of) / 2
-    assert all(torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all() for epoch in found.epochs)
+    assert all(
+        torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all()
+        for epoch in found.epochs
+    )

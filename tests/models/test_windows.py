@@ -1,4 +1,6 @@
-"""Windows by hand: which sessions and prices they hold, in which order, and what is known of each day."""
+"""Windows by hand: which sessions and prices they hold, in which order, and
+what is known of each day.
+"""
 
 from dataclasses import replace
 
@@ -24,7 +26,11 @@ def made_bars() -> pd.DataFrame:
     for symbol in (*STOCKS, INDEX):
         close = 50 * np.exp(np.cumsum(0.02 * generator.standard_normal(len(SESSIONS) - 1)))
         prices = {"open": close * 1.002, "high": close * 1.01, "low": close * 0.98, "close": close}
-        parts.append(pd.DataFrame({"symbol": symbol, "session": SESSIONS[:-1], **prices, "adj_close": close * 0.9}))
+        parts.append(
+            pd.DataFrame(
+                {"symbol": symbol, "session": SESSIONS[:-1], **prices, "adj_close": close * 0.9}
+            )
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -40,7 +46,9 @@ def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_inde
     windows = build(made_bars().sample(frac=1, random_state=2))
     wide = made_bars().pivot(index="session", columns="symbol")
     names = ("open", "high", "low", "close", "adj_close")
-    seen = features(Panel(*(wide[name][[*STOCKS, INDEX]].to_numpy() for name in names)), z_close="adjusted")
+    seen = features(
+        Panel(*(wide[name][[*STOCKS, INDEX]].to_numpy() for name in names)), z_close="adjusted"
+    )
     assert windows.stocks.shape == (16, 3, 3, 11)
     assert windows.stocks.dtype == windows.index.dtype == windows.movement.dtype == torch.float32
     for day in range(16):
@@ -48,7 +56,9 @@ def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_inde
         np.testing.assert_array_equal(
             windows.stocks[day], seen[first : first + 3, :3].swapaxes(0, 1).astype(np.float32)
         )
-        np.testing.assert_array_equal(windows.index[day], seen[first : first + 3, 3].astype(np.float32))
+        np.testing.assert_array_equal(
+            windows.index[day], seen[first : first + 3, 3].astype(np.float32)
+        )
     assert list(windows.as_of) == list(SESSIONS[31:47])
     assert list(windows.target) == list(SESSIONS[32:48])
     assert (windows.symbols, windows.window, len(windows)) == (STOCKS, 3, 16)
@@ -88,10 +98,14 @@ def test_the_digest_is_of_all_that_a_model_reads_and_of_nothing_else() -> None:
         "symbols": ("AAA", "BBB", "DDD"),
         "as_of": windows.as_of - pd.Timedelta(days=7),
     }
-    digests = {replace(windows, **{name: value}).digest for name, value in other.items()} | {windows.digest}
+    digests = {replace(windows, **{name: value}).digest for name, value in other.items()} | {
+        windows.digest
+    }
     assert len(digests) == 6
     assert all(len(each) == 64 for each in digests)
-    same = replace(windows, movement=windows.movement * 2, as_of=windows.as_of + pd.Timedelta(hours=1))
+    same = replace(
+        windows, movement=windows.movement * 2, as_of=windows.as_of + pd.Timedelta(hours=1)
+    )
     assert same.digest == build(made_bars()).digest == windows.digest
 
 
@@ -105,9 +119,15 @@ def test_only_members_are_observed() -> None:
     assert windows.observed[:, 1].all()
 
 
-@pytest.mark.parametrize(("absent", "is_session"), [(["AAA"], True), (["AAA", "BBB"], False), ([INDEX], False)])
-def test_a_session_has_a_bar_of_the_index_and_of_half_of_the_stocks(absent: list[str], is_session: bool) -> None:
-    """Of three stocks two are a quorum; of the two that are left where one was never listed, one is."""
+@pytest.mark.parametrize(
+    ("absent", "is_session"), [(["AAA"], True), (["AAA", "BBB"], False), ([INDEX], False)]
+)
+def test_a_session_has_a_bar_of_the_index_and_of_half_of_the_stocks(
+    absent: list[str], is_session: bool
+) -> None:
+    """Of three stocks two are a quorum; of the two that are left where one was
+    never listed, one is.
+    """
     windows = build(without(made_bars(), absent, [40]))
     assert (SESSIONS[40] in windows.as_of) == is_session
     assert SESSIONS[40] in windows.target  # the exchange had it
@@ -127,7 +147,9 @@ def test_a_move_to_a_session_without_data_is_not_known_and_one_to_the_next_is() 
 def test_symbols_and_sessions_that_are_not_asked_for_change_nothing() -> None:
     bars = made_bars()
     more = pd.concat([bars[bars["symbol"] == "AAA"].assign(symbol="ZZZ", close=1.0), bars])
-    later = bars[bars["session"] == SESSIONS[-2]].assign(session=SESSIONS[-2] + pd.Timedelta(days=300))
+    later = bars[bars["session"] == SESSIONS[-2]].assign(
+        session=SESSIONS[-2] + pd.Timedelta(days=300)
+    )
     assert build(pd.concat([more, later])).digest == build(bars).digest
 
 
@@ -142,7 +164,9 @@ def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock()
     last = build(without(bars, ["AAA", "BBB"], [0]))
     assert last.as_of[0] == SESSIONS[31]
     assert last.observed[:2].tolist() == [[False, False, True], [True, True, True]]
-    halted = without(without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7)))  # the index is there, and no stock
+    halted = without(
+        without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7))
+    )  # the index is there, and no stock
     assert build(halted).as_of[0] == SESSIONS[32]
 
 
@@ -152,7 +176,13 @@ def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() ->
     bars.loc[later, ["open", "high", "low", "close", "adj_close"]] /= 3
     windows = build(bars, WindowConfig(window=3, max_return=0.35))
     assert windows.as_of[-1] == SESSIONS[44]
-    assert len(windows.stocks) == len(windows.index) == len(windows.observed) == len(windows.movement) == len(windows)
+    assert (
+        len(windows.stocks)
+        == len(windows.index)
+        == len(windows.observed)
+        == len(windows.movement)
+        == len(windows)
+    )
     whole = build(made_bars())
     assert torch.equal(windows.stocks, whole.stocks[: len(windows)])
 
@@ -160,7 +190,11 @@ def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() ->
 def test_the_largest_move_is_none_or_a_number_and_a_window_one_session_or_more() -> None:
     assert WindowConfig().largest_return == np.inf
     assert WindowConfig(max_return=0.3).largest_return == 0.3
-    assert (WindowConfig().window, WindowConfig().history, WindowConfig(window=1).history) == (10, 39, 30)
+    assert (WindowConfig().window, WindowConfig().history, WindowConfig(window=1).history) == (
+        10,
+        39,
+        30,
+    )
     assert (WindowConfig().z_close, WindowConfig().returns) == ("adjusted", "adj_close")
     with pytest.raises(UsageError, match=r"^window must be 1 session or more, got 0$"):
         WindowConfig(window=0)
@@ -174,20 +208,25 @@ def test_labels_at_the_papers_thresholds() -> None:
 
 
 def test_moves_between_sessions_by_hand() -> None:
-    """B has no adjusted close at all, so its returns come from the close; of A one session is missing."""
+    """B has no adjusted close at all, so its returns come from the close; of A
+    one session is missing.
+    """
     days = SESSIONS[:3]
     bars = pd.DataFrame({"symbol": list("AABBB"), "session": days[[0, 2, 0, 1, 2]]})
     bars = bars.assign(close=[10.0, 20, 4, 5, 8], adj_close=[8.0, 20, np.nan, np.nan, np.nan])
     assert adjusted_price(bars, "adj_close").tolist() == [8, 20, 4, 5, 8]
     assert adjusted_price(bars, "close").tolist() == [10, 20, 4, 5, 8]
     found = returns_between(bars, days[[0, 1, 0]], days[[1, 2, 2]], ("B", "C", "A"), "adj_close")
-    assert_arrays_close_in_float64(found, [[0.25, np.nan, np.nan], [0.6, np.nan, np.nan], [1, np.nan, 1.5]])
+    assert_arrays_close_in_float64(
+        found, [[0.25, np.nan, np.nan], [0.6, np.nan, np.nan], [1, np.nan, 1.5]]
+    )
     assert returns_between(bars, days[[0]], days[[2]], ("A",), "close").tolist() == [[1]]
 
 
 def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:
     words = (
-        "^no day has a whole window of 3 sessions: 31 sessions of bars for 3 stocks and IDX, and the first window"
+        "^no day has a whole window of 3 sessions: 31 sessions of bars for 3 stocks and IDX, and "
+        "the first window"
         " needs 32 sessions with a bar of the index$"
     )
     bars = made_bars()

@@ -1,4 +1,6 @@
-"""Alerts: each is kept once, told to Prefect, and sent until every service takes it; none ever ends a night."""
+"""Alerts: each is kept once, told to Prefect, and sent until every service
+takes it; none ever ends a night.
+"""
 
 import logging
 import threading
@@ -44,7 +46,9 @@ def kept(engine: Engine) -> list[tuple[str, str, bool]]:
     """Each alert's night and kind, and whether it was sent."""
     with reading(engine) as conn:
         rows = nights.alerts(conn)
-    return [(str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()]
+    return [
+        (str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()
+    ]
 
 
 def refuse(context: MarketContext, day: date) -> None:
@@ -62,7 +66,9 @@ def alert(message: str = "no index", kind: Any = "refused") -> Alert:
     return Alert("simulated", AS_OF, kind, message)
 
 
-def test_a_refused_night_is_told_once_and_a_complete_one_is_not(context: MarketContext, hook: Webhook) -> None:
+def test_a_refused_night_is_told_once_and_a_complete_one_is_not(
+    context: MarketContext, hook: Webhook
+) -> None:
     refuse(context, AS_OF)
     refuse(context, AS_OF)
     (said,) = hook.taken
@@ -143,7 +149,8 @@ def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) ->
 def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_text(
     engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forms = f"form://127.0.0.1:{hook.port}/"  # another service of Apprise, which this webhook cannot read
+    # another service of Apprise, which this webhook cannot read
+    forms = f"form://127.0.0.1:{hook.port}/"
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} nobody://{TOKEN}\n{hook.url}")
     tell(engine, [alert()])
     assert [said["message"] for said in hook.taken] == ["no index"] * 2
@@ -162,7 +169,9 @@ def test_without_a_webhook_alerts_wait_in_the_store(engine: Engine) -> None:
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
 
-def test_a_late_market_is_told_by_the_watch_once_for_each_night(context: MarketContext, hook: Webhook) -> None:
+def test_a_late_market_is_told_by_the_watch_once_for_each_night(
+    context: MarketContext, hook: Webhook
+) -> None:
     after_nights(context, AS_OF)
     watch_markets(context.engine, MARKETS, NOON)
     assert hook.taken == []
@@ -175,14 +184,18 @@ def test_a_late_market_is_told_by_the_watch_once_for_each_night(context: MarketC
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-02", "2024-07-03"]
 
 
-def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(context: MarketContext, hook: Webhook) -> None:
+def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(
+    context: MarketContext, hook: Webhook
+) -> None:
     after_nights(context, AS_OF)
     refuse(context, next_session("XNYS", AS_OF))
     watch_markets(context.engine, MARKETS, LATE)
     assert [kind_of(said) for said in hook.taken] == ["refused"]
 
 
-def test_a_refusal_that_was_never_told_is_told_by_the_watch(context: MarketContext, hook: Webhook) -> None:
+def test_a_refusal_that_was_never_told_is_told_by_the_watch(
+    context: MarketContext, hook: Webhook
+) -> None:
     poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol])))
     with pytest.raises(NightRefusedError):
         run_night(poor, AS_OF)
@@ -191,7 +204,9 @@ def test_a_refusal_that_was_never_told_is_told_by_the_watch(context: MarketConte
 
 
 def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, float]]) -> None:
-    """A complete night of `as_of` that scored its session: MCC and its interval of the model and of rules."""
+    """A complete night of `as_of` that scored its session: MCC and its interval
+    of the model and of rules.
+    """
     target = next_session("XNYS", as_of)
     key = {
         "target": as_of,
@@ -209,25 +224,36 @@ def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, f
     ]
     counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
     with transaction(engine) as conn:
-        nights.start_night(conn, "simulated", as_of, target=target, source="simulated", started_at=NOON)
-        nights.finish_night(conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[])
+        nights.start_night(
+            conn, "simulated", as_of, target=target, source="simulated", started_at=NOON
+        )
+        nights.finish_night(
+            conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[]
+        )
         scores.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=NOON)
     after_night(engine, "simulated", as_of)
 
 
-APART = {"dtml": (-0.02, -0.05, 0.01), "always_up": (0.0, 0.0, 0.0), "index_reversal": (0.06, 0.02, 0.1)}
+APART = {
+    "dtml": (-0.02, -0.05, 0.01),
+    "always_up": (0.0, 0.0, 0.0),
+    "index_reversal": (0.06, 0.02, 0.1),
+}
 TOUCHING = APART | {"index_reversal": (0.06, 0.009, 0.1)}
 TOO_FEW = {name: (each[0], float("nan"), float("nan")) for name, each in APART.items()}
 
 
 @pytest.mark.slow
-def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(engine: Engine, hook: Webhook) -> None:
+def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
+    engine: Engine, hook: Webhook
+) -> None:
     days = [date(2024, 7, day) for day in (1, 2, 3, 5, 8, 9)]
     for day, mcc in zip(days, (TOO_FEW, TOUCHING, APART, APART, TOUCHING, APART), strict=True):
         save_night(engine, day, mcc)
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-03", "2024-07-09"]
     assert hook.taken[0]["message"] == (
-        "running MCC -.0200 [-.050, .010] over 30 nights lies below that of the rule index_reversal, .0600 [.020, .100]"
+        "running MCC -.0200 [-.050, .010] over 30 nights lies below that of the rule "
+        "index_reversal, .0600 [.020, .100]"
     )
 
 

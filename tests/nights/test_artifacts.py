@@ -1,4 +1,6 @@
-"""What a night tells Prefect: artifacts and events, with alerts sent beside them; none of it ends a night."""
+"""What a night tells Prefect: artifacts and events, with alerts sent beside
+them; none of it ends a night.
+"""
 
 import time
 from collections.abc import Iterator
@@ -36,8 +38,14 @@ name = "An index"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[None]:
-    """Prefect with a server of these tests alone, on which nobody else leaves artifacts and events."""
-    with prefect_server() as address, pytest.MonkeyPatch.context() as patch, as_served(address, patch):
+    """Prefect with a server of these tests alone, on which nobody else leaves
+    artifacts and events.
+    """
+    with (
+        prefect_server() as address,
+        pytest.MonkeyPatch.context() as patch,
+        as_served(address, patch),
+    ):
         yield
 
 
@@ -73,7 +81,9 @@ def events(name: str) -> list[Any]:
     return []
 
 
-def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(run_request: RunRequest) -> None:
+def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
+    run_request: RunRequest,
+) -> None:
     from flows.service.flows import nightly
 
     nightly(run_request, AS_OF)
@@ -81,7 +91,9 @@ def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(run_
     target = next_session("XNYS", next_session("XNYS", AS_OF))
     night = nightly(run_request, next_session("XNYS", AS_OF))
     page = artifacts()["night-small-one"]
-    assert page.startswith(f"## small_one, night of {night.row['as_of']}: 30 stocks predicted for {target}\n")
+    assert page.startswith(
+        f"## small_one, night of {night.row['as_of']}: 30 stocks predicted for {target}\n"
+    )
     assert "left out" not in page
     assert "| always_up | 1 | 30 |" in page
     assert f"Report: `{night.report}`" in page
@@ -110,9 +122,14 @@ def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
             nightly(refused, date(2024, 6, 4))
         with pytest.raises(NightRefusedError):
             nightly(refused, date(2024, 6, 5))
-    assert [said["title"] for said in hook.taken] == ["small_one 2024-06-04 refused", "small_one 2024-06-05 refused"]
+    assert [said["title"] for said in hook.taken] == [
+        "small_one 2024-06-04 refused",
+        "small_one 2024-06-05 refused",
+    ]
     found = events("dtml.night.refused")
-    assert {event["resource"]["prefect.resource.id"] for event in found} == {"dtml.market.small_one"}
+    assert {event["resource"]["prefect.resource.id"] for event in found} == {
+        "dtml.market.small_one"
+    }
     assert found[0]["payload"]["kind"] == "refused"
     assert found[0]["payload"]["message"].startswith("night of 2024-06-0")
     with reading(open_engine(read_only=True)) as conn:

@@ -1,4 +1,6 @@
-"""Missed nights: which they are, that each is run once and sees what was known then; the whole history asked again."""
+"""Missed nights: which they are, that each is run once and sees what was known
+then; the whole history asked again.
+"""
 
 import logging
 from dataclasses import replace
@@ -25,7 +27,15 @@ from flows.nightly.night import LIMIT, catch_up, missed_nights, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 from tests.support.bounds import assert_arrays_close_in_float64
-from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, small_market, without
+from tests.support.nights import (
+    AS_OF,
+    BARS,
+    FrameSource,
+    LimitedSource,
+    after_nights,
+    small_market,
+    without,
+)
 
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
 
@@ -45,13 +55,19 @@ def restated(since: date, before: date) -> pd.DataFrame:
     """The bars with the adjusted closes of L01 lowered from one day to before another."""
     bars = BARS.copy()
     session = bars["session"].dt.date
-    bars.loc[(bars["symbol"] == "L01") & (session >= since) & (session < before), "adj_close"] *= 0.9
+    bars.loc[(bars["symbol"] == "L01") & (session >= since) & (session < before), "adj_close"] *= (
+        0.9
+    )
     return bars
 
 
-def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(context: MarketContext) -> None:
+def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(
+    context: MarketContext,
+) -> None:
     last = FOLLOWING[-1]
-    assert missed_nights(context, last) == [last]  # a market without a night has missed none before it
+    assert missed_nights(context, last) == [
+        last
+    ]  # a market without a night has missed none before it
     run_night(context, AS_OF)
     run_night(context, FOLLOWING[1])
     assert missed_nights(context, last) == [FOLLOWING[0], *FOLLOWING[2:]]
@@ -62,10 +78,14 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
 def test_no_more_than_the_last_30_sessions_are_caught_up(context: MarketContext) -> None:
     after_nights(context, AS_OF)
     last = date(2024, 10, 1)
-    assert missed_nights(context, last) == [day.date() for day in sessions_up_to("XNYS", last, LIMIT)]
+    assert missed_nights(context, last) == [
+        day.date() for day in sessions_up_to("XNYS", last, LIMIT)
+    ]
 
 
-def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(context: MarketContext) -> None:
+def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     asked = len(source_of(context).asked)
     done = catch_up(context, FOLLOWING[-1])
@@ -83,7 +103,9 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(context: 
         assert table_counts(conn) == rows
 
 
-def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(context: MarketContext) -> None:
+def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     run_night(context, FOLLOWING[0])
     catch_up(context, FOLLOWING[1])
@@ -94,18 +116,26 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(context: Ma
 
 
 @pytest.mark.soak
-def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(context: MarketContext) -> None:
+def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     lacking = FOLLOWING[1]
-    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], lacking)))
+    poor = replace(
+        context, source=FrameSource(without(BARS, [context.market.index.symbol], lacking))
+    )
     done = catch_up(poor, FOLLOWING[-1])
     assert list(done.refused) == [lacking]
     assert f"night {lacking} of simulated refused: no good bar of the index" in done.reason
-    assert [night.row["as_of"] for night in done.nights] == [day for day in FOLLOWING if day != lacking]
+    assert [night.row["as_of"] for night in done.nights] == [
+        day for day in FOLLOWING if day != lacking
+    ]
     assert statuses(context)[lacking] == "refused"
 
 
-def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(context: MarketContext) -> None:
+def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     limited = LimitedSource(BARS, answers=0)
     done = catch_up(replace(context, source=limited), FOLLOWING[2])
@@ -119,7 +149,9 @@ def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(contex
 def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> None:
     after_nights(context, AS_OF)
     broken = BARS.copy()
-    broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(FOLLOWING[0])), "close"] = -1.0
+    broken.loc[
+        (broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(FOLLOWING[0])), "close"
+    ] = -1.0
     catch_up(replace(context, source=FrameSource(broken)), FOLLOWING[2])
     with reading(context.engine) as conn:
         nights = stored_nights.nights(conn, context.name)
@@ -128,7 +160,9 @@ def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> 
 
 
 @pytest.mark.soak
-def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(context: MarketContext) -> None:
+def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(
+    context: MarketContext,
+) -> None:
     """Its bars were fetched in the evening; the night was not run; a restatement came later."""
     evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, *FOLLOWING)]
     fetch_bars(context, AS_OF, known_at=evenings[0])
@@ -142,13 +176,19 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
         made = predictions.predictions(conn, context.name, target=FOLLOWING[1])
     assert nights["known_at"].iloc[1] == evenings[1]
     assert (made["probability"].to_numpy() == then.predictions["probability"].to_numpy()).all()
-    assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)  # its bars came with the catching up
+    assert nights["known_at"].iloc[2] > datetime(
+        2026, 1, 1, tzinfo=UTC
+    )  # its bars came with the catching up
 
 
-def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(context: MarketContext) -> None:
+def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
+    context: MarketContext,
+) -> None:
     evening = session_close("XNYS", AS_OF) + timedelta(hours=2)
     fetch_bars(context, AS_OF, known_at=evening)
-    fetch_bars(replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[0])
+    fetch_bars(
+        replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[0]
+    )
     catch_up(context, AS_OF)
     with reading(context.engine) as conn:
         (watermark,) = runs.runs(conn, context.name)["data_watermark"]
@@ -156,11 +196,15 @@ def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(context
 
 
 def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
-    """Two nights fetched in their evenings, then restated, and a model trained as of the first of what is known now."""
+    """Two nights fetched in their evenings, then restated, and a model trained
+    as of the first of what is known now.
+    """
     evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, FOLLOWING[0])]
     for day, evening in zip((AS_OF, FOLLOWING[0]), evenings, strict=True):
         fetch_bars(context, day, known_at=evening)
-    fetch_bars(replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[1])
+    fetch_bars(
+        replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[1]
+    )
     return evenings[1], train_model(context, AS_OF).run_id
 
 
@@ -187,14 +231,21 @@ def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
 
 
 @pytest.mark.soak
-def test_catching_up_beside_another_process_at_the_market_ends_at_once(context: MarketContext) -> None:
+def test_catching_up_beside_another_process_at_the_market_ends_at_once(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
-    with market_lock(context.engine, context.name), pytest.raises(StoreBusyError, match="another process"):
+    with (
+        market_lock(context.engine, context.name),
+        pytest.raises(StoreBusyError, match="another process"),
+    ):
         catch_up(context, FOLLOWING[0])
     assert statuses(context) == {AS_OF: "complete"}
 
 
-def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap(context: MarketContext) -> None:
+def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap(
+    context: MarketContext,
+) -> None:
     fetch_bars(context, AS_OF)
     old = replace(context, source=FrameSource(restated(date(2024, 2, 1), date(2024, 3, 1))))
     assert fetch_bars(old, FOLLOWING[0]).restated == []
@@ -209,10 +260,16 @@ def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap
     assert fetch_bars(old, FOLLOWING[0], whole=True).stored == 0
 
 
-def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(context: MarketContext) -> None:
-    """A restatement changes all that lies on one side of it: half of a history would be of two scales."""
+def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
+    context: MarketContext,
+) -> None:
+    """A restatement changes all that lies on one side of it: half of a history
+    would be of two scales.
+    """
     fetch_bars(context, FOLLOWING[-1])
-    moved = BARS.assign(adj_close=np.where(BARS["symbol"] == "L01", BARS["adj_close"] / 2, BARS["adj_close"]))
+    moved = BARS.assign(
+        adj_close=np.where(BARS["symbol"] == "L01", BARS["adj_close"] / 2, BARS["adj_close"])
+    )
     fetch_bars(replace(context, source=FrameSource(moved)), AS_OF, whole=True)
     with reading(context.engine) as conn:
         bars = prices.prices(conn, context.name, AS_OF, FOLLOWING[-1], symbols=["L01"])
@@ -227,7 +284,9 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
     monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
     Path("small.toml").write_text(small_market())
     command = ["fetch", "--market-file", "small.toml", "--as-of", str(AS_OF)]
-    assert [CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])] == [0, 0, 0]
+    assert [
+        CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])
+    ] == [0, 0, 0]
     asked = "select asked, stored from fetch_log where market = 'small' order by known_at"
     fetches = select(open_engine(read_only=True), asked)
     assert fetches["asked"].tolist() == [31, 31]  # the second one had nothing to ask
@@ -235,4 +294,7 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
 
 
 def test_catching_up_finds_its_nights_by_itself() -> None:
-    assert CliRunner().invoke(app, ["nightly", "simulated", "--catch-up", "--nights", "3"]).exit_code == 2
+    assert (
+        CliRunner().invoke(app, ["nightly", "simulated", "--catch-up", "--nights", "3"]).exit_code
+        == 2
+    )

@@ -1,4 +1,6 @@
-"""A week in which everything goes wrong once: sources fail, processes die, disks fill, and the store stays whole."""
+"""A week in which everything goes wrong once: sources fail, processes die,
+disks fill, and the store stays whole.
+"""
 
 from pathlib import Path
 

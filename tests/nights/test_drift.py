@@ -1,8 +1,17 @@
-"""When inputs, skill and coverage are no longer what a model was trained on; its rates: benchmarks.drift."""
+"""When inputs, skill and coverage are no longer what a model was trained on;
+its rates: benchmarks.drift.
+"""
 
 import numpy as np
 
-from dtml.evaluation.drift import RECENT, STOCK_DAY, Inputs, coverage_drift, drift_words, skill_drift
+from dtml.evaluation.drift import (
+    RECENT,
+    STOCK_DAY,
+    Inputs,
+    coverage_drift,
+    drift_words,
+    skill_drift,
+)
 from tests.support.bounds import as_drawn, in_float64
 
 NAMES = ("a", "b")
@@ -37,7 +46,9 @@ def test_sizes_are_in_units_of_the_training() -> None:
 def test_skill_that_ends_is_told_and_skill_that_lasts_is_not() -> None:
     rng = np.random.default_rng(3)
     before = rng.normal(0.08, 0.1, 252)
-    lasts, ends = (skill_drift(np.concatenate([before, rng.normal(mean, 0.1, 252)])) for mean in (0.08, 0.0))
+    lasts, ends = (
+        skill_drift(np.concatenate([before, rng.normal(mean, 0.1, 252)])) for mean in (0.08, 0.0)
+    )
     assert lasts is not None
     assert ends is not None
     assert (lasts["drifted"], ends["drifted"]) == (False, True)
@@ -56,7 +67,12 @@ def test_a_band_that_covers_too_little_is_told() -> None:
 
 
 def test_the_words_name_what_has_drifted() -> None:
-    rows = [{"measure": "z_open", "value": 2.0, "expected": 0.7, "drifted": 1}, {"measure": "coverage", "drifted": 0}]
-    assert drift_words(rows) == "Drifted from what the model was trained on: z_open (2, expected 0.7)."
+    rows = [
+        {"measure": "z_open", "value": 2.0, "expected": 0.7, "drifted": 1},
+        {"measure": "coverage", "drifted": 0},
+    ]
+    assert (
+        drift_words(rows) == "Drifted from what the model was trained on: z_open (2, expected 0.7)."
+    )
     assert drift_words(rows[1:]) == "No drift in 1 measures of inputs, skill and coverage."
     assert drift_words([]) == ""

@@ -1,4 +1,6 @@
-"""What is kept beside predictions says what was said and what came of it, for nights and backtests alike."""
+"""What is kept beside predictions says what was said and what came of it, for
+nights and backtests alike.
+"""
 
 from datetime import date
 
@@ -43,16 +45,22 @@ def night(context: MarketContext, as_of: date = AS_OF) -> tuple[Night, pd.DataFr
         return done, predictions.night_directions(conn, context.name, as_of)
 
 
-def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(context: MarketContext) -> None:
+def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
+    context: MarketContext,
+) -> None:
     done, said = night(context)
     with reading(context.engine) as conn:
         run = stored_runs.run(conn, done.row["run_id"])
         bands = calibration.bands(conn, run["id"])
-    logit = run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
+    logit = (
+        run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
+    )
     assert_arrays_close_in_float64(said["calibrated"], 1 / (1 + np.exp(-logit)))
     assert (said["lowest"] <= said["probability"]).all()
     assert (said["probability"] <= said["highest"]).all()
-    assert_arrays_close_in_float64(said["probability_std"], (said["highest"] - said["lowest"]) / 2)  # of two seeds
+    assert_arrays_close_in_float64(
+        said["probability_std"], (said["highest"] - said["lowest"]) / 2
+    )  # of two seeds
     rising = (said["lowest"] > 0.5).astype(int) + (said["highest"] > 0.5)
     np.testing.assert_array_equal(said["rising_share"], rising / 2)
     assert bands["level"].tolist() == list(LEVELS)
@@ -63,12 +71,18 @@ def test_a_loaded_model_is_calibrated_as_it_was_trained(context: MarketContext) 
     _, said = night(context)
     model = load_model(context, AS_OF)
     assert model.calibration is not None
-    np.testing.assert_array_equal(model.calibration.apply(said["probability"].to_numpy()), said["calibrated"])
+    np.testing.assert_array_equal(
+        model.calibration.apply(said["probability"].to_numpy()), said["calibrated"]
+    )
     with reading(context.engine) as conn:
-        pd.testing.assert_frame_equal(calibration.bands(conn, model.run_id), model.calibration.bands, check_dtype=False)
+        pd.testing.assert_frame_equal(
+            calibration.bands(conn, model.run_id), model.calibration.bands, check_dtype=False
+        )
 
 
-def test_a_night_keeps_what_each_rule_predicts_from_what_it_had_seen(context: MarketContext) -> None:
+def test_a_night_keeps_what_each_rule_predicts_from_what_it_had_seen(
+    context: MarketContext,
+) -> None:
     night(context)
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
     direction = naive_directions(index[index.index <= pd.Timestamp(AS_OF)]).iloc[-1]
@@ -82,8 +96,15 @@ def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) ->
     night(context)
     model = load_model(context, AS_OF)
     bars, _ = stored_bars(context, first_needed(context, model.ensemble.windows, AS_OF), AS_OF)
-    whole = look(context, model, AS_OF, bars).rows().pivot(index="symbol", columns="source", values="weight")
-    kept = ask(context.engine, "select symbol, source, weight from attention order by symbol, weight desc, source")
+    whole = (
+        look(context, model, AS_OF, bars)
+        .rows()
+        .pivot(index="symbol", columns="source", values="weight")
+    )
+    kept = ask(
+        context.engine,
+        "select symbol, source, weight from attention order by symbol, weight desc, source",
+    )
     assert set(kept["symbol"]) == set(context.market.symbols)
     for symbol, rows in kept.groupby("symbol"):
         most = whole.loc[symbol].drop(symbol).nlargest(LOOKS)
@@ -92,8 +113,13 @@ def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) ->
 
 
 def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What the nightly counts say, and what the directions themselves add up to, by night and level."""
-    kept = ask(context.engine, "select target, level, n, covered, decided, decided_correct from coverage order by 1, 2")
+    """What the nightly counts say, and what the directions themselves add up
+    to, by night and level.
+    """
+    kept = ask(
+        context.engine,
+        "select target, level, n, covered, decided, decided_correct from coverage order by 1, 2",
+    )
     sums = """
         select target, level, count(*) as n, sum(covered) as covered,
             sum(case when direction <> 'none' then 1 else 0 end) as decided,
@@ -107,23 +133,33 @@ def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.mark.soak
-def test_what_came_of_each_nights_directions_is_counted_at_every_level(context: MarketContext) -> None:
+def test_what_came_of_each_nights_directions_is_counted_at_every_level(
+    context: MarketContext,
+) -> None:
     after_nights(context, *DAYS)
     kept, summed = counted(context)
     assert len(kept) == (len(DAYS) - 1) * len(LEVELS)
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
-    bins = ask(context.engine, "select target, n, mean_probability, share_risen, bin_low, bin_high from calibration")
+    bins = ask(
+        context.engine,
+        "select target, n, mean_probability, share_risen, bin_low, bin_high from calibration",
+    )
     history = ask(
         context.engine,
-        "select target, probability, realised_return from prediction_history where realised_return is not null",
+        "select target, probability, realised_return from prediction_history where realised_return "
+        "is not null",
     )
     assert bins["n"].sum() == len(history)
     assert (bins["bin_low"] <= bins["mean_probability"]).all()
     assert (bins["mean_probability"] <= bins["bin_high"]).all()
     for target, rows in history.groupby("target"):
         mine = bins[bins["target"] == target]
-        assert_arrays_close_in_float64((mine["n"] * mine["mean_probability"]).sum(), rows["probability"].sum())
-        assert_arrays_close_in_float64((mine["n"] * mine["share_risen"]).sum(), (rows["realised_return"] > 0).sum())
+        assert_arrays_close_in_float64(
+            (mine["n"] * mine["mean_probability"]).sum(), rows["probability"].sum()
+        )
+        assert_arrays_close_in_float64(
+            (mine["n"] * mine["share_risen"]).sum(), (rows["realised_return"] > 0).sum()
+        )
 
 
 @pytest.mark.soak
@@ -162,13 +198,19 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
     done = run_backtest(backtest)
     context = context_of(run_request)
     kept, summed = counted(context)
-    share = kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
-    assert f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
+    share = (
+        kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
+    )
+    assert (
+        f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
+    )
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
     assert kept["target"].nunique() > 0
     runs = ask(context.engine, "select slope, intercept from run_log where kind = 'backtest'")
     assert runs.notna().all(axis=None)
-    told = ask(context.engine, "select distinct target, always_up, index_reversal from prediction_history")
+    told = ask(
+        context.engine, "select distinct target, always_up, index_reversal from prediction_history"
+    )
     assert set(told["always_up"]) == {"rise"}
     assert told["index_reversal"].notna().all()
 
@@ -177,17 +219,22 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
 def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
     after_nights(context, *DAYS)
     history = ask(
-        context.engine, "select symbol, correct, realised_return from prediction_history where correct is not null"
+        context.engine,
+        "select symbol, correct, realised_return from prediction_history where correct is not null",
     )
     scores = ask(context.engine, "select * from symbol_score").set_index("symbol")
     assert set(scores.index) == set(context.market.symbols)
     for symbol, rows in history.groupby("symbol"):
         assert scores.loc[symbol, "n"] == len(rows)
         assert_arrays_close_in_float64(scores.loc[symbol, "acc"], rows["correct"].mean())
-        assert_arrays_close_in_float64(scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean())
+        assert_arrays_close_in_float64(
+            scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean()
+        )
 
 
 def test_a_night_has_rules_directions_for_its_own_target_alone(context: MarketContext) -> None:
     night(context)
-    told = ask(context.engine, "select distinct target from prediction_history where always_up is not null")
+    told = ask(
+        context.engine, "select distinct target from prediction_history where always_up is not null"
+    )
     assert told["target"].tolist() == [pd.Timestamp(next_session("XNYS", AS_OF))]

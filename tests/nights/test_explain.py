@@ -1,4 +1,6 @@
-"""The test of an explanation on a stored market: what it trains, what it finds, and the one row that it writes."""
+"""The test of an explanation on a stored market: what it trains, what it finds,
+and the one row that it writes.
+"""
 
 import json
 from dataclasses import replace
@@ -48,21 +50,31 @@ QUICK = ("--seeds", "2", "--shuffles", "6", "--epochs", "1")
 
 @pytest.fixture
 def dtml(run_request: RunRequest, command: Command) -> Command:
-    """Run `explain` on the market of `run_request`: exit code, standard output, standard error, each as one line."""
-    app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
+    """Run `explain` on the market of `run_request`: exit code, standard output,
+    standard error, each as one line.
+    """
+    app = typer.Typer(
+        callback=lambda: None
+    )  # with one command alone, typer would want no name of it
     app.add_typer(commands)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code, said, complaint = command("explain", "--market-file", str(run_request.market_file), *arguments, of=app)
+        code, said, complaint = command(
+            "explain", "--market-file", str(run_request.market_file), *arguments, of=app
+        )
         return code, " ".join(said.split()), " ".join(complaint.split())
 
     return run
 
 
 def of_market(correlation: float, sessions: int) -> tuple[Experiment, History]:
-    """The simulated market with 3 leaders and 6 followers, and its own experiment with a small network."""
+    """The simulated market with 3 leaders and 6 followers, and its own
+    experiment with a small network.
+    """
     source = SimulatedSource(
-        market=SimulatedMarket(leaders=3, followers=2, correlation=correlation, start=date(2022, 1, 3))
+        market=SimulatedMarket(
+            leaders=3, followers=2, correlation=correlation, start=date(2022, 1, 3)
+        )
     )
     market, bars = load_market("simulated"), source.bars(AS_OF)
     own = nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35)
@@ -80,13 +92,15 @@ def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     networks = networks_of(fits, pipeline.experiment.model, len(train.symbols))
     days = days_looked_at(validation)
     there = validation.observed[days].numpy()
-    important = np.mean([importance_by_day(network, validation, days) for network in networks], axis=0)
+    important = np.mean(
+        [importance_by_day(network, validation, days) for network in networks], axis=0
+    )
     matrix = over_days(important, there[:, :, None] & there[:, None, :])
     drivers = known_drivers(history.market, validation.symbols)
     assert len(drivers) == 6
-    assert {(validation.symbols[one], validation.symbols[other]) for one, other in drivers.items()} == {
-        (f"F0{i}{j}", f"L0{i}") for i in (1, 2, 3) for j in "AB"
-    }
+    assert {
+        (validation.symbols[one], validation.symbols[other]) for one, other in drivers.items()
+    } == {(f"F0{i}{j}", f"L0{i}") for i in (1, 2, 3) for j in "AB"}
     assert share_found(matrix, drivers, 1) == 1
 
 
@@ -95,7 +109,9 @@ def test_the_same_seeds_find_the_same_and_others_something_else() -> None:
     experiment, history = of_market(correlation=0.6, sessions=200)
     experiment = vary(experiment, {"validation_sessions": 30})
     trial = Trial(seeds=2, shuffles=6, epochs=1)
-    found = [explain(experiment, history, pd.Timestamp(AS_OF), trial, seed=seed) for seed in (0, 0, 1)]
+    found = [
+        explain(experiment, history, pd.Timestamp(AS_OF), trial, seed=seed) for seed in (0, 0, 1)
+    ]
     assert found[0] == found[1] != found[2]
     assert (found[0].stocks, found[0].days, found[0].drivers_chance) == (9, 30, 3 / 8)
 
@@ -121,7 +137,9 @@ def test_each_network_is_that_of_its_seed_and_each_shuffle_has_labels_of_its_own
     labels = [part.nan_to_num(9).numpy().tobytes() for parts in seen.values() for part in parts]
     assert len(set(labels)) == len(labels)
     true = train.movement.nan_to_num(9).numpy().tobytes()
-    assert [seeds for seeds, parts in seen.items() if parts[0].nan_to_num(9).numpy().tobytes() == true] == [(0, 1)]
+    assert [
+        seeds for seeds, parts in seen.items() if parts[0].nan_to_num(9).numpy().tobytes() == true
+    ] == [(0, 1)]
 
 
 def test_a_training_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +157,9 @@ def test_a_training_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(flow_module, "fit_members", failing)
     with pytest.raises(DtmlError, match="the loss is nan"):
-        train_networks(train, validation, pipeline.experiment, Trial(2, 8, 500))  # minutes, if they went on
+        train_networks(
+            train, validation, pipeline.experiment, Trial(2, 8, 500)
+        )  # minutes, if they went on
 
 
 def test_a_trial_that_cannot_tell_anything_apart_is_refused() -> None:
@@ -154,9 +174,9 @@ def test_a_trial_that_cannot_tell_anything_apart_is_refused() -> None:
 
 def test_days_looked_at_are_evenly_spaced_and_have_a_stock() -> None:
     _, history = of_market(correlation=0.6, sessions=300)
-    windows = Pipeline(vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=None), SMALL)).windows(
-        history
-    )
+    windows = Pipeline(
+        vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=None), SMALL)
+    ).windows(history)
     windows.observed[7] = False
     days = days_looked_at(windows)
     assert len(days) == flow_module.DAYS
@@ -177,7 +197,10 @@ def test_a_short_training_keeps_the_days_and_the_network_of_the_run() -> None:
     assert (mine.model, mine.windows, mine.train_sessions) == (own.model, own.windows, None)
     assert mine.training == replace(own.training, epochs=5, patience=None)
     assert shortened(replace(own, validation_sessions=19), 5).validation_sessions == 19
-    assert shortened(replace(own, validation_sessions=400), 5).validation_sessions == flow_module.VALIDATION_DAYS
+    assert (
+        shortened(replace(own, validation_sessions=400), 5).validation_sessions
+        == flow_module.VALIDATION_DAYS
+    )
 
 
 def test_what_is_found_is_one_row_that_is_printed_and_found_again(
@@ -190,7 +213,13 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert code == 0
     row = json.loads(said)
     assert (row["run_id"], row["as_of"], row["market"]) == (run_id, "2024-05-31", "past")
-    assert (row["stocks"], row["days"], row["seeds"], row["shuffles"], row["epochs"]) == (9, 19, 2, 6, 1)
+    assert (row["stocks"], row["days"], row["seeds"], row["shuffles"], row["epochs"]) == (
+        9,
+        19,
+        2,
+        6,
+        1,
+    )
     assert row["agreement_low"] is None  # of 19 days
     assert 1 / 28 - 1e-9 <= row["distance_p"] <= 1
     assert row["told_apart"] == (row["distance_p"] <= 0.05)
@@ -210,7 +239,9 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert f"{run_id} was tested with 6 shuffles: add --again to test it anew" in noted
 
 
-def test_again_renews_the_row_of_the_run(run_request: RunRequest, engine: Engine, dtml: Command) -> None:
+def test_again_renews_the_row_of_the_run(
+    run_request: RunRequest, engine: Engine, dtml: Command
+) -> None:
     context = context_of(run_request)
     run_id = train_model(context, AS_OF).run_id
     assert dtml(*QUICK)[0] == 0
@@ -224,7 +255,9 @@ def test_again_renews_the_row_of_the_run(run_request: RunRequest, engine: Engine
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(run_request: RunRequest, dtml: Command) -> None:
+def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(
+    run_request: RunRequest, dtml: Command
+) -> None:
     context = context_of(run_request)
     code, _, noted = dtml(*QUICK)
     assert (code, "market past has no model trained: run `dtml train past`" in noted) == (2, True)
@@ -246,10 +279,14 @@ def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_
     later = replace(context, market=context.market.with_symbols(["L01", "F01A"]))
     run = latest_run(later, None)
     history = history_of(later, run)
-    assert set(history.market.symbols) == set(run["config"]["stocks"]) == set(context.market.symbols)
+    assert (
+        set(history.market.symbols) == set(run["config"]["stocks"]) == set(context.market.symbols)
+    )
     assert history.bars["session"].max() == pd.Timestamp(AS_OF)
     monkeypatch.setattr(flow_module, "FEWEST_STOCKS", 10)
-    with pytest.raises(DtmlError, match=r"9 stocks of past are there on most days of validation up to 2024-05-31"):
+    with pytest.raises(
+        DtmlError, match=r"9 stocks of past are there on most days of validation up to 2024-05-31"
+    ):
         explain_run(later, run, Trial(2, 6, 1))
 
 

@@ -1,4 +1,6 @@
-"""Whole at every write: after a fault at a point of a command, and the command again, all is as nobody disturbed it."""
+"""Whole at every write: after a fault at a point of a command, and the command
+again, all is as nobody disturbed it.
+"""
 
 import os
 import sys
@@ -17,7 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are told by /proc"),
 ]
 
-SHARES = {  # of the faults at every point one in so many; `python -m benchmarks.faults` tries them all
+# of the faults at every point one in so many; `python -m benchmarks.faults` tries them all
+SHARES = {
     "night": 18,
     "training": 16,
     "backup": 6,
@@ -43,13 +46,17 @@ def _tried(bench: Bench, name: str, share: int) -> None:
 
 
 @pytest.mark.parametrize("name", _each(SHARES))
-def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(name: str, tmp_path: Path) -> None:
+def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(
+    name: str, tmp_path: Path
+) -> None:
     _tried(Bench(tmp_path), name, SHARES[name])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", _each(SHARES_OF_POSTGRESQL))
-def test_so_it_does_where_a_connection_is_lost(name: str, tmp_path: Path, postgresql_server: str) -> None:
+def test_so_it_does_where_a_connection_is_lost(
+    name: str, tmp_path: Path, postgresql_server: str
+) -> None:
     _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
 
 
@@ -99,7 +106,11 @@ PLANTED = {
     "a file that is not whole": (_not_atomic, "kill in a write", "1 other: card.json"),
     "a commit apart from its file": (_in_two_steps, "kill", "1 other: weights"),
     "a partial file under a new name each time": (_leaves_a_partial, "kill", "1 left: page."),
-    "a file put into its place before it is on the disk": (_not_synced, "power cut", "1 other: page"),
+    "a file put into its place before it is on the disk": (
+        _not_synced,
+        "power cut",
+        "1 other: page",
+    ),
 }
 
 
@@ -119,7 +130,10 @@ def test_a_history_that_fails_is_told_by_its_shortest(tmp_path: Path) -> None:
     assert all(each.count("kill@") == 1 for each in tally.broken)
     told = tally.broken[0].split("'")[3]
     assert trials.complaint([Blow.read(told)]) is not None
-    assert tally.broken == Trials(Bench(tmp_path), _step(_in_two_steps)).try_histories(seed=1, count=10).broken
+    assert (
+        tally.broken
+        == Trials(Bench(tmp_path), _step(_in_two_steps)).try_histories(seed=1, count=10).broken
+    )
 
 
 def test_a_history_is_shrunk_to_what_still_fails() -> None:

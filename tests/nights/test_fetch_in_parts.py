@@ -18,10 +18,15 @@ from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, withou
 ASKED = (
     (
         "prices",
-        "select symbol, session, close, adj_close, source, known_at from price join instrument on id = instrument_id "
+        "select symbol, session, close, adj_close, source, known_at from price join instrument on "
+        "id = instrument_id "
         "where market = :market order by symbol, session, known_at",
     ),
-    ("rejected", "select symbol, session, reason, value from rejected where market = :market order by symbol, session"),
+    (
+        "rejected",
+        "select symbol, session, reason, value from rejected where market = :market order by "
+        "symbol, session",
+    ),
     ("asked", "select symbol, asked_from from instrument where market = :market order by symbol"),
 )
 FIRST, THEN = (datetime(2024, 7, day, tzinfo=UTC) for day in (1, 3))
@@ -29,12 +34,18 @@ NEXT = date(2024, 7, 2)
 
 
 def faulty() -> pd.DataFrame:
-    """Bars with a fault that is rejected in two stocks, and a restatement of a third after the first fetch."""
+    """Bars with a fault that is rejected in two stocks, and a restatement of a
+    third after the first fetch.
+    """
     bars = without(BARS, ["L02"])
-    bars.loc[(bars["symbol"] == bars["symbol"].iloc[0]) & (bars["session"] == pd.Timestamp("2024-05-06")), "high"] = (
-        0.01
-    )
-    bars.loc[(bars["symbol"] == "F03A") & (bars["session"] == pd.Timestamp("2024-05-07")), "close"] = np.nan
+    bars.loc[
+        (bars["symbol"] == bars["symbol"].iloc[0])
+        & (bars["session"] == pd.Timestamp("2024-05-06")),
+        "high",
+    ] = 0.01
+    bars.loc[
+        (bars["symbol"] == "F03A") & (bars["session"] == pd.Timestamp("2024-05-07")), "close"
+    ] = np.nan
     return bars
 
 
@@ -53,14 +64,29 @@ def test_a_fetch_in_parts_stores_what_a_fetch_at_once_does(
             for bars, day, known_at in ((faulty(), AS_OF, FIRST), (restated, NEXT, THEN))
         ]
         with reading(context.engine) as conn:
-            found.append((results, {what: list(conn.execute(text(sql), {"market": mine.name})) for what, sql in ASKED}))
+            found.append(
+                (
+                    results,
+                    {
+                        what: list(conn.execute(text(sql), {"market": mine.name}))
+                        for what, sql in ASKED
+                    },
+                )
+            )
     (whole, at_once), (parts, in_parts) = found
     assert in_parts == at_once
     assert len(at_once["rejected"]) == 2
     for one, other in zip(whole, parts, strict=True):
-        assert (one.counts, one.asked, sorted(one.restated)) == (other.counts, other.asked, other.restated)
+        assert (one.counts, one.asked, sorted(one.restated)) == (
+            other.counts,
+            other.asked,
+            other.restated,
+        )
         for name in ("rejected", "outcomes"):
-            ordered = [getattr(each, name).sort_values("symbol", ignore_index=True) for each in (one, other)]
+            ordered = [
+                getattr(each, name).sort_values("symbol", ignore_index=True)
+                for each in (one, other)
+            ]
             pd.testing.assert_frame_equal(*ordered, check_dtype=False)
     assert parts[1].restated == ["L03"]
 

@@ -1,4 +1,6 @@
-"""A run whose weights are lost is made again; where they come out otherwise, nothing is refused for ever."""
+"""A run whose weights are lost is made again; where they come out otherwise,
+nothing is refused for ever.
+"""
 
 import json
 import logging
@@ -53,7 +55,9 @@ def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: boo
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_night_whose_model_s_weights_are_lost_trains_them_again(context: MarketContext, how: str) -> None:
+def test_a_night_whose_model_s_weights_are_lost_trains_them_again(
+    context: MarketContext, how: str
+) -> None:
     fetch_bars(context, AS_OF)
     model = train_model(context, AS_OF)
     whole = lose(context, how=how)
@@ -66,19 +70,26 @@ def test_a_night_whose_model_s_weights_are_lost_trains_them_again(context: Marke
     assert later["run_id"] != model.run_id
 
 
-def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(context: MarketContext) -> None:
+def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
+    context: MarketContext,
+) -> None:
     fetch_bars(context, AS_OF)
     train_model(context, AS_OF)
     lose(context)
     never = replace(context, market=replace(context.market, retrain="never"))
-    with pytest.raises(NightRefusedError, match=r"is not there: restore it from a backup, .*`dtml train simulated`"):
+    with pytest.raises(
+        NightRefusedError, match=r"is not there: restore it from a backup, .*`dtml train simulated`"
+    ):
         run_night(never, AS_OF)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", LOSSES)
 def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
-    context: MarketContext, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fetch_bars(context, AS_OF)
     first = train_model(context, AS_OF)
@@ -111,14 +122,20 @@ def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
     assert code == 1
     assert "`dtml replay RECEIPT --retrain`" in " ".join(complaint.split())
     code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu", "--json")
-    assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (0, True, True)
+    assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (
+        0,
+        True,
+        True,
+    )
     assert checkpoint_of(run).read_bytes() == whole
     assert command("replay", receipt, "--device", "cpu")[0] == 0
     lose(context, trained_elsewhere=True)
     code, shown, complaint = command("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 1
     assert "made again   probability 0." in shown
-    assert "found        equal to the last bit" in shown  # here the lost weights differ by name alone
+    assert (
+        "found        equal to the last bit" in shown
+    )  # here the lost weights differ by name alone
     assert f"checkpoint   lost, SHA-256 {ELSEWHERE}" in shown
     said = " ".join(complaint.split())
     assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and trained again they are" in said

@@ -1,4 +1,6 @@
-"""A night through the real stages and a real database: whole, or refused with its reason, and never twice."""
+"""A night through the real stages and a real database: whole, or refused with
+its reason, and never twice.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -52,7 +54,9 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
 
 
 @pytest.mark.soak
-def test_the_nights_that_follow_score_the_ones_before_against_what_happened(context: MarketContext) -> None:
+def test_the_nights_that_follow_score_the_ones_before_against_what_happened(
+    context: MarketContext,
+) -> None:
     days = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
     for day in days:
         run_night(context, day)
@@ -60,13 +64,19 @@ def test_the_nights_that_follow_score_the_ones_before_against_what_happened(cont
         history = predictions.prediction_history(conn, market=context.name)
         scores = stored_scores.scores(conn, context.name)
     known = history[history["realised_return"].notna()]
-    wide = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    wide = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
+        fill_method=None
+    )
     expected = [wide.loc[row.target, row.symbol] for row in known.itertuples()]
     assert_arrays_close_in_float64(known["realised_return"], expected)
     assert sorted(known["target"].dt.date.unique()) == days[1:]
     assert (history["as_of"] < history["target"]).all()
     assert history["run_id"].nunique() == 1
-    running = scores[(scores["span"] == "running") & (scores["protocol"] == "all") & (scores["predictor"] == "dtml")]
+    running = scores[
+        (scores["span"] == "running")
+        & (scores["protocol"] == "all")
+        & (scores["predictor"] == "dtml")
+    ]
     assert running["nights"].tolist() == [1, 2, 3, 4]
     assert running["n"].iloc[-1] == len(known)
     assert running["acc"].iloc[-1] == in_float64((known["correct"] == 1).mean())
@@ -94,7 +104,9 @@ def test_a_night_reads_only_the_sessions_it_needs_and_predicts_as_from_all(
     model = train_model(context, AS_OF)
     few = forecast(context, model, AS_OF)
     monkeypatch.setattr(predict, "first_needed", lambda *_: date(2022, 1, 3))
-    pd.testing.assert_frame_equal(few.predictions, forecast(context, model, AS_OF).predictions, check_exact=True)
+    pd.testing.assert_frame_equal(
+        few.predictions, forecast(context, model, AS_OF).predictions, check_exact=True
+    )
 
 
 def test_only_what_is_missing_is_asked_for_again(context: MarketContext) -> None:
@@ -109,7 +121,9 @@ def test_only_what_is_missing_is_asked_for_again(context: MarketContext) -> None
     assert set(source.asked[1].values()) == {overlap}
 
 
-def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(context: MarketContext) -> None:
+def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(
+    context: MarketContext,
+) -> None:
     index = context.market.index.symbol
     poor = replace(context, source=FrameSource(without(BARS, [index])))
     with pytest.raises(NightRefusedError, match=rf"no good bar of the index {index} on {AS_OF}"):
@@ -123,7 +137,9 @@ def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(c
     assert run_night(context, AS_OF).row["status"] == "complete"
 
 
-def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(context: MarketContext) -> None:
+def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     many = replace(context, source=FrameSource(without(BARS, ["L01", "L02", "F03A"], following)))
@@ -136,9 +152,13 @@ def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(c
     assert row["predictions"] == 8
 
 
-def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(context: MarketContext) -> None:
+def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(
+    context: MarketContext,
+) -> None:
     broken = BARS.copy()
-    broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), "close"] = -1.0
+    broken.loc[
+        (broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), "close"
+    ] = -1.0
     row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
     assert row["status"] == "complete_with_gaps"
     assert row["gaps"] == [{"symbol": "F01A", "reason": "bar rejected: non_positive_price"}]
@@ -147,7 +167,8 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(context: 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "stage", ["fetch_bars", "train_with_progress", "forecast", "_store", "score_market", "publish_night"]
+    "stage",
+    ["fetch_bars", "train_with_progress", "forecast", "_store", "score_market", "publish_night"],
 )
 def test_a_night_that_died_anywhere_is_completed_by_the_next_run(
     context: MarketContext, stage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -166,7 +187,9 @@ def test_a_night_that_died_anywhere_is_completed_by_the_next_run(
     assert counts(context)["night"] == counts(context)["run"] == 1
 
 
-def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(context: MarketContext) -> None:
+def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(
+    context: MarketContext,
+) -> None:
     first = run_night(context, AS_OF)
     before = stored_predictions(context, AS_OF)
     restated = BARS.copy()
@@ -180,10 +203,14 @@ def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(c
     assert restatements > OVERLAP
     model = load_model(context, AS_OF)
     as_known = forecast(context, model, AS_OF, first.row["known_at"])
-    assert (as_known.predictions["probability"].to_numpy() == before["probability"].to_numpy()).all()
+    assert (
+        as_known.predictions["probability"].to_numpy() == before["probability"].to_numpy()
+    ).all()
 
 
-def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(context: MarketContext) -> None:
+def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     restated = BARS.copy()
     restated.loc[restated["symbol"] == "L02", "adj_close"] *= 0.8
@@ -196,11 +223,15 @@ def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(contex
     assert bars.loc[bars["symbol"] == "L02", "session"].max() == pd.Timestamp(AS_OF)
     assert fetch_bars(replace(context, source=FrameSource(restated)), following).restated == ["L02"]
     bars, _ = stored_bars(context, date(2023, 1, 3), following)
-    returns = bars[bars["symbol"] == "L02"].set_index("session")["adj_close"].pct_change(fill_method=None)
+    returns = (
+        bars[bars["symbol"] == "L02"].set_index("session")["adj_close"].pct_change(fill_method=None)
+    )
     assert returns.abs().max() < 0.15
 
 
-def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(context: MarketContext) -> None:
+def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     earlier = run_night(context, date(2023, 6, 1))
     assert earlier.row["status"] == "complete"
@@ -211,9 +242,14 @@ def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(con
 
 
 def test_former_constituents_are_neither_predicted_nor_missed(context: MarketContext) -> None:
-    gone = [replace(c, until=date(2024, 1, 2)) if c.symbol == "L02" else c for c in context.market.constituents]
+    gone = [
+        replace(c, until=date(2024, 1, 2)) if c.symbol == "L02" else c
+        for c in context.market.constituents
+    ]
     left = replace(
-        context, market=replace(context.market, constituents=tuple(gone)), source=FrameSource(without(BARS, ["L02"]))
+        context,
+        market=replace(context.market, constituents=tuple(gone)),
+        source=FrameSource(without(BARS, ["L02"])),
     )
     row = run_night(left, AS_OF).row
     assert (row["status"], row["predictions"], row["gaps"]) == ("complete", 8, [])
@@ -235,7 +271,9 @@ def test_a_complete_night_stays_complete_when_what_follows_fails(
     assert (row["status"], row["predictions"]) == ("complete", 9)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("out of memory")]
+)
 def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
     context: MarketContext, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,16 +290,25 @@ def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
     assert str(error.args[-1]) in row["reason"]
 
 
-def test_predicting_from_the_store_gives_the_night_that_fetching_gives(context: MarketContext) -> None:
+def test_predicting_from_the_store_gives_the_night_that_fetching_gives(
+    context: MarketContext,
+) -> None:
     after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     fetch_bars(context, following)
     stored = replace(context, source=StoredSource(context.engine, context.market))
     row = run_night(stored, following, only_stored=True).row
-    assert (row["status"], row["source"], row["predictions"], row["fetched"]) == ("complete", "store", 9, 0)
+    assert (row["status"], row["source"], row["predictions"], row["fetched"]) == (
+        "complete",
+        "store",
+        9,
+        0,
+    )
 
 
-def test_a_bar_that_was_rejected_stays_out_when_a_later_fetch_begins_with_it(context: MarketContext) -> None:
+def test_a_bar_that_was_rejected_stays_out_when_a_later_fetch_begins_with_it(
+    context: MarketContext,
+) -> None:
     jumped = BARS.copy()
     after = (jumped["symbol"] == "F01A") & (jumped["session"] >= pd.Timestamp(AS_OF))
     jumped.loc[after, ["open", "high", "low", "close", "adj_close"]] *= 10.0
@@ -272,7 +319,9 @@ def test_a_bar_that_was_rejected_stays_out_when_a_later_fetch_begins_with_it(con
     for day in days:
         fetch_bars(mine, day)
     with reading(context.engine) as conn:
-        held = conn.execute(text("select session, close from price_latest where symbol = 'F01A'")).all()
+        held = conn.execute(
+            text("select session, close from price_latest where symbol = 'F01A'")
+        ).all()
         told = conn.execute(text("select distinct symbol, session, reason from rejected")).all()
     sessions = {str(session)[:10] for session, _ in held}
     assert str(AS_OF) not in sessions

@@ -1,4 +1,6 @@
-"""A user's own file in nights: stored, scored, replayed, walked, and kept from the night when it fails."""
+"""A user's own file in nights: stored, scored, replayed, walked, and kept from
+the night when it fails.
+"""
 
 import logging
 from dataclasses import replace
@@ -57,7 +59,9 @@ def mine(tmp_path: Path) -> Path:
 def owned(context: MarketContext, mine: Path) -> MarketContext:
     """The market of the nights, with history enough for rankers and own code."""
     market = replace(context.market, code=mine, ranker="own")
-    return replace(context, market=market, experiment=vary(context.experiment, {"train_sessions": 400}))
+    return replace(
+        context, market=market, experiment=vary(context.experiment, {"train_sessions": 400})
+    )
 
 
 @pytest.fixture
@@ -115,7 +119,9 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
     run_night(trusted, AS_OF)
     first = recorded(trusted)["sha256"]
     assert run_night(trusted, AS_OF).changed == ""
-    mine.write_text(MINE + "\n\ndef spread(bars):\n    return (bars.high - bars.low) / bars.close\n")
+    mine.write_text(
+        MINE + "\n\ndef spread(bars):\n    return (bars.high - bars.low) / bars.close\n"
+    )
     assert "own code changed: mine.py" in run_night(trusted, AS_OF).changed
     with caplog.at_level(logging.WARNING):
         run_night(trusted, TARGET)
@@ -128,7 +134,9 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
 
 
 @pytest.mark.soak
-def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(trusted: MarketContext, mine: Path) -> None:
+def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
+    trusted: MarketContext, mine: Path
+) -> None:
     run_night(trusted, AS_OF)
     mine.unlink()
     never = replace(trusted, market=replace(trusted.market, retrain="never"))
@@ -163,7 +171,8 @@ BAD = {
     "while True:\n    pass": "mine.py took more than 6 s",
     "import numpy\nx = numpy.ones((10**5, 10**6))": "mine.py, line 13: MemoryError",
     "import os\nos.kill(os.getpid(), 9)": "the process of mine.py was killed by SIGKILL",
-    "def ahead(bars):\n    return bars.close.shift(-1) / bars.close": "refused by the audit: ahead looked ahead: ",
+    "def ahead(bars):\n    return bars.close.shift(-1) / "
+    "bars.close": "refused by the audit: ahead looked ahead: ",
     "def word(bars):\n    return 'high'": "word returned str: return a frame like bars.close",
     "import os\nx = os.environ['DTML_DATA']": "KeyError: 'DTML_DATA'",
 }
@@ -192,14 +201,19 @@ def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
     trusted: MarketContext, mine: Path
 ) -> None:
     broken = (
-        "\n\ndef fussy(bars):\n    assert str(bars.close.index[-1].date()) != '{}'\n    return bars.close / bars.open\n"
+        "\n\ndef fussy(bars):\n    assert str(bars.close.index[-1].date()) != '{}'\n    "
+        "return bars.close / bars.open\n"
     )
     mine.write_text(MINE + broken.format(TARGET))
     run_night(trusted, AS_OF)
     run_night(trusted, TARGET)
     after = next_session("XNYS", TARGET)
     run_night(trusted, after)
-    assert [len(said(trusted, next_session("XNYS", day))) for day in (AS_OF, TARGET, after)] == [9, 0, 9]
+    assert [len(said(trusted, next_session("XNYS", day))) for day in (AS_OF, TARGET, after)] == [
+        9,
+        0,
+        9,
+    ]
     assert reason(trusted, TARGET) == "mine.py, line 13: AssertionError: "
 
 
@@ -212,11 +226,17 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
     found = run_ranking(walk)
     assert "own" in set(found.scores["predictor"])
     assert found.row["config"]["own"]["file"] == "mine.py"
-    gains = found.differences[(found.differences["predictor"] == "own") & (found.differences["other"] == "boosting")]
+    gains = found.differences[
+        (found.differences["predictor"] == "own") & (found.differences["other"] == "boosting")
+    ]
     assert gains["gain"].notna().all()
-    spans = [(each.trained, each.scored) for each in folds(walk.history, *map(pd.Timestamp, (FIRST, LAST)))]
+    spans = [
+        (each.trained, each.scored)
+        for each in folds(walk.history, *map(pd.Timestamp, (FIRST, LAST)))
+    ]
     one, two = (
-        own_code.walk_own(owned, walk.history, walk.bars[0], spans, audited=True, workers=workers) for workers in (1, 2)
+        own_code.walk_own(owned, walk.history, walk.bars[0], spans, audited=True, workers=workers)
+        for workers in (1, 2)
     )
     np.testing.assert_array_equal(one[0], two[0])
     assert one[1].arrays.keys() == two[1].arrays.keys()
@@ -248,7 +268,9 @@ def test_the_audit_of_a_market_audits_its_own_code(
     monkeypatch.setattr(audit.look_ahead, "audit", lambda *_, **__: [honest])
     monkeypatch.setattr(audit.look_ahead, "audit_model", lambda *_, **__: [honest])
     monkeypatch.setattr(audit, "stored_nights", lambda *_: honest)
-    monkeypatch.setattr(audit.look_ahead, "prove", lambda *_, **__: pd.DataFrame({"caught": [], "planted": []}))
+    monkeypatch.setattr(
+        audit.look_ahead, "prove", lambda *_, **__: pd.DataFrame({"caught": [], "planted": []})
+    )
     found = audit.audit_market(owned, AS_OF, lambda _: None)
     assert not found.passed
     failed = found.findings[~found.findings["passed"]]

@@ -1,4 +1,6 @@
-"""The paper account: what each order makes it hold, filled at the next open, night after night, on both engines."""
+"""The paper account: what each order makes it hold, filled at the next open,
+night after night, on both engines.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,11 +40,16 @@ TRADING = Trading(Costs(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0), top=4, 
 
 @pytest.fixture
 def traded(context: MarketContext) -> MarketContext:
-    """A market whose prices are stored, with a year of orders from nights that nobody followed yet."""
+    """A market whose prices are stored, with a year of orders from nights that
+    nobody followed yet.
+    """
     context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
     fetch_bars(context, AS_OF)
     with transaction(context.engine) as conn:
-        rankings.save_ranker(conn, ranker(market=context.name, checkpoint_path="models/none", checkpoint_hash="0" * 64))
+        rankings.save_ranker(
+            conn,
+            ranker(market=context.name, checkpoint_path="models/none", checkpoint_hash="0" * 64),
+        )
     return replace(context, market=replace(context.market, trading=TRADING))
 
 
@@ -56,7 +63,9 @@ def say(context: MarketContext, *nights: int) -> None:
     for night in nights:
         target = next_session("XNYS", NIGHTS[night].date())
         rows = pd.DataFrame({"symbol": context.market.symbols, "score": scores_of(context)[night]})
-        rows = rows.assign(place=1, probability=np.nan, speaks=True, predictor="ridge", as_of=NIGHTS[night])
+        rows = rows.assign(
+            place=1, probability=np.nan, speaks=True, predictor="ridge", as_of=NIGHTS[night]
+        )
         rows = rows.assign(ranker_id=ranker()["id"], target=pd.Timestamp(target))
         with transaction(context.engine) as conn:
             rankings.save_order(conn, context.name, rows, known_at=now, made_at=now)
@@ -73,7 +82,9 @@ def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
     bars = read_bars(context, sessions_up_to("XNYS", NIGHTS[0].date(), 70)[0].date(), AS_OF)
     scores = scores_of(context)
     scores[list(without)] = np.nan
-    return track_of(scores, NIGHTS, quotes_of(context, bars, context.market.symbols), context.market.trading)
+    return track_of(
+        scores, NIGHTS, quotes_of(context, bars, context.market.symbols), context.market.trading
+    )
 
 
 def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = YEAR) -> None:
@@ -87,21 +98,30 @@ def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = YEAR) -> N
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(traded: MarketContext) -> None:
+def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(
+    traded: MarketContext,
+) -> None:
     for night in range(YEAR):
         say(traded, night)
         follow_orders(traded, NIGHTS[night].date())
     assert_as(account(traded), backtest(traded))
     with reading(traded.engine) as conn:
-        found = rankings.paper_returns(conn, traded.name).pivot(index="session", columns="portfolio", values="gross")
+        found = rankings.paper_returns(conn, traded.name).pivot(
+            index="session", columns="portfolio", values="gross"
+        )
         bars = read_bars(traded, NIGHTS[0].date(), AS_OF)
-    quotes, index = (quotes_of(traded, bars, each) for each in (traded.market.symbols, (traded.market.index.symbol,)))
+    quotes, index = (
+        quotes_of(traded, bars, each)
+        for each in (traded.market.symbols, (traded.market.index.symbol,))
+    )
     everyone = np.full((YEAR, len(traded.market.symbols)), 0.5)
     for name, track in {
         "equal parts": equal_weight_track(everyone, NIGHTS, quotes, "next_open"),
         "index": index_track(index, NIGHTS, "next_open"),
     }.items():
-        whole = np.isfinite(quotes.open).all(axis=1)[1:-1]  # one without a price is kept by whoever held it before
+        whole = np.isfinite(quotes.open).all(axis=1)[
+            1:-1
+        ]  # one without a price is kept by whoever held it before
         assert_arrays_close_in_float64(found[name][whole], track["gross"][whole])
     assert_arrays_close_in_float64(found["account, no costs"], found["account"])
 
@@ -151,7 +171,9 @@ def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
 
 
 @pytest.mark.soak
-def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: MarketContext) -> None:
+def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
+    traded: MarketContext,
+) -> None:
     for night in range(FEW):
         say(traded, night)
         follow_orders(traded, NIGHTS[night].date())
@@ -159,7 +181,11 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: Ma
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, 100_000.0)
         mine = next_orders(conn, market, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
-        wanted = rankings.targets(conn, traded.name, found.target, found.target) if found else pd.DataFrame()
+        wanted = (
+            rankings.targets(conn, traded.name, found.target, found.target)
+            if found
+            else pd.DataFrame()
+        )
     assert found is not None
     assert mine is not None
     bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
@@ -173,9 +199,15 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: Ma
     assert buys["cost"].to_numpy() == in_float64(buys["value"] * 12e-4)
     if "L01" not in set(wanted["symbol"]):
         sold = mine.rows.set_index("symbol").loc["L01"]
-        assert (sold["side"], sold["shares"], sold["cost"]) == ("sell", 25, in_float64(sold["value"] * 27e-4))
+        assert (sold["side"], sold["shares"], sold["cost"]) == (
+            "sell",
+            25,
+            in_float64(sold["value"] * 27e-4),
+        )
     assert 0 <= mine.cash < 0.1 * 100_000
-    assert found.rows["value"].sum() < mine.rows["value"].sum(), "the account holds some of it already"
+    assert found.rows["value"].sum() < mine.rows["value"].sum(), (
+        "the account holds some of it already"
+    )
 
 
 def followed(context: MarketContext, nights: int) -> None:
@@ -185,10 +217,14 @@ def followed(context: MarketContext, nights: int) -> None:
         follow_orders(context, NIGHTS[night].date())
 
 
-def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(traded: MarketContext) -> None:
+def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
+    traded: MarketContext,
+) -> None:
     followed(traded, FEW)
     with reading(traded.engine) as conn:
-        found = [next_orders(conn, traded.market, capital) for capital in (50.0, 130.0, 410.0, 990.0)]
+        found = [
+            next_orders(conn, traded.market, capital) for capital in (50.0, 130.0, 410.0, 990.0)
+        ]
     for capital, orders in zip((50.0, 130.0, 410.0, 990.0), found, strict=True):
         assert orders is not None
         sold = orders.rows.loc[orders.rows["side"] == "sell", "value"].sum()
@@ -213,8 +249,12 @@ def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_be
     assert kept[0] not in set(found.rows["symbol"])
 
 
-def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_prices(traded: MarketContext) -> None:
-    """With an open at the last close, free trades and lots of nearly nothing: also what has doubled is kept."""
+def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_prices(
+    traded: MarketContext,
+) -> None:
+    """With an open at the last close, free trades and lots of nearly nothing:
+    also what has doubled is kept.
+    """
     market = replace(traded.market, trading=replace(TRADING, costs=FREE, band=5.0))
     traded = replace(traded, market=market)
     followed(traded, FEW)
@@ -223,19 +263,26 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
         found = next_orders(conn, market, capital)
         target = rankings.last_target(conn, traded.name)
         aims = rankings.targets(conn, traded.name, target, target).set_index("symbol")
-        before = rankings.paper_positions(conn, traded.name, last, last).set_index("symbol")["weight"]
+        before = rankings.paper_positions(conn, traded.name, last, last).set_index("symbol")[
+            "weight"
+        ]
     assert found is not None
     bars = read_bars(traded, NIGHTS[0].date(), last)
     quotes = quotes_of(traded, bars, market.symbols)
     grown = quotes.marks("close")[-1] / quotes.marks("next_open")[-1]
     value = before.reindex(market.symbols).fillna(0.0) * grown
     drifted = value / (value.sum() + 1 - before.sum())
-    weights, kept = aims["weight"].reindex(market.symbols).fillna(0.0), aims["kept"].reindex(market.symbols)
+    weights, kept = (
+        aims["weight"].reindex(market.symbols).fillna(0.0),
+        aims["kept"].reindex(market.symbols),
+    )
     stuck = drifted.where(kept.fillna(value=False).astype(bool), 0.0)
     asked = weights.where(stuck == 0, 0.0)
     after = stuck + asked * min(1.0, (1 - stuck.sum()) / asked.sum() if asked.sum() else 1.0)
     rows = found.rows.set_index("symbol")
-    signed = (rows["value"] * np.where(rows["side"] == "buy", 1, -1)).reindex(market.symbols).fillna(0.0)
+    signed = (
+        (rows["value"] * np.where(rows["side"] == "buy", 1, -1)).reindex(market.symbols).fillna(0.0)
+    )
     np.testing.assert_allclose(drifted + signed / capital, after, atol=1e-8)
 
 
@@ -267,8 +314,13 @@ def test_a_file_of_positions_is_read_to_the_letter(
 def test_orders_of_an_account_that_was_not_filled_say_so(traded: MarketContext) -> None:
     followed(traded, 4)
     with transaction(traded.engine) as conn:
-        conn.execute(sa.delete(tables.paper_position).where(tables.paper_position.c.session == NIGHTS[3]))
-    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="was not filled at the open of"):
+        conn.execute(
+            sa.delete(tables.paper_position).where(tables.paper_position.c.session == NIGHTS[3])
+        )
+    with (
+        reading(traded.engine) as conn,
+        pytest.raises(DtmlError, match="was not filled at the open of"),
+    ):
         next_orders(conn, traded.market, 1000.0)
 
 
@@ -289,10 +341,15 @@ def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketConte
     follow_orders(traded, NIGHTS[FEW - 1].date())
     with reading(traded.engine) as conn:
         said = after_costs(conn, traded.name)
-        found = rankings.paper_returns(conn, traded.name).pivot(index="session", columns="portfolio", values="net")
+        found = rankings.paper_returns(conn, traded.name).pivot(
+            index="session", columns="portfolio", values="net"
+        )
     gain = 252 * (found["account"] - found["equal parts"]).mean()
     assert said["left_figures"].startswith(f"{100 * gain:+.1f} % a year [")
-    assert (said["left_beside"], said["left_from"]) == ("equal parts", f"paper account, {FEW - 2} sessions")
+    assert (said["left_beside"], said["left_from"]) == (
+        "equal parts",
+        f"paper account, {FEW - 2} sessions",
+    )
     assert said["left"] in ("beats", "is beaten by", "cannot be told from")
 
 
@@ -321,7 +378,9 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
     assert aims["target"].nunique() == 3
     assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}
     assert len(account(context)) == 1
-    assert f"in {len(told)} measures of inputs, skill and coverage" in night.report.read_text(encoding="utf-8")
+    assert f"in {len(told)} measures of inputs, skill and coverage" in night.report.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:

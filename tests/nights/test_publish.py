@@ -1,4 +1,6 @@
-"""A night's page from a real store: what it gathers, and that nothing but the night itself can keep it from coming."""
+"""A night's page from a real store: what it gathers, and that nothing but the
+night itself can keep it from coming.
+"""
 
 import logging
 import re
@@ -48,7 +50,9 @@ def direction(context: MarketContext, as_of: date, level: float) -> int:
 def require_page_of(context: MarketContext, level: float) -> None:
     """The directions and the receipt of the last night are those of the store."""
     words = seen(publish_night(context, AS_OF, level))
-    rises, falls = (int(re.search(rf"predicted to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
+    rises, falls = (
+        int(re.search(rf"predicted to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall")
+    )  # type: ignore[index]
     assert rises + falls == direction(context, AS_OF, level)
     assert f"at the level of {100 * level:.0f} %" in words
     assert "Over 1 days and 9 stock-days of Simulated market" in words
@@ -56,7 +60,13 @@ def require_page_of(context: MarketContext, level: float) -> None:
         night = stored_nights.night(conn, context.name, AS_OF)
         run = runs.runs(conn, context.name).iloc[0]
     assert night is not None
-    for said in (run["id"], run["checkpoint_hash"], night["inputs_hash"], "validation days", str(night["known_at"])):
+    for said in (
+        run["id"],
+        run["checkpoint_hash"],
+        night["inputs_hash"],
+        "validation days",
+        str(night["known_at"]),
+    ):
         assert said in words
 
 
@@ -101,13 +111,20 @@ def test_nothing_that_is_gone_keeps_a_night_from_its_page(
     assert "is not there: restore it" in caplog.text
     with transaction(nights.engine) as conn:  # a night from before there were calibrations
         conn.execute(
-            text("update prediction set calibrated = null, lowest = null, highest = null, rising_share = null")
+            text(
+                "update prediction set calibrated = null, lowest = null, highest = null, "
+                "rising_share = null"
+            )
         )
         conn.execute(text("update run set slope = null, intercept = null"))
         for table in ("abstention_band", "abstention_count", "calibration_bin", "attention_weight"):
             conn.execute(text(f"delete from {table}"))
         conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
     words = seen(publish_night(nights, AS_OF))
-    for said in ("was not calibrated", "No attention between stocks is kept", "all nights up to 2001-01-02"):
+    for said in (
+        "was not calibrated",
+        "No attention between stocks is kept",
+        "all nights up to 2001-01-02",
+    ):
         assert said in words
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", words)

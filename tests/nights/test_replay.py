@@ -1,4 +1,6 @@
-"""A past night gives what it gave, to the last bit, whatever came after it; and what was changed is found and named."""
+"""A past night gives what it gave, to the last bit, whatever came after it; and
+what was changed is found and named.
+"""
 
 import json
 import os
@@ -64,7 +66,9 @@ def restated_bars() -> pd.DataFrame:
     return bars
 
 
-def test_a_night_replays_equal_after_its_whole_history_was_restated(context: MarketContext, archive: Archive) -> None:
+def test_a_night_replays_equal_after_its_whole_history_was_restated(
+    context: MarketContext, archive: Archive
+) -> None:
     after_nights(context, AS_OF)
     fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     assert len(fetch_result.restated) >= 9
@@ -74,17 +78,24 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(context: Mar
     assert restated_since(archive, today)["restated"] > 9 * 20
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # a server's own clock tells, and nothing is fetched
+@pytest.mark.parametrize(
+    "store_url", ["sqlite"], indirect=True
+)  # a server's own clock tells, and nothing is fetched
 def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     context: MarketContext, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as wrong:
         wrong.setattr("db.rows.fetches.datetime", AYearAhead)
         run_night(context, AS_OF)
-    with pytest.raises(NightRefusedError, match=r"the newest fetch of simulated is dated .*dtml db redate sim"):
+    with pytest.raises(
+        NightRefusedError, match=r"the newest fetch of simulated is dated .*dtml db redate sim"
+    ):
         run_night(context, FOLLOWING)
     code, said, _ = dtml("db", "redate", "simulated")
-    assert (code, said.splitlines()[-1]) == (0, "1 moments of simulated were dated ahead of this clock")
+    assert (code, said.splitlines()[-1]) == (
+        0,
+        "1 moments of simulated were dated ahead of this clock",
+    )
     assert_equal(replayed(archive))
     fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     assert len(fetch_result.restated) >= 9
@@ -117,7 +128,9 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
     assert len(archive.models) == 2
 
 
-def test_a_night_with_gaps_leaves_out_the_same_stocks_again(context: MarketContext, archive: Archive) -> None:
+def test_a_night_with_gaps_leaves_out_the_same_stocks_again(
+    context: MarketContext, archive: Archive
+) -> None:
     broken = without(BARS, ["L02"])
     row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
     assert row["status"] == "complete_with_gaps"
@@ -147,29 +160,41 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_zone_and_threads_of_another_machine_change_nothing(context: MarketContext, engine: Engine) -> None:
+def test_a_zone_and_threads_of_another_machine_change_nothing(
+    context: MarketContext, engine: Engine
+) -> None:
     after_nights(context, AS_OF)
     run_night(context, FOLLOWING)
     url = engine.url.render_as_string(hide_password=False)
     elsewhere = {"DTML_DATABASE_URL": url, "TZ": "Pacific/Kiritimati", "OMP_NUM_THREADS": "2"}
     ended = subprocess.run(
         [Path(sys.executable).with_name("dtml"), "replay", "simulated", "--all", "--device", "cpu"],
-        env=os.environ | elsewhere, capture_output=True, text=True, timeout=550, check=False,
-    )  # fmt: skip
+        env=os.environ | elsewhere,
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     assert "2 nights replayed" in ended.stdout
     assert "2 equal to the last bit" in ended.stdout
 
 
-def test_a_changed_price_is_found_and_named_as_inputs(context: MarketContext, engine: Engine, archive: Archive) -> None:
+def test_a_changed_price_is_found_and_named_as_inputs(
+    context: MarketContext, engine: Engine, archive: Archive
+) -> None:
     after_nights(context, AS_OF)
-    change(engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat())
+    change(
+        engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat()
+    )
     found = replayed(archive)
     assert found.inputs_equal is False
     assert found.reasons[0].startswith("inputs: ")
 
 
-def test_a_changed_prediction_is_found_and_named(context: MarketContext, engine: Engine, archive: Archive) -> None:
+def test_a_changed_prediction_is_found_and_named(
+    context: MarketContext, engine: Engine, archive: Archive
+) -> None:
     after_nights(context, AS_OF)
     named = "instrument_id = (select id from instrument where symbol = 'L02')"
     change(engine, f"update prediction set probability = probability + 1e-15 where {named}")
@@ -180,10 +205,15 @@ def test_a_changed_prediction_is_found_and_named(context: MarketContext, engine:
     assert "predictions: 1 of 9" in found.reasons[0]
 
 
-def test_a_prediction_taken_away_is_found(context: MarketContext, engine: Engine, archive: Archive) -> None:
+def test_a_prediction_taken_away_is_found(
+    context: MarketContext, engine: Engine, archive: Archive
+) -> None:
     after_nights(context, AS_OF)
     change(engine, "delete from attention_weight")
-    change(engine, "delete from prediction where instrument_id = (select max(instrument_id) from prediction)")
+    change(
+        engine,
+        "delete from prediction where instrument_id = (select max(instrument_id) from prediction)",
+    )
     assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
 
 
@@ -204,7 +234,9 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
 
 
 @pytest.mark.parametrize("column", ["calibrated", "lowest", "highest", "rising_share"])
-def test_a_figure_that_is_gone_is_found(context: MarketContext, engine: Engine, archive: Archive, column: str) -> None:
+def test_a_figure_that_is_gone_is_found(
+    context: MarketContext, engine: Engine, archive: Archive, column: str
+) -> None:
     after_nights(context, AS_OF)
     named = "instrument_id = (select id from instrument where symbol = 'L02')"
     change(engine, f"update prediction set {column} = null where {named}")
@@ -232,9 +264,15 @@ def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated
     assert {"symbol", "probability", "replayed_probability"} <= set(document["predictions"][0])
 
 
-def test_nothing_is_written_by_a_replay(context: MarketContext, engine: Engine, dtml: Command) -> None:
+def test_nothing_is_written_by_a_replay(
+    context: MarketContext, engine: Engine, dtml: Command
+) -> None:
     after_nights(context, AS_OF)
-    files = {path: path.stat().st_mtime_ns for path in data_folder().rglob("*") if path.suffix == ".safetensors"}
+    files = {
+        path: path.stat().st_mtime_ns
+        for path in data_folder().rglob("*")
+        if path.suffix == ".safetensors"
+    }
     with reading(engine) as conn:
         before = table_counts(conn)
     assert dtml("replay", "simulated", "--json")[0] == 0
@@ -243,14 +281,20 @@ def test_nothing_is_written_by_a_replay(context: MarketContext, engine: Engine, 
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_what_is_no_complete_night_is_said_with_those_there_are(context: MarketContext, archive: Archive) -> None:
+def test_what_is_no_complete_night_is_said_with_those_there_are(
+    context: MarketContext, archive: Archive
+) -> None:
     with pytest.raises(UsageError, match="no night of simulated is complete"):
         archive.night(None)
     run_night(context, AS_OF)
-    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], FOLLOWING)))
+    poor = replace(
+        context, source=FrameSource(without(BARS, [context.market.index.symbol], FOLLOWING))
+    )
     with pytest.raises(NightRefusedError):
         run_night(poor, FOLLOWING)
-    with pytest.raises(UsageError, match=rf"of simulated is refused \(.*\): 1 are complete, {AS_OF} .. {AS_OF}"):
+    with pytest.raises(
+        UsageError, match=rf"of simulated is refused \(.*\): 1 are complete, {AS_OF} .. {AS_OF}"
+    ):
         archive.night(FOLLOWING)
     with pytest.raises(UsageError, match="was never run: 1 are complete"):
         archive.night(date(2024, 6, 3))
@@ -265,7 +309,9 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(context: MarketC
         (("--all", "--as-of", "2024-07-01"), "leave out --as-of: --all replays every night"),
     ],
 )
-def test_a_wrong_moment_is_the_users_mistake(dtml: Command, asked: tuple[str, ...], said: str) -> None:
+def test_a_wrong_moment_is_the_users_mistake(
+    dtml: Command, asked: tuple[str, ...], said: str
+) -> None:
     code, _, error = dtml("replay", "simulated", *asked)
     assert code == 2
     assert said in error
@@ -274,9 +320,18 @@ def test_a_wrong_moment_is_the_users_mistake(dtml: Command, asked: tuple[str, ..
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("simulated", "--retrain"), "leave out --retrain: it trains the model of one prediction: give its receipt"),
-        (("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"), "leave out --as-of and --all: a receipt names one"),
-        (("run/L01/2024-07-02", "--known-at", "2024-07-01"), "leave out --known-at: a receipt names one prediction"),
+        (
+            ("simulated", "--retrain"),
+            "leave out --retrain: it trains the model of one prediction: give its receipt",
+        ),
+        (
+            ("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"),
+            "leave out --as-of and --all: a receipt names one",
+        ),
+        (
+            ("run/L01/2024-07-02", "--known-at", "2024-07-01"),
+            "leave out --known-at: a receipt names one prediction",
+        ),
         (("run/L01",), "'run/L01' is no receipt: they are RUN/SYMBOL/TARGET"),
         ((), "name one market"),
     ],

@@ -21,7 +21,15 @@ from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.train import train_model, why_due
 from flows.replay.archive import FIGURES, Archive, replay_of
-from flows.replay.prediction import TOLERANCE, Receipt, Retraining, market_of, reproduce, retrain, run_of
+from flows.replay.prediction import (
+    TOLERANCE,
+    Receipt,
+    Retraining,
+    market_of,
+    reproduce,
+    retrain,
+    run_of,
+)
 from flows.settings import data_folder
 from tests.support.backtest_market import backtest_of
 from tests.support.commands import Command
@@ -38,7 +46,9 @@ def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def restate(context: MarketContext) -> None:
-    """A dividend on everything just before the night, and a correction in the middle of what was trained on."""
+    """A dividend on everything just before the night, and a correction in the
+    middle of what was trained on.
+    """
     bars = BARS.copy()
     bars.loc[bars["session"] < pd.Timestamp("2024-06-27"), "adj_close"] *= 0.98
     bars.loc[bars["session"] == pd.Timestamp("2024-03-20"), "adj_close"] *= 1.01
@@ -67,7 +77,9 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
     after_nights(context, AS_OF)
     run = run_of(archive.engine, receipt_of(context, "F01A"))
     with transaction(engine) as conn:
-        conn.execute(text("update price set adj_close = adj_close * 1.02 where session = '2024-03-20'"))
+        conn.execute(
+            text("update price set adj_close = adj_close * 1.02 where session = '2024-03-20'")
+        )
     trained = retrain(archive, run)
     assert trained.checkpoint_hash != run["checkpoint_hash"]
     assert "parameters differ, most" in trained.reasons[0]
@@ -77,7 +89,9 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("run_request", ["shared", "per_stock"], indirect=True)
-def test_a_backtest_s_predictions_and_models_are_made_again(run_request: RunRequest, reader: Engine) -> None:
+def test_a_backtest_s_predictions_and_models_are_made_again(
+    run_request: RunRequest, reader: Engine
+) -> None:
     backtest = backtest_of(run_request)
     run_backtest(backtest)
     archive = Archive(reader, read_market(run_request.market, run_request.market_file), "cpu")
@@ -92,9 +106,15 @@ def test_a_backtest_s_predictions_and_models_are_made_again(run_request: RunRequ
 
 
 def changed_market(market: Market) -> Market:
-    """The market after one stock left, one joined, one has another date, and the index was replaced."""
-    listed = market.with_symbols([*(each for each in market.symbols if each != "L01"), "NEW"]).constituents
-    dated = tuple(replace(each, since=date(2024, 5, 2)) if each.symbol == "F01B" else each for each in listed)
+    """The market after one stock left, one joined, one has another date, and
+    the index was replaced.
+    """
+    listed = market.with_symbols(
+        [*(each for each in market.symbols if each != "L01"), "NEW"]
+    ).constituents
+    dated = tuple(
+        replace(each, since=date(2024, 5, 2)) if each.symbol == "F01B" else each for each in listed
+    )
     return replace(market, constituents=dated, index=replace(market.index, symbol="OTHER"))
 
 
@@ -140,7 +160,9 @@ def test_another_index_makes_a_training_due(context: MarketContext) -> None:
     train_model(context, AS_OF)
     assert why_due(context, AS_OF) is None
     other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
-    assert str(why_due(replace(context, market=other), AS_OF)).startswith("the index is OTHER, simulated-2024-07-01-")
+    assert str(why_due(replace(context, market=other), AS_OF)).startswith(
+        "the index is OTHER, simulated-2024-07-01-"
+    )
 
 
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
@@ -160,7 +182,9 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     assert "error" in error
 
 
-def test_a_run_of_the_published_experiment_is_refused_with_its_reason(context: MarketContext, engine: Engine) -> None:
+def test_a_run_of_the_published_experiment_is_refused_with_its_reason(
+    context: MarketContext, engine: Engine
+) -> None:
     after_nights(context, AS_OF)
     receipt = receipt_of(context, "L01")
     with transaction(engine) as conn:
@@ -188,8 +212,18 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
 
 def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the_last_bit() -> None:
     first = date(2024, 1, 2)
-    run = {"id": "one", "checkpoint_hash": "a", "train_first": first, "code_version": "0", "market": "m"}
-    for device, apart, equal in (("cuda", TOLERANCE, True), ("cuda", 2 * TOLERANCE, False), ("cpu", 1e-7, False)):
+    run = {
+        "id": "one",
+        "checkpoint_hash": "a",
+        "train_first": first,
+        "code_version": "0",
+        "market": "m",
+    }
+    for device, apart, equal in (
+        ("cuda", TOLERANCE, True),
+        ("cuda", 2 * TOLERANCE, False),
+        ("cpu", 1e-7, False),
+    ):
         trained = Retraining(run, device, "b", 2, {"linear.weight": apart}, first)
         assert (trained.reasons == []) is trained.is_close is equal
 

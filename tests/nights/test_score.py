@@ -34,10 +34,16 @@ def running(context: MarketContext, predictor: str = "dtml") -> dict[date, int]:
 
 
 @pytest.mark.soak
-def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: MarketContext) -> None:
+def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
+    context: MarketContext,
+) -> None:
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
-        counted = {each.predictor: each for each in day_counts(conn, context, DAYS[-1]) if each.protocol == "all"}
+        counted = {
+            each.predictor: each
+            for each in day_counts(conn, context, DAYS[-1])
+            if each.protocol == "all"
+        }
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
     reversal, model = counted["index_reversal"], counted["dtml"]
     assert [day.date() for day in reversal.target] == DAYS[1:]
@@ -50,7 +56,9 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: 
     assert set(counted) == {"dtml", *NAIVE_RULES}
 
 
-def test_the_models_directions_are_counted_as_its_history_shows_them(context: MarketContext) -> None:
+def test_the_models_directions_are_counted_as_its_history_shows_them(
+    context: MarketContext,
+) -> None:
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
         counted = [each for each in day_counts(conn, context, DAYS[-1]) if each.predictor == "dtml"]
@@ -60,9 +68,15 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(context: Ma
     for each in counted:
         mine = history if each.protocol == "all" else history[history["label"] != 0]
         directions = pd.DataFrame(
-            {"session": mine["target"], "predicted": mine["probability"] > 0.5, "rose": mine["realised_return"] > 0}
+            {
+                "session": mine["target"],
+                "predicted": mine["probability"] > 0.5,
+                "rose": mine["realised_return"] > 0,
+            }
         )
-        assert each.counts[each.counts.any(axis=1)].tolist() == confusion_by_day(directions).tolist()
+        assert (
+            each.counts[each.counts.any(axis=1)].tolist() == confusion_by_day(directions).tolist()
+        )
     assert counted[0].counts.sum() < counted[1].counts.sum()
 
 
@@ -70,15 +84,20 @@ def test_the_papers_label_of_an_outcome_follows_its_thresholds(context: MarketCo
     for day in DAYS[:2]:
         run_night(context, day)
     with reading(context.engine) as conn:
-        known = predictions.prediction_history(conn, market=context.name).dropna(subset=["realised_return"])
+        known = predictions.prediction_history(conn, market=context.name).dropna(
+            subset=["realised_return"]
+        )
     assert known["label"].tolist() == [
-        1 if change >= 0.0055 else -1 if change <= -0.005 else 0 for change in known["realised_return"]
+        1 if change >= 0.0055 else -1 if change <= -0.005 else 0
+        for change in known["realised_return"]
     ]
     assert known["label"].nunique() == 3
 
 
 @pytest.mark.soak
-def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(context: MarketContext) -> None:
+def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(
+    context: MarketContext,
+) -> None:
     for day in DAYS[:3]:
         run_night(context, day)
     corrected = BARS.copy()
@@ -87,8 +106,14 @@ def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(context
     corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
     run_night(replace(context, source=FrameSource(corrected)), DAYS[3])
     with reading(context.engine) as conn:
-        history = predictions.prediction_history(conn, market=context.name, symbol="F02A").set_index("target")
-    wide = corrected[corrected["symbol"] == "F02A"].set_index("session")["adj_close"].pct_change(fill_method=None)
+        history = predictions.prediction_history(
+            conn, market=context.name, symbol="F02A"
+        ).set_index("target")
+    wide = (
+        corrected[corrected["symbol"] == "F02A"]
+        .set_index("session")["adj_close"]
+        .pct_change(fill_method=None)
+    )
     assert before > 0
     for target in pd.to_datetime(DAYS[1:4]):
         assert history.loc[target, "realised_return"] == in_float64(wide[target])
@@ -103,8 +128,17 @@ def test_nights_run_out_of_order_end_with_the_same_running_scores(context: Marke
 
 
 @pytest.mark.soak
-def test_running_scores_after_a_night_that_is_run_later_count_it_too(context: MarketContext) -> None:
-    for day in (DAYS[2], DAYS[3], DAYS[4], DAYS[0], DAYS[1], DAYS[2]):  # the last is complete and only scored
+def test_running_scores_after_a_night_that_is_run_later_count_it_too(
+    context: MarketContext,
+) -> None:
+    for day in (
+        DAYS[2],
+        DAYS[3],
+        DAYS[4],
+        DAYS[0],
+        DAYS[1],
+        DAYS[2],
+    ):  # the last is complete and only scored
         run_night(context, day)
     score_market(context, DAYS[4])
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
@@ -155,7 +189,9 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
     assert running(context)[DAYS[1]] == 9
 
 
-def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(context: MarketContext) -> None:
+def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(
+    context: MarketContext,
+) -> None:
     run_night(context, DAYS[0])
     jumped = BARS.copy()
     after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))
@@ -182,11 +218,15 @@ def test_scoring_with_nothing_predicted_does_nothing(context: MarketContext) -> 
 def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A late bar, a corrected close and a night out of order; only days that may have changed are counted again."""
+    """A late bar, a corrected close and a night out of order; only days that
+    may have changed are counted again.
+    """
     spans: list[int] = []
     honest = score.day_counts
 
-    def watched(conn: Connection, of: MarketContext, last: date, first: date | None = None) -> list[DayCounts]:
+    def watched(
+        conn: Connection, of: MarketContext, last: date, first: date | None = None
+    ) -> list[DayCounts]:
         found = honest(conn, of, last, first)
         spans.append(max((len(each.target) for each in found), default=0))
         return found
@@ -204,14 +244,20 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
         grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
         counted = honest(conn, context, date.max)
     assert max(spans[1:]) < len(DAYS)
-    columns = [name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")]
+    columns = [
+        name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")
+    ]
     whole = score._scores(counted, set(counted[0].target)).reindex(columns=[*grown.columns[1:]])
     key = ["target", "span", "protocol", "predictor"]
-    one, other = (each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole))
+    one, other = (
+        each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole)
+    )
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
-def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night(context: MarketContext) -> None:
+def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night(
+    context: MarketContext,
+) -> None:
     run_night(context, DAYS[0])
     with transaction(context.engine) as conn:
         assert outcomes.unscored(conn, context.name, []) == []

@@ -26,7 +26,10 @@ class ForgetfulSource(FrameSource):
         bars = self.bars[self.bars["symbol"] != SILENT]
         whole = FrameSource(bars, asked=self.asked).fetch(first, last)
         silent = whole.outcomes["symbol"] == SILENT
-        return Fetched(whole.bars, whole.outcomes.assign(status=whole.outcomes["status"].where(~silent, self.status)))
+        return Fetched(
+            whole.bars,
+            whole.outcomes.assign(status=whole.outcomes["status"].where(~silent, self.status)),
+        )
 
 
 def sessions_stored(context: MarketContext, symbol: str) -> list[date]:
@@ -46,7 +49,9 @@ def test_a_stock_of_which_the_first_night_heard_nothing_has_its_whole_history_af
     assert sessions_stored(context, SILENT) == sessions_stored(context, "F01B")
 
 
-def test_a_longer_history_of_which_a_source_heard_nothing_is_asked_for_again(context: MarketContext) -> None:
+def test_a_longer_history_of_which_a_source_heard_nothing_is_asked_for_again(
+    context: MarketContext,
+) -> None:
     longer = replace(context, experiment=replace(context.experiment, train_sessions=131))
     fetch_bars(context, AS_OF)
     fetch_bars(replace(longer, source=ForgetfulSource(BARS)), AS_OF)
@@ -55,7 +60,9 @@ def test_a_longer_history_of_which_a_source_heard_nothing_is_asked_for_again(con
     assert sessions_stored(context, SILENT)[0] == history_start(longer, AS_OF)
 
 
-def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(context: MarketContext) -> None:
+def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(
+    context: MarketContext,
+) -> None:
     wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
     fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
     assert sessions_stored(context, SILENT) == []

@@ -57,7 +57,9 @@ def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) 
     assert [len(member["epochs"]) for member in run["losses"]] == [2, 2]
 
 
-def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(context: MarketContext) -> None:
+def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
+    context: MarketContext,
+) -> None:
     short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
     with pytest.raises(NightRefusedError, match="training needs at least 64"):
         run_night(short, AS_OF)
@@ -72,13 +74,19 @@ NOTHING_TO_LEARN = {
         "no return is known: are there bars",
     ),
     "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "paper", UNMOVED),
-    "flat prices, every return counted": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "all", UNMOVED),
+    "flat prices, every return counted": (
+        lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)),
+        "all",
+        UNMOVED,
+    ),
     "a constant adjusted close": (lambda bars: bars.assign(adj_close=100.0), "paper", UNMOVED),
 }
 
 
 @pytest.mark.parametrize("prices", NOTHING_TO_LEARN)
-def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(context: MarketContext, prices: str) -> None:
+def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(
+    context: MarketContext, prices: str
+) -> None:
     changed, protocol, said = NOTHING_TO_LEARN[prices]
     years = SimulatedSource(market=replace(SIMULATED.market, start=date(2020, 1, 2))).bars(AS_OF)
     long = vary(context.experiment, {"protocol": protocol, "train_sessions": 800})
@@ -87,7 +95,9 @@ def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(conte
     assert "no day of training has a label, 20" in str(caught.value)
 
 
-def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(context: MarketContext) -> None:
+def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(
+    context: MarketContext,
+) -> None:
     fetch_bars(context, AS_OF)
     fetch_bars(context, date(2024, 7, 9))
     bars, _ = stored_bars(context, date(2022, 1, 3), date(2024, 7, 9))
@@ -117,7 +127,10 @@ def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
     fetch_bars(replace(context, source=FrameSource(scrambled)), date(2024, 8, 30))
     again = train_model(context, AS_OF)
     assert again.run_id == first.run_id
-    assert all((again.ensemble.weights[name] == value).all() for name, value in first.ensemble.weights.items())
+    assert all(
+        (again.ensemble.weights[name] == value).all()
+        for name, value in first.ensemble.weights.items()
+    )
 
 
 def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketContext) -> None:
@@ -141,7 +154,9 @@ class TrainingInterruptedError(Exception):
     """What ends a training after an epoch."""
 
 
-def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(context: MarketContext) -> None:
+def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(
+    context: MarketContext,
+) -> None:
     def interrupt(*_: object) -> None:
         raise TrainingInterruptedError
 
@@ -157,7 +172,9 @@ def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(
     assert len(list(folder.iterdir())) == 4
     train_model(context, date(2024, 7, 2))
     (later,) = (each for each in folder.iterdir() if each.name.startswith("simulated-2024"))
-    assert sorted(each.name for each in folder.iterdir()) == sorted(["backtests", other.name, later.name])
+    assert sorted(each.name for each in folder.iterdir()) == sorted(
+        ["backtests", other.name, later.name]
+    )
     assert later.name.startswith("simulated-2024-07-09")
     fit_model(context, AS_OF, kind="backtest")
     assert list((folder / "backtests").iterdir()) == []

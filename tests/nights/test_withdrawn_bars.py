@@ -1,4 +1,6 @@
-"""Bars that a later one shows to be bad are withdrawn, with their reason, and past nights stay as they were."""
+"""Bars that a later one shows to be bad are withdrawn, with their reason, and
+past nights stay as they were.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -39,11 +41,16 @@ def asked(context: MarketContext, sql: str) -> list[tuple[object, ...]]:
         return [(str(row[0])[:10], *row[1:]) for row in conn.execute(text(sql))]
 
 
-STORED = f"select session from price_latest where symbol = '{SYMBOL}' and session > '{AS_OF}' order by session"
+STORED = (
+    f"select session from price_latest where symbol = '{SYMBOL}' and session > '{AS_OF}' "
+    "order by session"
+)
 RESTATED = f"select session, reason from price_restatement where symbol = '{SYMBOL}'"
 
 
-def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_them(context: MarketContext) -> None:
+def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_them(
+    context: MarketContext,
+) -> None:
     days = sessions(4)
     _, first, second, good = days
     mine = replace(context, source=FrameSource(in_pence([first, second])))
@@ -54,20 +61,29 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     fetch_bars(mine, good)
     assert asked(mine, STORED) == [(str(good),)]
     assert asked(mine, RESTATED) == [(str(second), "brief_jump")]
-    pd.testing.assert_frame_equal(read_bars(mine, AS_OF, second, before["known_at"].max().to_pydatetime()), before)
+    pd.testing.assert_frame_equal(
+        read_bars(mine, AS_OF, second, before["known_at"].max().to_pydatetime()), before
+    )
 
 
-def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(context: MarketContext) -> None:
+def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(
+    context: MarketContext,
+) -> None:
     days = sessions(OVERLAP + 6)  # each bad bar is the oldest that one of these fetches asks for
     mine = replace(context, source=FrameSource(in_pence(days[1:3])))
     for day in days:
         fetch_bars(mine, day)
     assert asked(mine, STORED) == [(str(day),) for day in days[3:]]
     assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
-    told = asked(mine, f"select session, reason from rejected where symbol = '{SYMBOL}' order by session, reason")
+    told = asked(
+        mine,
+        f"select session, reason from rejected where symbol = '{SYMBOL}' order by session, reason",
+    )
     assert told == [
-        (str(days[1]), "brief_jump"), (str(days[1]), "unexplained_return"), (str(days[2]), "brief_jump"),
-    ]  # fmt: skip
+        (str(days[1]), "brief_jump"),
+        (str(days[1]), "unexplained_return"),
+        (str(days[2]), "brief_jump"),
+    ]
     fetch_bars(mine, days[-1], whole=True)
     assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
 
@@ -82,7 +98,9 @@ def test_a_price_that_came_back_has_not_moved_for_those_who_held_it(context: Mar
 
 
 @pytest.mark.slow
-def test_nights_before_and_after_a_withdrawal_replay_to_the_last_bit(context: MarketContext, archive: Archive) -> None:
+def test_nights_before_and_after_a_withdrawal_replay_to_the_last_bit(
+    context: MarketContext, archive: Archive
+) -> None:
     days = sessions(4)
     mine = replace(context, source=FrameSource(in_pence(days[1:3])))
     for day in days:

@@ -1,4 +1,6 @@
-"""Everything that Yahoo is known to do wrong, met by a night of the real command: what the store says after it."""
+"""Everything that Yahoo is known to do wrong, met by a night of the real
+command: what the store says after it.
+"""
 
 import json
 import subprocess
@@ -16,7 +18,14 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from dtml.prices.sessions import sessions_between
 from tests.support.fake_yahoo import FakeYahoo, Fault
-from tests.support.price_history import INDEX, History, made_history, market_text, with_row_on, without_sessions
+from tests.support.price_history import (
+    INDEX,
+    History,
+    made_history,
+    market_text,
+    with_row_on,
+    without_sessions,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -24,10 +33,17 @@ DTML = str(Path(sys.executable).with_name("dtml"))
 FIRST, SECOND, THIRD = date(2024, 3, 28), date(2024, 4, 1), date(2024, 4, 2)
 UNDER_WAY, HOLIDAY = date(2024, 4, 3), date(2024, 3, 29)  # a Good Friday between the first two
 SESSIONS = sessions_between("XNYS", date(2023, 9, 1), UNDER_WAY)
-STOCKS = tuple(f"S{number:02d}" for number in range(1, 13)) + tuple(f"T{number:02d}" for number in range(1, 11))
+STOCKS = tuple(f"S{number:02d}" for number in range(1, 13)) + tuple(
+    f"T{number:02d}" for number in range(1, 11)
+)
 FAULTS: dict[str, Fault] = {
-    "S01": "500", "T01": "html", "S02": "internal_error", "T02": "empty", "S03": "nan_last", "S04": "open_row",
-}  # fmt: skip
+    "S01": "500",
+    "T01": "html",
+    "S02": "internal_error",
+    "T02": "empty",
+    "S03": "nan_last",
+    "S04": "open_row",
+}
 SKIPPING, FEASTING, PAYING, SPLITTING, RENAMED, GONE = "S05", "S06", "S07", "S08", "S09", "S10"
 
 
@@ -43,11 +59,21 @@ class Home:
         (self.folder / "made.toml").write_text(market_text(stocks))
 
     def dtml(self, verb: str, day: date, *more: str) -> subprocess.CompletedProcess[str]:
-        places = {"DTML_DATA": "data", "DTML_REPORTS": "reports", "DTML_DATABASE_URL": "sqlite:///store.sqlite"}
+        places = {
+            "DTML_DATA": "data",
+            "DTML_REPORTS": "reports",
+            "DTML_DATABASE_URL": "sqlite:///store.sqlite",
+        }
         command = [DTML, verb, "--market-file", "made.toml", "--as-of", str(day), *more]
         asked = self.yahoo.environment() | places | {"PREFECT_API_URL": self.prefect_api}
         return subprocess.run(
-            command, cwd=self.folder, env=asked, capture_output=True, text=True, timeout=600, check=False
+            command,
+            cwd=self.folder,
+            env=asked,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
         )
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
@@ -61,14 +87,25 @@ class Home:
 
     def bar(self, symbol: str, day: date) -> list[dict[str, Any]]:
         named = "select price.* from price join instrument on instrument.id = instrument_id"
-        return self.ask(f"{named} where symbol = '{symbol}' and session = '{day}' order by known_at")
+        return self.ask(
+            f"{named} where symbol = '{symbol}' and session = '{day}' order by known_at"
+        )
 
 
 def grown() -> History:
-    """A past in which one stock pays, one splits, one is renamed and one goes, all on the second night's session."""
+    """A past in which one stock pays, one splits, one is renamed and one goes,
+    all on the second night's session.
+    """
     plain = made_history(SESSIONS, UNDER_WAY, seed=3)
-    traded = {symbol: bars.assign(dividend=float("nan"), split=float("nan")) for symbol, bars in plain.traded.items()}
-    traded |= {stock: traded[f"S{int(stock[1:]):02d}"].assign(symbol=stock) for stock in STOCKS if stock[0] == "T"}
+    traded = {
+        symbol: bars.assign(dividend=float("nan"), split=float("nan"))
+        for symbol, bars in plain.traded.items()
+    }
+    traded |= {
+        stock: traded[f"S{int(stock[1:]):02d}"].assign(symbol=stock)
+        for stock in STOCKS
+        if stock[0] == "T"
+    }
     at = SESSIONS.get_loc(pd.Timestamp(SECOND))
     traded[PAYING].loc[at, "dividend"] = 1.25
     traded[SPLITTING].loc[at, "split"] = 2.0
@@ -78,7 +115,9 @@ def grown() -> History:
 
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterator[Home]:
-    """A good night, one on which each of many stocks has a trouble of its own, and a good one after it."""
+    """A good night, one on which each of many stocks has a trouble of its own,
+    and a good one after it.
+    """
     history = grown()
     with FakeYahoo(history.told(FIRST)) as yahoo:
         home = Home(tmp_path_factory.mktemp("nights"), yahoo, prefect_api)
@@ -142,12 +181,16 @@ def test_a_row_of_the_session_under_way_is_not_stored(nights: Home) -> None:
 
 
 def test_a_row_on_a_holiday_is_refused(nights: Home) -> None:
-    (refused,) = nights.ask(f"select symbol, session, reason from rejected where symbol = '{FEASTING}'")
+    (refused,) = nights.ask(
+        f"select symbol, session, reason from rejected where symbol = '{FEASTING}'"
+    )
     assert refused == {"symbol": FEASTING, "session": str(HOLIDAY), "reason": "not_a_session"}
     assert nights.bar(FEASTING, HOLIDAY) == []
 
 
-@pytest.mark.parametrize(("symbol", "column", "least"), [(PAYING, "adj_close", 0.9), (SPLITTING, "close", 0.4)])
+@pytest.mark.parametrize(
+    ("symbol", "column", "least"), [(PAYING, "adj_close", 0.9), (SPLITTING, "close", 0.4)]
+)
 def test_a_dividend_or_a_split_restates_the_past_beside_what_was_known(
     nights: Home, symbol: str, column: str, least: float
 ) -> None:
@@ -161,7 +204,9 @@ def test_a_dividend_or_a_split_restates_the_past_beside_what_was_known(
 def test_a_renamed_stock_keeps_its_past_under_the_markets_own_symbol(nights: Home) -> None:
     (named,) = nights.ask(f"select source_symbol from instrument where symbol = '{RENAMED}'")
     assert named == {"source_symbol": "NEW"}
-    made = nights.ask(f"select as_of from prediction_history where symbol = '{RENAMED}' order by as_of")
+    made = nights.ask(
+        f"select as_of from prediction_history where symbol = '{RENAMED}' order by as_of"
+    )
     assert [row["as_of"] for row in made] == [str(FIRST), str(THIRD)]
 
 

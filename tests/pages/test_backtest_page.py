@@ -12,7 +12,15 @@ import pytest
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import PAPERS, drawdowns, ratios, readme_lines, survivorship, tracks_chart, verdict
+from dtml.pages.backtest import (
+    PAPERS,
+    drawdowns,
+    ratios,
+    readme_lines,
+    survivorship,
+    tracks_chart,
+    verdict,
+)
 from dtml.pages.charts import POINTS, Panel, colour, over_sessions, thin
 from dtml.pages.figures import figure, percent
 from tests.support.backtest_page import (
@@ -40,7 +48,10 @@ SHARPE = ("sharpe", "sharpe_low", "sharpe_high")
 
 
 def table_rows(text: str) -> list[list[str]]:
-    rows = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", text, re.DOTALL))
+    rows = (
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+        for row in re.findall(r"<tr.*?</tr>", text, re.DOTALL)
+    )
     return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in row] for row in rows]
 
 
@@ -51,18 +62,32 @@ def test_the_tables_hold_the_figures_of_the_frames() -> None:
         cells = next(cells for cells in rows if cells[0] == row["portfolio"])
         track = tracks[tracks["portfolio"] == row["portfolio"]]
         became, gross = (equity(track[name].to_numpy())[-1] for name in ("net", "gross"))
-        sharpe = f"{figure(row['sharpe'], 2)} [{figure(row['sharpe_low'], 2)}, {figure(row['sharpe_high'], 2)}]"
+        sharpe = (
+            f"{figure(row['sharpe'], 2)} [{figure(row['sharpe_low'], 2)}, "
+            f"{figure(row['sharpe_high'], 2)}]"
+        )
         earned = [percent(row["annual_return"]), percent(gross ** (252 / 378) - 1)]
         assert cells[1:5] == ["252", figure(became, 3), *earned]
-        deflated = "-" if row["portfolio"] in ("index", "equal weight") else figure(row["deflated_sharpe"], 2)
+        deflated = (
+            "-"
+            if row["portfolio"] in ("index", "equal weight")
+            else figure(row["deflated_sharpe"], 2)
+        )
         assert cells[6:8] == [sharpe, deflated]
-        assert cells[-8:-6] == [percent(252 * track["cost"].mean()), percent(252 * track["borrow"].mean())]
+        assert cells[-8:-6] == [
+            percent(252 * track["cost"].mean()),
+            percent(252 * track["borrow"].mean()),
+        ]
         assert cells[-6] == f"{row['break_even']:.1f} bp"
     shown = scores[(scores["protocol"] == "all") & (scores["slice"].isin(["all", "year"]))]
     for row in shown.to_dict("records"):
         said = f"{figure(row['mcc'])} [{figure(row['mcc_low'], 3)}, {figure(row['mcc_high'], 3)}]"
         assert any(cells[-1] == said and row["predictor"] in cells[:2] for cells in rows), row
-    mine = scores[(scores["slice"] == "fold") & (scores["protocol"] == "all") & (scores["predictor"] == "dtml")]
+    mine = scores[
+        (scores["slice"] == "fold")
+        & (scores["protocol"] == "all")
+        & (scores["predictor"] == "dtml")
+    ]
     for number, mcc in zip(mine["value"], mine["mcc"], strict=True):
         cells = next(cells for cells in rows if cells[0] == number)
         assert (cells[4], cells[-1].split()[0]) == (".5234", figure(mcc))
@@ -84,20 +109,29 @@ def test_the_best_and_the_worst_stocks_are_listed_and_none_twice() -> None:
         scores = random_scores(symbols)
         text = page(scores=scores)
         listed = [cells[0] for cells in table_rows(text) if re.fullmatch(r"S\d{3}", cells[0])]
-        wanted = (scores["slice"] == "symbol") & (scores["protocol"] == "all") & (scores["predictor"] == "dtml")
+        wanted = (
+            (scores["slice"] == "symbol")
+            & (scores["protocol"] == "all")
+            & (scores["predictor"] == "dtml")
+        )
         ordered = scores[wanted].sort_values("mcc", ascending=False)["value"].tolist()
         assert listed == ordered[:10] + ordered[10:][-10:]
         assert f"of {symbols} stocks with enough days" in text
 
 
 def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> None:
-    net = {name: pd.Series([0.01, -0.02, 0.03], pd.bdate_range("2018-01-02", periods=3)) for name in PORTFOLIOS}
+    net = {
+        name: pd.Series([0.01, -0.02, 0.03], pd.bdate_range("2018-01-02", periods=3))
+        for name in PORTFOLIOS
+    }
     chart = tracks_chart(net, hidden=PORTFOLIOS[1:6], dashed=FREE_ONES)
     assert chart
     assert [key.name for key in chart.keys if key.is_shown] == [TRADED[0], "index", "equal weight"]
     assert [key.name for key in chart.keys if key.is_dashed] == list(FREE_ONES)
     assert len({(key.colour, key.is_dashed) for key in chart.keys}) == len(PORTFOLIOS)
-    names = [Strategy(form, fill, costs=costs).name for fill, costs in FILLS for form in get_args(Form)]
+    names = [
+        Strategy(form, fill, costs=costs).name for fill, costs in FILLS for form in get_args(Form)
+    ]
     assert names == [*TRADED, *FREE_ONES]
     assert page().count('data-key="v') == len(PORTFOLIOS) + 1 + len(RULES)
 
@@ -111,46 +145,93 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
     drawn = [attrs["aria-label"] for _, attrs in read.found if attrs.get("role") == "img"]
-    assert (len(drawn), len(ids)) == (5, len(set(ids)))  # portfolios, months, sessions, rolling MCC, calibration
+    assert (len(drawn), len(ids)) == (
+        5,
+        len(set(ids)),
+    )  # portfolios, months, sessions, rolling MCC, calibration
     assert all(drawn)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
-    for said in ("2 h 05 min", "these included: 7.", "Survivorship", "nothing promises profit", "deepest drawdowns"):
+    for said in (
+        "2 h 05 min",
+        "these included: 7.",
+        "Survivorship",
+        "nothing promises profit",
+        "deepest drawdowns",
+    ):
         assert said in read.seen
 
 
 def test_names_are_escaped() -> None:
     evil = "<script>alert('x')</script>"
     scores = random_scores().replace({"always_up": evil, "S001": evil})
-    tracks, performances = (frame.replace({TRADED[0]: evil}) for frame in (random_tracks(90), random_performances()))
-    text = page(scores=scores, tracks=tracks, performances=performances, backtest=BACKTEST | {"market": evil})
+    tracks, performances = (
+        frame.replace({TRADED[0]: evil}) for frame in (random_tracks(90), random_performances())
+    )
+    text = page(
+        scores=scores,
+        tracks=tracks,
+        performances=performances,
+        backtest=BACKTEST | {"market": evil},
+    )
     assert "<script>" in Reader(text := without_script(text)).seen
     assert "<script" not in text
 
 
 def test_the_page_shows_what_there_is() -> None:
-    blank = {"scores": random_scores().iloc[:0], "rolling": random_rolling(1).iloc[:0], "curve": curve().iloc[:0]}
+    blank = {
+        "scores": random_scores().iloc[:0],
+        "rolling": random_rolling(1).iloc[:0],
+        "curve": curve().iloc[:0],
+    }
     blank |= {"tracks": random_tracks(1).iloc[:0], "performances": random_performances().iloc[:0]}
     unfinished = dict.fromkeys(
-        ("seconds", "stocks", "constituent_days", "without_price", "tried", "list_as_of", "expected_best")
+        (
+            "seconds",
+            "stocks",
+            "constituent_days",
+            "without_price",
+            "tried",
+            "list_as_of",
+            "expected_best",
+        )
     )
     read = Reader(
-        without_script(page(**blank, backtest=BACKTEST | unfinished, folds=folds().drop(columns="validation_acc")))
+        without_script(
+            page(
+                **blank,
+                backtest=BACKTEST | unfinished,
+                folds=folds().drop(columns="validation_acc"),
+            )
+        )
     )
-    for said in ("No prediction has an outcome yet", "No portfolio has a return yet", "nothing to roll over"):
+    for said in (
+        "No prediction has an outcome yet",
+        "No portfolio has a return yet",
+        "nothing to roll over",
+    ):
         assert said in read.seen
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
-    short = page(tracks=random_tracks(12), performances=pd.DataFrame([held(name) for name in PORTFOLIOS]))
-    assert "252 days of portfolios are too few for an interval" in Reader(without_script(short)).seen
+    short = page(
+        tracks=random_tracks(12), performances=pd.DataFrame([held(name) for name in PORTFOLIOS])
+    )
+    assert (
+        "252 days of portfolios are too few for an interval" in Reader(without_script(short)).seen
+    )
 
 
 def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes() -> None:
     tracks = random_tracks(1800)
-    text = page(tracks=tracks, rolling=random_rolling(1738), scores=random_scores(500, 29), folds=folds(29))
+    text = page(
+        tracks=tracks, rolling=random_rolling(1738), scores=random_scores(500, 29), folds=folds(29)
+    )
     assert len(without_script(text).encode()) < 400_000
     assert len(text.encode()) < 2_100_000  # 0.9 MB of it Vega's
     last = tracks.loc[tracks["portfolio"] == "index", "net"].to_numpy()
     deepest = drawdown(last).min()
-    assert f"drawdown, index: {percent(drawdown(last)[-1])} at the end, {percent(deepest)} to 0.0 % on the way" in text
+    assert (
+        f"drawdown, index: {percent(drawdown(last)[-1])} at the end, {percent(deepest)} to 0.0 % "
+        "on the way" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,47 +240,114 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
         ((0.001, 0.061), "beats the best naive rule in hindsight, index_reversal"),
         ((0.0, 0.061), "cannot be told from the best naive rule in hindsight, index_reversal"),
         ((-0.09, -0.001), "is beaten by the best naive rule in hindsight, index_reversal"),
-        ((NAN, NAN), "cannot be compared, without an interval, with the best naive rule in hindsight, index_reversal"),
+        (
+            (NAN, NAN),
+            "cannot be compared, without an interval, with the best naive rule in hindsight, "
+            "index_reversal",
+        ),
     ],
 )
-def test_the_verdict_on_directions_follows_the_paired_difference(ends: tuple[float, float], said: str) -> None:
+def test_the_verdict_on_directions_follows_the_paired_difference(
+    ends: tuple[float, float], said: str
+) -> None:
     model = score(**dict(zip(SCORES, (0.52, 0.5, 0.54, 0.0411, -0.01, 0.09), strict=True)))
     gain = dict(zip(("model_gain_low", "model_gain_high"), ends, strict=True))
-    best = score("index_reversal", acc=0.51, mcc=0.01, mcc_low=-0.05, mcc_high=0.03, model_gain=0.0311, **gain)
+    best = score(
+        "index_reversal",
+        acc=0.51,
+        mcc=0.01,
+        mcc_low=-0.05,
+        mcc_high=0.03,
+        model_gain=0.0311,
+        **gain,
+    )
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0)
     paper = score("always_up", protocol="paper", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
     assert whole.startswith("Over 252 days and 7,398 stock-days of sp500 DTML (MCC .0411")
     assert f"ACC .5200 [.500, .540]) {said}" in whole
     assert whole.endswith("Nothing here promises profit.")
-    assert "No prediction for sp500" in verdict(BACKTEST, pd.DataFrame([other, best]), random_performances())
+    assert "No prediction for sp500" in verdict(
+        BACKTEST, pd.DataFrame([other, best]), random_performances()
+    )
 
 
 @pytest.mark.parametrize(
     ("gain", "said"),
     [
-        ((-0.01, -0.02, 0.01), 'cannot be told from "the day\'s losers rise": on the same days -.0100 [-.020, +.010].'),
-        ((-0.05, -0.06, -0.04), 'is beaten by "the day\'s losers rise": on the same days -.0500 [-.060, -.040].'),
+        (
+            (-0.01, -0.02, 0.01),
+            'cannot be told from "the day\'s losers rise": on the same days -.0100 [-.020, +.010].',
+        ),
+        (
+            (-0.05, -0.06, -0.04),
+            'is beaten by "the day\'s losers rise": on the same days -.0500 [-.060, -.040].',
+        ),
     ],
 )
-def test_the_verdict_says_how_the_probabilities_order_the_stocks(gain: tuple[float, ...], said: str) -> None:
-    ends = {f"rank_ic{end}": value for end, value in zip(("", "_low", "_high"), (0.01, 0.0, 0.02), strict=True)}
-    ends |= {f"rank_gain{end}": value for end, value in zip(("", "_low", "_high"), gain, strict=True)}
+def test_the_verdict_says_how_the_probabilities_order_the_stocks(
+    gain: tuple[float, ...], said: str
+) -> None:
+    ends = {
+        f"rank_ic{end}": value
+        for end, value in zip(("", "_low", "_high"), (0.01, 0.0, 0.02), strict=True)
+    }
+    ends |= {
+        f"rank_gain{end}": value for end, value in zip(("", "_low", "_high"), gain, strict=True)
+    }
     model, rule = score(mcc=0.1, **ends), score("always_up", mcc=0.0)
     whole = verdict(BACKTEST, pd.DataFrame([model, rule]), random_performances())
-    assert f"Its probabilities order the stocks of a day with a rank IC of .0100 [.000, .020]; that {said}" in whole
+    assert (
+        "Its probabilities order the stocks of a day with a rank IC of .0100 [.000, .020]; "
+        f"that {said}" in whole
+    )
 
 
 @pytest.mark.parametrize(
     ("first", "second", "gain", "said"),
     [
-        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (-0.1, 0.3), "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told"),
-        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (0.1, 0.3), "(.90 [.10, 1.70]), beats the index: on the same days +.10 ["),
-        ((0.4, -0.4, 1.2), (0.2, -0.5, 0.9), (0.0, 1), "none of 2; the highest: long, next open (.40 [-.40, 1.20]), c"),
-        ((0.1, -4, 2), (-5, -6, -4), (-1, -0.1), "none of 2; the highest: long, next open (.10 [-4.00, 2.00]), is be"),
-        ((0.9, 0.1, 1.7), (1.9, 1.1, 2.7), (-1, 1), "2 of 2: weighted, next open (1.90 [1.10, 2.70]), cannot be told"),
-        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (NAN, NAN), "cannot be compared, without an interval, with the index."),
-        ((NAN, NAN, NAN), (NAN, NAN, NAN), (NAN, NAN), "252 days of portfolios are too few for an interval"),
+        (
+            (0.9, 0.1, 1.7),
+            (0.2, -0.5, 0.9),
+            (-0.1, 0.3),
+            "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told",
+        ),
+        (
+            (0.9, 0.1, 1.7),
+            (0.2, -0.5, 0.9),
+            (0.1, 0.3),
+            "(.90 [.10, 1.70]), beats the index: on the same days +.10 [",
+        ),
+        (
+            (0.4, -0.4, 1.2),
+            (0.2, -0.5, 0.9),
+            (0.0, 1),
+            "none of 2; the highest: long, next open (.40 [-.40, 1.20]), c",
+        ),
+        (
+            (0.1, -4, 2),
+            (-5, -6, -4),
+            (-1, -0.1),
+            "none of 2; the highest: long, next open (.10 [-4.00, 2.00]), is be",
+        ),
+        (
+            (0.9, 0.1, 1.7),
+            (1.9, 1.1, 2.7),
+            (-1, 1),
+            "2 of 2: weighted, next open (1.90 [1.10, 2.70]), cannot be told",
+        ),
+        (
+            (0.9, 0.1, 1.7),
+            (0.2, -0.5, 0.9),
+            (NAN, NAN),
+            "cannot be compared, without an interval, with the index.",
+        ),
+        (
+            (NAN, NAN, NAN),
+            (NAN, NAN, NAN),
+            (NAN, NAN),
+            "252 days of portfolios are too few for an interval",
+        ),
     ],
 )
 def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_difference(
@@ -209,7 +357,9 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
     names = (*SHARPE, "index_gain", "index_gain_low", "index_gain_high")
     rows = [held(portfolio, (*each, 0.1, *gain), names) for portfolio, each in ratios.items()]
     scores = random_scores().iloc[:0]
-    words = verdict(BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)]))
+    words = verdict(
+        BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)])
+    )
     assert said in words
     assert PAPERS not in words  # nobody can trade it
     assert "index" not in verdict(BACKTEST, scores, pd.DataFrame(rows))
@@ -218,7 +368,8 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
 
 def test_survivorship_is_said_in_a_line() -> None:
     assert survivorship(BACKTEST) == (
-        "Survivorship: the list of stocks is a snapshot of 2022-12-30: those that left before are missing, which "
+        "Survivorship: the list of stocks is a snapshot of 2022-12-30: those that left before are "
+        "missing, which "
         "flatters holders. Of 10,000 constituent-days 1.2 % have no price."
     )
     dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
@@ -228,17 +379,23 @@ def test_survivorship_is_said_in_a_line() -> None:
 
 def test_the_readme_tables_are_exact() -> None:
     dtml = dict(zip(SCORES, (0.5353, 0.512, 0.561, -0.012, -0.053, 0.027), strict=True))
-    scores = pd.DataFrame([score("always_up", acc=0.512, mcc=0.0), score(**dtml), score(kind="year", value="2018")])
+    scores = pd.DataFrame(
+        [score("always_up", acc=0.512, mcc=0.0), score(**dtml), score(kind="year", value="2018")]
+    )
     figures = (0.1234, 0.2, 0.617, -0.2, 1.4, 0.51, -0.25, 0.53, 1.2, 4.04)
     span = "2018-01-02 to 2019-06-28, 25 stocks"
-    assert readme_lines(BACKTEST, scores, pd.DataFrame([held(TRADED[0], figures), held("index")])) == (
+    assert readme_lines(
+        BACKTEST, scores, pd.DataFrame([held(TRADED[0], figures), held("index")])
+    ) == (
         f"**sp500, all stock-days**: {span}, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"
         "| predictor | ACC [95 %] | MCC [95 %] |\n| --- | --- | --- |\n"
         "| dtml | .5353 [.512, .561] | -.0120 [-.053, .027] |\n| always_up | .5120 | .0000 |\n\n"
         f"**sp500, portfolios**: {span}, trained anew every 63 sessions.\n\n"
-        "| portfolio | return a year, net | volatility | Sharpe [95 %] | deflated | drawdown | days above 0 "
+        "| portfolio | return a year, net | volatility | Sharpe [95 %] | deflated | drawdown | "
+        "days above 0 "
         "| turnover a day | break-even |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
-        "| long, next open | 12.3 % | 20.0 % | .62 [-.20, 1.40] | .51 | -25.0 % | 53.0 % | 120.0 % | 4.0 bp |\n"
+        "| long, next open | 12.3 % | 20.0 % | .62 [-.20, 1.40] | .51 | -25.0 % | 53.0 % | 120.0 % "
+        "| 4.0 bp |\n"
         "| index | - | - | - | - | - | - | - | - |\n"
     )
 
@@ -255,7 +412,11 @@ def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> No
 def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
     days = pd.bdate_range("2018-01-01", periods=3)
     lines = {"whole": pd.Series([0.0, 2.0, 4.0], days), "late": pd.Series([NAN, 4.0], days[1:])}
-    chart = over_sessions("title", [Panel("upwards", lines), Panel("below", {"late": -lines["late"]})], hidden=["late"])
+    chart = over_sessions(
+        "title",
+        [Panel("upwards", lines), Panel("below", {"late": -lines["late"]})],
+        hidden=["late"],
+    )
     assert chart
     assert [(key.name, key.is_shown, key.last) for key in chart.keys] == [
         ("whole", True, "4.000"),
@@ -271,8 +432,13 @@ def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
 
 def test_the_same_description_is_drawn_still_and_alive() -> None:
     days = pd.bdate_range("2018-01-01", periods=1000)
-    lines = {"dtml": pd.Series(np.arange(1000.0), days), "</script>": pd.Series(np.arange(1000.0) % 7, days)}
-    chart = over_sessions("title", [Panel("upwards", lines, base=3.0)], hidden=["</script>"], dashed=["dtml"])
+    lines = {
+        "dtml": pd.Series(np.arange(1000.0), days),
+        "</script>": pd.Series(np.arange(1000.0) % 7, days),
+    }
+    chart = over_sessions(
+        "title", [Panel("upwards", lines, base=3.0)], hidden=["</script>"], dashed=["dtml"]
+    )
     assert chart
     alive = json.loads(chart.json)
     assert "<" not in chart.json
@@ -291,14 +457,27 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     days = pd.bdate_range("2018-01-01", periods=6)
     line = pd.Series([0.1, -0.5, 1.0, 0.2, -0.1, -0.1], days)
     deepest, latest = drawdowns(line)
-    assert (deepest["first"], deepest["lowest"], deepest["recovered"]) == (days[1], days[1], days[2])
+    assert (deepest["first"], deepest["lowest"], deepest["recovered"]) == (
+        days[1],
+        days[1],
+        days[2],
+    )
     assert (deepest["depth"], deepest["sessions"]) == (-0.5, 1)
-    assert (latest["first"], latest["lowest"], latest["recovered"], latest["sessions"]) == (days[4], days[5], None, 2)
+    assert (latest["first"], latest["lowest"], latest["recovered"], latest["sessions"]) == (
+        days[4],
+        days[5],
+        None,
+        2,
+    )
     assert latest["depth"] == in_float64(0.81 - 1)
     assert all(np.isnan(each) for each in ratios(line, None).values())  # below 20 sessions none
-    long = pd.Series(np.random.default_rng(3).normal(0, 0.01, 500), pd.bdate_range("2018-01-01", periods=500))
+    long = pd.Series(
+        np.random.default_rng(3).normal(0, 0.01, 500), pd.bdate_range("2018-01-01", periods=500)
+    )
     found = ratios(2 * long, long)
     assert found["beta"] == in_float64(2)
     assert found["value_at_risk"] == in_float64(2 * long.quantile(0.05))
     assert found["expected_shortfall"] < found["value_at_risk"] < 0
-    assert found["sortino"] == in_float64(long.mean() / np.sqrt((long.clip(upper=0) ** 2).mean()) * np.sqrt(252))
+    assert found["sortino"] == in_float64(
+        long.mean() / np.sqrt((long.clip(upper=0) ** 2).mean()) * np.sqrt(252)
+    )

@@ -10,7 +10,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from dtml.pages.benchmark import benchmark_page, forest, readme_table, score_rows, seeds_chart, verdict
+from dtml.pages.benchmark import (
+    benchmark_page,
+    forest,
+    readme_table,
+    score_rows,
+    seeds_chart,
+    verdict,
+)
 from dtml.pages.charts import probability_axis
 from dtml.pages.figures import duration, figure
 from tests.support.pages import NAN, Reader, curve, without_script
@@ -47,7 +54,14 @@ FIGURES = (*ENSEMBLE, *GAINS, *OF_MODELS)
 
 def score_row(predictor: str, protocol: str, **known: Any) -> dict[str, Any]:
     rule = predictor in RULES
-    row = {"predictor": predictor, "is_rule": rule, "protocol": protocol, "days": 252, "n": 7398, "rises": 3788}
+    row = {
+        "predictor": predictor,
+        "is_rule": rule,
+        "protocol": protocol,
+        "days": 252,
+        "n": 7398,
+        "rises": 3788,
+    }
     row |= {
         "seeds": NAN if rule else 10,
         "configurations": NAN if rule else 24,
@@ -64,7 +78,10 @@ def random_scores(predictors: list[str]) -> pd.DataFrame:
         for predictor in [*predictors, *RULES]:
             gains = () if predictor == "index_reversal" else GAINS
             names = (*ENSEMBLE, *gains, *(() if predictor in RULES else OF_MODELS))
-            known = {name: float(value) for name, value in zip(names, generator.random(len(names)), strict=True)}
+            known = {
+                name: float(value)
+                for name, value in zip(names, generator.random(len(names)), strict=True)
+            }
             rows.append(score_row(predictor, protocol, **known))
     return pd.DataFrame(rows)
 
@@ -72,8 +89,17 @@ def random_scores(predictors: list[str]) -> pd.DataFrame:
 def random_members(predictors: list[str], configurations: int = 3, seeds: int = 4) -> pd.DataFrame:
     generator = np.random.default_rng(11)
     rows = [
-        {"predictor": predictor, "configuration": configuration, "seed": seed, "kept": configuration == 1}
-        | {"settings": {"window": 15, "hidden": 64 + configuration}, "best_epoch": 31, "validation_loss": NAN}
+        {
+            "predictor": predictor,
+            "configuration": configuration,
+            "seed": seed,
+            "kept": configuration == 1,
+        }
+        | {
+            "settings": {"window": 15, "hidden": 64 + configuration},
+            "best_epoch": 31,
+            "validation_loss": NAN,
+        }
         | {"validation_acc": 0.53, "acc": 0.5 + 0.1 * generator.random(), "mcc": 0.02}
         for predictor in predictors
         for configuration in range(configurations)
@@ -83,7 +109,11 @@ def random_members(predictors: list[str], configurations: int = 3, seeds: int = 
 
 
 def page(predictors: list[str], **known: Any) -> str:
-    given = {"benchmark": BENCHMARK, "scores": random_scores(predictors), "seed_scores": random_members(predictors)}
+    given = {
+        "benchmark": BENCHMARK,
+        "scores": random_scores(predictors),
+        "seed_scores": random_members(predictors),
+    }
     return benchmark_page(**(given | known))
 
 
@@ -98,12 +128,28 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
         assert row["predictor"] in read.seen
         for name, value in row.items():
             if name in FIGURES and not pd.isna(value):
-                digits = 3 if name.endswith(("_low", "_high")) else 2 if name.startswith("calibration") else 4
+                digits = (
+                    3
+                    if name.endswith(("_low", "_high"))
+                    else 2
+                    if name.startswith("calibration")
+                    else 4
+                )
                 signed = "gain" in name or name == "calibration_intercept"
                 assert figure(value, digits, signed=signed) in read.seen, (row["predictor"], name)
-    for said in ("read once, at 2026-01-20 08:12+00:00", "2 h 05 min", "NVIDIA H100", "96.4 %", "24 trainings in all"):
+    for said in (
+        "read once, at 2026-01-20 08:12+00:00",
+        "2 h 05 min",
+        "NVIDIA H100",
+        "96.4 %",
+        "24 trainings in all",
+    ):
         assert said in read.seen
-    assert read.seen.index("Against the naive rule") < read.seen.index("What was run") < read.seen.index("Receipt")
+    assert (
+        read.seen.index("Against the naive rule")
+        < read.seen.index("What was run")
+        < read.seen.index("Receipt")
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,13 +162,17 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
         (NAN, NAN, "DTML cannot be compared with it (ACC gain +.0210): there is no interval"),
     ],
 )
-def test_the_verdict_follows_the_interval_of_the_paired_gain(low: float, high: float, said: str) -> None:
+def test_the_verdict_follows_the_interval_of_the_paired_gain(
+    low: float, high: float, said: str
+) -> None:
     gain = {"acc_gain": 0.021, "acc_gain_low": low, "acc_gain_high": high}
     other = {"acc_gain": -0.02, "acc_gain_low": -0.03, "acc_gain_high": -0.01}
     scores = pd.DataFrame([score_row("dtml", "paper", **gain), score_row("dtml", "all", **other)])
     assert verdict(BENCHMARK, scores) == (
-        "Against the naive rule that was best on the training span, index_reversal, over 252 test days of kdd17: "
-        f"on the paper's labels {said}; on all stock-days DTML is beaten by it (ACC gain -.0200 [-.030, -.010])."
+        "Against the naive rule that was best on the training span, index_reversal, over 252 test "
+        "days of kdd17: "
+        f"on the paper's labels {said}; on all stock-days DTML is beaten by it (ACC gain -.0200 "
+        "[-.030, -.010])."
     )
     assert "not among the predictors" in verdict(BENCHMARK, scores.assign(predictor="lstm"))
 
@@ -131,7 +181,9 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     text = without_script(page(["dtml", "lstm"], curves={"dtml": curve()}))
     read = Reader(text)
     assert not re.search(r"https?:|src\s*=|<link|@import|url\((?!#)", text)
-    assert not re.search(r"\b(nan|none|nat)\b", read.seen.replace("none with too few", ""), re.IGNORECASE)
+    assert not re.search(
+        r"\b(nan|none|nat)\b", read.seen.replace("none with too few", ""), re.IGNORECASE
+    )
     ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
     assert len(ids) == len(set(ids))
     drawn = [attrs["aria-label"] for tag, attrs in read.found if attrs.get("role") == "img"]
@@ -142,7 +194,11 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
 
 def test_names_are_escaped() -> None:
     evil = "<script>alert('x')</script>"
-    text = page(["dtml", evil], benchmark=BENCHMARK | {"title": evil, "device": evil}, curves={evil: curve()})
+    text = page(
+        ["dtml", evil],
+        benchmark=BENCHMARK | {"title": evil, "device": evil},
+        curves={evil: curve()},
+    )
     Reader(text := without_script(text))
     assert "<script" not in text
     assert "&lt;script&gt;" in text
@@ -163,7 +219,9 @@ def test_every_row_and_every_member_has_its_mark() -> None:
 def test_the_page_shows_what_there_is() -> None:
     nothing = random_members(["dtml"]).iloc[:0]
     scores = pd.DataFrame([score_row("dtml", "paper"), score_row("index_reversal", "paper")])
-    text = without_script(benchmark_page(benchmark=BENCHMARK | {"seconds": None}, scores=scores, seed_scores=nothing))
+    text = without_script(
+        benchmark_page(benchmark=BENCHMARK | {"seconds": None}, scores=scores, seed_scores=nothing)
+    )
     read = Reader(text)
     assert "Every seed" not in read.seen
     assert "Calibration" not in read.seen.replace("Brier, calibration", "")
@@ -172,8 +230,12 @@ def test_the_page_shows_what_there_is() -> None:
     told = BENCHMARK | {"config": {"data": ["94 of 95 stocks", "no adjusted close"]}}
     read = Reader(shown(["dtml"], benchmark=told, number=2))
     assert "data94 of 95 stocks; no adjusted close\n" in read.seen
-    assert "This is benchmark 2 of kdd17 in this store: its test span was read 2 times." in read.seen
-    assert readme_table(told, small_scores()).endswith("\n\nThe data: 94 of 95 stocks; no adjusted close.\n")
+    assert (
+        "This is benchmark 2 of kdd17 in this store: its test span was read 2 times." in read.seen
+    )
+    assert readme_table(told, small_scores()).endswith(
+        "\n\nThe data: 94 of 95 stocks; no adjusted close.\n"
+    )
     no_epochs = random_members(["dtml"]).assign(best_epoch=None, validation_acc=None)
     assert "window 15, hidden 65" in Reader(shown(["dtml"], seed_scores=no_epochs)).seen
 
@@ -181,15 +243,34 @@ def test_the_page_shows_what_there_is() -> None:
 def test_the_page_of_a_whole_grid_stays_small() -> None:
     predictors = ["dtml", *(f"predictor_{i}" for i in range(10))]
     text = page(
-        predictors, seed_scores=random_members(predictors, 24, 10), curves={name: curve() for name in predictors}
+        predictors,
+        seed_scores=random_members(predictors, 24, 10),
+        curves={name: curve() for name in predictors},
     )
     assert len(without_script(text).encode()) < 700_000
 
 
 def small_scores() -> pd.DataFrame:
-    dtml = {"acc_mean": 0.5353, "acc_sd": 0.0075, "published_acc": 0.5353, "published_acc_sd": 0.0075}
-    dtml |= {"acc": 0.5401, "acc_low": 0.512, "acc_high": 0.561, "acc_gain": -0.0109, "acc_gain_low": -0.043}
-    dtml |= {"acc_gain_high": 0.0171, "mcc_mean": 0.07, "mcc_sd": 0.02, "mcc": -0.012, "mcc_low": -0.053}
+    dtml = {
+        "acc_mean": 0.5353,
+        "acc_sd": 0.0075,
+        "published_acc": 0.5353,
+        "published_acc_sd": 0.0075,
+    }
+    dtml |= {
+        "acc": 0.5401,
+        "acc_low": 0.512,
+        "acc_high": 0.561,
+        "acc_gain": -0.0109,
+        "acc_gain_low": -0.043,
+    }
+    dtml |= {
+        "acc_gain_high": 0.0171,
+        "mcc_mean": 0.07,
+        "mcc_sd": 0.02,
+        "mcc": -0.012,
+        "mcc_low": -0.053,
+    }
     dtml |= {"mcc_high": 0.027, "auc": 0.507, "auc_low": 0.498, "auc_high": 0.516}
     rule = {"acc": 0.551, "acc_low": 0.51, "acc_high": 0.59, "mcc": 0.108}
     rows = [score_row("index_reversal", "paper", **rule), score_row("dtml", "paper", **dtml)]
@@ -199,13 +280,17 @@ def small_scores() -> pd.DataFrame:
 def test_the_readme_table_is_exact() -> None:
     columns = (
         "| model | ACC, mean ± sd (published) | ACC ensemble [95 %] | gain over rule [95 %] "
-        "| MCC, mean ± sd (published) | MCC ensemble [95 %] | within-day AUC [95 %] | same direction |\n"
+        "| MCC, mean ± sd (published) | MCC ensemble [95 %] | within-day AUC [95 %] | same "
+        "direction |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
-    span = "2016-01-04 to 2016-12-30, 50 stocks, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"
+    span = (
+        "2016-01-04 to 2016-12-30, 50 stocks, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"
+    )
     assert readme_table(BENCHMARK, small_scores()) == (
         f"**kdd17, the paper's labels**: {span}{columns}"
-        "| dtml | .5353 ± .0075 (.5353 ± .0075) | .5401 [.512, .561] | -.0109 [-.043, +.017] | .0700 ± .0200 (-) "
+        "| dtml | .5353 ± .0075 (.5353 ± .0075) | .5401 [.512, .561] | -.0109 [-.043, +.017] | "
+        ".0700 ± .0200 (-) "
         "| -.0120 [-.053, .027] | .5070 [.498, .516] | 96.4 % |\n"
         "| index_reversal (best rule) | - | .5510 [.510, .590] | - | - | .1080 | - | 100.0 % |\n"
         f"\n**kdd17, all stock-days**: {span}{columns}"
@@ -224,7 +309,14 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
     assert isinstance(printed.file, io.StringIO)
     tables, sentence = printed.file.getvalue().split("Against the naive rule")
     assert max(len(line) for line in tables.splitlines()) <= 120
-    for said in (".5353±.0075", ".5401", "[.512, .561]", "[-.043, +.017]", "(best rule)", "kdd17, all stock-days: 252"):
+    for said in (
+        ".5353±.0075",
+        ".5401",
+        "[.512, .561]",
+        "[-.043, +.017]",
+        "(best rule)",
+        "kdd17, all stock-days: 252",
+    ):
         assert said in tables
     assert "cannot be told from it" in sentence
     assert "data      50 stocks\nreading   benchmark 3 of kdd17 in this store" in sentence
@@ -244,7 +336,9 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
         (None, True, "-"),
     ],
 )
-def test_figures_have_no_leading_zero_and_no_nan(value: float | None, signed: bool, said: str) -> None:
+def test_figures_have_no_leading_zero_and_no_nan(
+    value: float | None, signed: bool, said: str
+) -> None:
     assert figure(value, signed=signed) == said
 
 
@@ -257,4 +351,9 @@ def test_an_axis_holds_its_values() -> None:
 
 
 def test_durations_are_read_at_a_glance() -> None:
-    assert [duration(seconds) for seconds in (41.2, 200, 7512.3, None)] == ["41 s", "3 min 20 s", "2 h 05 min", "-"]
+    assert [duration(seconds) for seconds in (41.2, 200, 7512.3, None)] == [
+        "41 s",
+        "3 min 20 s",
+        "2 h 05 min",
+        "-",
+    ]

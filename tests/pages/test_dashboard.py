@@ -1,4 +1,6 @@
-"""The dashboard as it is served: every link leads somewhere, everything is escaped, a CSV is its view."""
+"""The dashboard as it is served: every link leads somewhere, everything is
+escaped, a CSV is its view.
+"""
 
 import csv
 import io
@@ -52,7 +54,10 @@ class Visit:
 
 def kind_of(address: str) -> tuple[str, tuple[str, ...]]:
     """Addresses of one kind differ in names and values alone."""
-    parts, fixed = urlsplit(address), ("market", "stock", "compare", "sql", "table", "tables", "run")
+    parts, fixed = (
+        urlsplit(address),
+        ("market", "stock", "compare", "sql", "table", "tables", "run"),
+    )
     path = [
         each if each in fixed or "." in each or parts.path.startswith("/table/") else "*"
         for each in parts.path.split("/")
@@ -62,7 +67,9 @@ def kind_of(address: str) -> tuple[str, tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def visit(site: Site) -> Visit:
-    """All links and forms from the first page on: ten of those that differ in a name alone, of a table one."""
+    """All links and forms from the first page on: ten of those that differ in a
+    name alone, of a table one.
+    """
     found, waiting, counts = Visit(), ["/"], dict[tuple[str, tuple[str, ...]], int]()
     typed = ("/sql", "/table/")  # run what a visitor writes
 
@@ -90,13 +97,19 @@ def visit(site: Site) -> Visit:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_every_link_leads_somewhere(visit: Visit) -> None:
-    assert {where: found.status for where, found in visit.answers.items() if found.status not in (200, 303)} == {}
+    assert {
+        where: found.status
+        for where, found in visit.answers.items()
+        if found.status not in (200, 303)
+    } == {}
     for market in (MARKET, EVIL, BARE):
         assert link(["market", market]) in visit.answers
     for symbol in EVIL_STOCKS:
         assert link(["market", EVIL, "stock", symbol]) in visit.answers
     assert len({where.split("?")[0] for where in visit.answers if where.startswith("/table/")}) > 25
-    assert all(target.startswith(("/", "#")) for page in visit.pages.values() for target in page.links)
+    assert all(
+        target.startswith(("/", "#")) for page in visit.pages.values() for target in page.links
+    )
 
 
 def test_what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> None:
@@ -105,16 +118,22 @@ def test_what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit)
     assert len(visit.statements) > 100
     for statement in visit.statements:
         assert statement.startswith(("SELECT", "BEGIN", "begin", "select")), statement
-        assert not re.search(rf"\b(from|join)\s+({tables})\b(?!_)", statement, re.IGNORECASE), statement
+        assert not re.search(rf"\b(from|join)\s+({tables})\b(?!_)", statement, re.IGNORECASE), (
+            statement
+        )
         assert not any(f"{name}" in statement for name in names), statement
 
 
 @pytest.mark.soak
 def test_names_of_all_kinds_are_escaped(visit: Visit) -> None:
     drawn = "svg g line path rect circle text title defs clippath script"
-    laid_out = "html head meta style body header nav main div form h1 h2 h3 p ul li dl dt dd figure figcaption br"
+    laid_out = (
+        "html head meta style body header nav main div form h1 h2 h3 p ul li dl dt dd "
+        "figure figcaption br"
+    )
     written = (
-        "a span small strong code pre table caption thead tbody tr th td label input select option datalist"
+        "a span small strong code pre table caption thead tbody tr th td label input select option "
+        "datalist"
         " button textarea ol details summary"
     )
     known = set(f"{drawn} {laid_out} {written}".split())
@@ -122,8 +141,16 @@ def test_names_of_all_kinds_are_escaped(visit: Visit) -> None:
         tags = {tag for tag, _ in page.tags}
         assert tags <= known, (where, tags - known)
         assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs), where
-    evil = [page.seen for where, page in visit.pages.items() if where.startswith(link(["market", EVIL]))]
-    words = (EVIL, "<Tin>", "too many bars refused: <b>9</b> of 10", "<nan>", f"{EVIL_STOCKS[3]} & Sons")
+    evil = [
+        page.seen for where, page in visit.pages.items() if where.startswith(link(["market", EVIL]))
+    ]
+    words = (
+        EVIL,
+        "<Tin>",
+        "too many bars refused: <b>9</b> of 10",
+        "<nan>",
+        f"{EVIL_STOCKS[3]} & Sons",
+    )
     for said in (*EVIL_STOCKS, *words):
         assert any(" ".join(said.split()) in seen for seen in evil), said
 
@@ -132,8 +159,12 @@ def test_names_of_all_kinds_are_escaped(visit: Visit) -> None:
 def test_a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -> None:
     for where, page in visit.pages.items():
         body = visit.answers[where].body
-        assert not re.search(r"<link|@import|url\((?!#)|src\s*=", body.replace('<script src="/charts.js">', "")), where
-        assert re.findall(r"<script(?! type=.application/json.>)[^>]*>", body) == ['<script src="/charts.js">'], where
+        assert not re.search(
+            r"<link|@import|url\((?!#)|src\s*=", body.replace('<script src="/charts.js">', "")
+        ), where
+        assert re.findall(r"<script(?! type=.application/json.>)[^>]*>", body) == [
+            '<script src="/charts.js">'
+        ], where
         assert not re.search(r"\b(nan|NaN|NaT|None|NA)\b", page.seen.replace("<nan>", "")), where
         ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
         assert len(ids) == len(set(ids)), where
@@ -148,11 +179,15 @@ def test_a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -
 
 
 ROWS = {  # an address, and the SQL of its rows
-    link(["table", "prediction_history"], {"column": "symbol", "is": "=", "value": "S01"}): "prediction_history"
-    " where symbol = 'S01'",
-    link(["table", "band_direction"], {"column": "level", "is": "<", "value": LEVEL}): "band_direction"
-    f" where level < {LEVEL}",
-    link(["table", "night_log"], {"column": "market", "is": "=", "value": EVIL}): "night_log where market <> 'toy'",
+    link(
+        ["table", "prediction_history"], {"column": "symbol", "is": "=", "value": "S01"}
+    ): "prediction_history where symbol = 'S01'",
+    link(
+        ["table", "band_direction"], {"column": "level", "is": "<", "value": LEVEL}
+    ): f"band_direction where level < {LEVEL}",
+    link(
+        ["table", "night_log"], {"column": "market", "is": "=", "value": EVIL}
+    ): "night_log where market <> 'toy'",
     link(
         ["table", "prediction_history"], {"column": "symbol", "is": "=", "value": EVIL_STOCKS[1]}
     ): f"prediction_history where symbol = '{EVIL_STOCKS[1]}'",
@@ -164,11 +199,15 @@ def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: st
     with site.engine.connect() as conn:
         expected = conn.execute(text(f"select * from {ROWS[address]}")).mappings().all()
     page = Page(site.get(address).body)
-    files = {each.split("?")[0]: site.get(each) for each in page.links if each.startswith("/sql/rows.")}
+    files = {
+        each.split("?")[0]: site.get(each) for each in page.links if each.startswith("/sql/rows.")
+    }
     assert f"{len(expected)} rows" in page.seen
     found = json.loads(files["/sql/rows.json"].body)
     assert [list(row) for row in found] == [list(row) for row in expected]
-    assert sorted(str(row.get("symbol")) for row in found) == sorted(str(row.get("symbol")) for row in expected)
+    assert sorted(str(row.get("symbol")) for row in found) == sorted(
+        str(row.get("symbol")) for row in expected
+    )
     answer = files["/sql/rows.csv"]
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert len(list(csv.DictReader(io.StringIO(answer.body)))) == len(expected)
@@ -180,14 +219,21 @@ def test_a_stock_that_was_typed_is_found(site: Site) -> None:
         market = MARKET if symbol in STOCKS else EVIL
         asked = f"{link(['market', market, 'stock'])}?symbol={quote(symbol)}"
         answer = site.get(asked)
-        assert (answer.status, answer.headers["location"]) == (303, link(["market", market, "stock", symbol]))
+        assert (answer.status, answer.headers["location"]) == (
+            303,
+            link(["market", market, "stock", symbol]),
+        )
         assert site.get(answer.headers["location"]).status == 200
     assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"
 
 
 @pytest.mark.slow
 def test_every_question_that_the_box_for_sql_begins_with_has_an_answer(site: Site) -> None:
-    starts = [each for each in Page(site.get(f"/sql?market={MARKET}").body).links if each.startswith("/sql?q=")]
+    starts = [
+        each
+        for each in Page(site.get(f"/sql?market={MARKET}").body).links
+        if each.startswith("/sql?q=")
+    ]
     assert len(starts) >= 20
     assert {each: site.get(each).status for each in starts} == dict.fromkeys(starts, 200)
     assert site.get("/sql?q=select+symbol+from+latest_prediction").status == 200

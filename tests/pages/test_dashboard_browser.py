@@ -1,4 +1,5 @@
-"""Every page as people meet it: in a real browser, wide and narrow, light and dark, with nothing to complain of.
+"""Every page as people meet it: in a real browser, wide and narrow, light and dark, with nothing to
+complain of.
 
 Pictures of all of them are kept in the folder that DTML_SCREENSHOTS names.
 """
@@ -15,9 +16,24 @@ from flows.dashboard.app import dashboard, link
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from tests.support.backtest_page import page as backtest_page
-from tests.support.benchmark_rows import ranking, ranking_differences, ranking_portfolios, ranking_scores
+from tests.support.benchmark_rows import (
+    ranking,
+    ranking_differences,
+    ranking_portfolios,
+    ranking_scores,
+)
 from tests.support.browser import LOOKS, Site, axe_source, browser, complaints, screenshots, served
-from tests.support.dashboard_store import BACKTEST_RUN, BARE, DAYS, EVIL, EVIL_STOCKS, FIRST_RUN, LEVEL, MARKET, fill
+from tests.support.dashboard_store import (
+    BACKTEST_RUN,
+    BARE,
+    DAYS,
+    EVIL,
+    EVIL_STOCKS,
+    FIRST_RUN,
+    LEVEL,
+    MARKET,
+    fill,
+)
 from tests.support.nights import AS_OF
 
 pytestmark = pytest.mark.slow
@@ -31,8 +47,14 @@ PAGES = {
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
     "tables": "/tables",
-    "table": link(["table", "daily_score"], {"column": "predictor", "is": "=", "value": "dtml", "sort": "-target"}),
-    "sql": link(["sql"], {"q": "select target, predictor, running_acc from daily_score where protocol = 'all'"}),
+    "table": link(
+        ["table", "daily_score"],
+        {"column": "predictor", "is": "=", "value": "dtml", "sort": "-target"},
+    ),
+    "sql": link(
+        ["sql"],
+        {"q": "select target, predictor, running_acc from daily_score where protocol = 'all'"},
+    ),
 }
 
 
@@ -67,7 +89,9 @@ def test_a_page_of_the_dashboard_has_nothing_wrong(
     assert len(list(screenshots(tmp_path).glob(f"dashboard_{name}_*.png"))) == len(LOOKS)
 
 
-def test_the_report_of_a_backtest_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
+def test_the_report_of_a_backtest_has_nothing_wrong(
+    chromium: Any, axe: str, tmp_path: Path
+) -> None:
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
     assert complaints(chromium, axe, file.as_uri(), "backtest", tmp_path) == []
 
@@ -82,15 +106,30 @@ def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_
 def test_the_report_of_a_night_has_nothing_wrong(
     chromium: Any, axe: str, context: MarketContext, tmp_path: Path
 ) -> None:
-    assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night", tmp_path) == []
+    assert (
+        complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night", tmp_path)
+        == []
+    )
 
 
 def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:
     """Else the tests above would hold of any page."""
-    wrong = "<title>t</title><html lang='en'><main><h1 style='color:#999;width:2000px'>pale</h1><input></main>"
-    (file := tmp_path / "wrong.html").write_text(wrong + "<img src='none.png' alt=''><script>alert(1); x</script>")
+    wrong = (
+        "<title>t</title><html lang='en'><main><h1 "
+        "style='color:#999;width:2000px'>pale</h1><input></main>"
+    )
+    (file := tmp_path / "wrong.html").write_text(
+        wrong + "<img src='none.png' alt=''><script>alert(1); x</script>"
+    )
     found = " ".join(complaints(chromium, axe, file.as_uri(), "wrong", tmp_path))
-    for said in ("color-contrast", "label", "the page is", "request failed", "dialog: 1", "x is not defined"):
+    for said in (
+        "color-contrast",
+        "label",
+        "the page is",
+        "request failed",
+        "dialog: 1",
+        "x is not defined",
+    ):
         assert said in found
 
 

@@ -1,4 +1,6 @@
-"""Charts answer in a real browser: what is under the cursor, linked zoom, lines switched off; and a box for SQL."""
+"""Charts answer in a real browser: what is under the cursor, linked zoom, lines
+switched off; and a box for SQL.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +29,9 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with served_store(f"sqlite:///{tmp_path_factory.mktemp('charts') / 'store.sqlite'}", None) as found:
+    with served_store(
+        f"sqlite:///{tmp_path_factory.mktemp('charts') / 'store.sqlite'}", None
+    ) as found:
         yield found
 
 
@@ -63,7 +67,9 @@ def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromi
     page.get_by_role("button", name="All").click()
     page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
     box = page.locator("figure.chart canvas").bounding_box()
-    page.mouse.move(box["x"] + 600, box["y"] + box["height"] - 60)  # the lowest panel; all share one axis
+    page.mouse.move(
+        box["x"] + 600, box["y"] + box["height"] - 60
+    )  # the lowest panel; all share one axis
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
@@ -84,10 +90,16 @@ def test_a_line_is_switched_off_and_on_by_the_keyboard_too(site: Site, chromium:
     page.close()
 
 
-def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site: Site, chromium: Any) -> None:
+def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
+    site: Site, chromium: Any
+) -> None:
     page = chromium.new_page()
     page.goto(f"{site.url}/sql")
-    asked = f"select target, predictor, running_acc from daily_score where market = '{MARKET}' and protocol = 'all'"
+    asked = (
+        "select target, predictor, running_acc from daily_score where market = "
+        f"'{MARKET}' and "
+        "protocol = 'all'"
+    )
     page.get_by_label("Statement").fill(asked)
     page.get_by_role("button", name="Ask").click()
     page.wait_for_selector("figure.live canvas")
@@ -104,14 +116,22 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site: Site, c
 
 @pytest.mark.soak
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
-def test_a_stored_study_has_a_page(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_stored_study_has_a_page(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if engine == "sqlite":
         serving = served_store(f"sqlite:///{tmp_path / 'studies.sqlite'}", None, made_stores.fill)
     else:
-        serving = served_to_a_reader(request.getfixturevalue("postgresql_server"), "studies", made_stores.fill)
+        serving = served_to_a_reader(
+            request.getfixturevalue("postgresql_server"), "studies", made_stores.fill
+        )
     with serving as site:
         assert site.get("/").status == site.get("/market/toy").status == 200
-        studies = {"backtest": "backtest_summary", "benchmark": "run_score", "ranking": "ranking_summary"}
+        studies = {
+            "backtest": "backtest_summary",
+            "benchmark": "run_score",
+            "ranking": "ranking_summary",
+        }
         for kind, view in studies.items():
             listed = Page(site.get(f"/table/{view}").body).links
             answer = site.get(next(each for each in listed if each.startswith(f"/{kind}/")))
@@ -136,12 +156,16 @@ def test_a_table_is_filtered_and_sorted(site: Site, chromium: Any) -> None:
     page.close()
 
 
-def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(chromium: Any, tmp_path: Path) -> None:
+def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(
+    chromium: Any, tmp_path: Path
+) -> None:
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
     page = opened(chromium, file.as_uri())
     assert page.locator("figure.chart input:not(:checked)").count() > 3  # few lines at first
     page.close()
-    context = chromium.new_context(java_script_enabled=False, viewport={"width": 390, "height": 900})
+    context = chromium.new_context(
+        java_script_enabled=False, viewport={"width": 390, "height": 900}
+    )
     page = context.new_page()
     page.goto(file.as_uri())
     drawn = page.locator("figure.chart svg[aria-hidden]").first.bounding_box()

@@ -1,4 +1,6 @@
-"""`dtml dashboard` as a process: it answers, ends when it is told to, and loads neither torch nor Prefect."""
+"""`dtml dashboard` as a process: it answers, ends when it is told to, and loads
+neither torch nor Prefect.
+"""
 
 import re
 import signal
@@ -43,15 +45,22 @@ def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) 
             said, complained = process.communicate(timeout=550)
     assert (process.returncode, said) == (1, "loaded []\n")
     assert re.fullmatch(
-        rf"error: cannot listen on 127\.0\.0\.1, port {port}: [^\n]*; give another [^\n]*\n", complained
+        rf"error: cannot listen on 127\.0\.0\.1, port {port}: [^\n]*; give another [^\n]*\n",
+        complained,
     )
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(engine: Engine, store_url: str) -> None:
+def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(
+    engine: Engine, store_url: str
+) -> None:
     with started(store_url, "--port", "0", "--host", "0.0.0.0") as process:
         port = port_of(process)
-        assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "desk.example")] == [200, 200, 200]
+        assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "desk.example")] == [
+            200,
+            200,
+            200,
+        ]
         process.send_signal(signal.SIGINT)
         _, complained = process.communicate(timeout=550)
     assert complained == "warning: whoever reaches 0.0.0.0 can read all of it: there is no login\n"

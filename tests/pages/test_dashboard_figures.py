@@ -66,7 +66,9 @@ def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> Non
     last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
     assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)
     newest = asked(
-        site, f"select direction, count(*) as n from latest_prediction where market = '{MARKET}' group by direction"
+        site,
+        f"select direction, count(*) as n from latest_prediction where market = '{MARKET}' group "
+        "by direction",
     )
     assert {direction: mine[direction] for direction in newest["direction"]} == dict(
         zip(newest["direction"], newest["n"], strict=True)
@@ -86,14 +88,26 @@ def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
         assert night
         directions, plain = (night_directions(conn, night, level) for level in (LEVEL, None))
         without = night_directions(conn, night, 0.95)
-    band = asked(site, f"select * from band_direction where run_id = '{FIRST_RUN}' and level = {LEVEL}")
+    band = asked(
+        site, f"select * from band_direction where run_id = '{FIRST_RUN}' and level = {LEVEL}"
+    )
     band = band[band["target"].astype(str) == str(night["target"])].set_index("symbol")
     assert set(directions["direction"]) == {"rise", "fall", "none"}
     for row in directions.to_dict("records"):
         mine = band.loc[row["symbol"]]
-        assert (row["direction"], row["low"], row["high"]) == (mine["direction"], mine["low"], mine["high"])
-        assert pd.isna(row["correct"]) if row["direction"] == "none" else row["correct"] == mine["covered"]
-    assert plain["direction"].tolist() == ["rise" if each > 0.5 else "fall" for each in plain["probability"]]
+        assert (row["direction"], row["low"], row["high"]) == (
+            mine["direction"],
+            mine["low"],
+            mine["high"],
+        )
+        assert (
+            pd.isna(row["correct"])
+            if row["direction"] == "none"
+            else row["correct"] == mine["covered"]
+        )
+    assert plain["direction"].tolist() == [
+        "rise" if each > 0.5 else "fall" for each in plain["probability"]
+    ]
     assert without["direction"].isna().all(), "no band of that level is stored"
     assert without["correct"].isna().all()
 
@@ -119,7 +133,9 @@ def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column:
     assert down.dropna().tolist() == sorted(directions[column].dropna(), reverse=True)
     assert not up.isna().to_numpy()[: up.notna().sum()].any()
     page = Page(site.get(f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort=-{column}").body)
-    heads = [attrs.get("aria-sort") for tag, attrs in page.tags if tag == "th" and "aria-sort" in attrs]
+    heads = [
+        attrs.get("aria-sort") for tag, attrs in page.tags if tag == "th" and "aria-sort" in attrs
+    ]
     assert heads == ["descending"]
 
 
@@ -128,7 +144,10 @@ def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
         Sort.read("-realised_return").after("realised_return"),
         Sort.read("realised_return").after("realised_return"),
     ) == ("realised_return", "-realised_return")
-    assert (Sort.read("realised_return").after("probability_std"), Sort.read("realised_return").after("symbol")) == (
+    assert (
+        Sort.read("realised_return").after("probability_std"),
+        Sort.read("realised_return").after("symbol"),
+    ) == (
         "-probability_std",
         "symbol",
     )
@@ -143,10 +162,15 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
     rose = used["realised_return"] > 0
     rows = span_scores(directions).set_index("predictor")
     assert list(rows.index) == ["dtml", *NAIVE_RULES]
-    for predictor, direction in (("dtml", used["direction"]), *((rule, used[rule]) for rule in NAIVE_RULES)):
+    for predictor, direction in (
+        ("dtml", used["direction"]),
+        *((rule, used[rule]) for rule in NAIVE_RULES),
+    ):
         assert rows.loc[predictor, "n"] == len(used)
         assert rows.loc[predictor, "acc"] == accuracy_score(rose, direction == "rise")
-        assert rows.loc[predictor, "mcc"] == in_float64(matthews_corrcoef(rose, direction == "rise"))
+        assert rows.loc[predictor, "mcc"] == in_float64(
+            matthews_corrcoef(rose, direction == "rise")
+        )
     assert span_scores(directions.iloc[:1]).empty, "the newest prediction has no outcome"
     assert (
         span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"]
@@ -164,7 +188,9 @@ def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) ->
     ids = {key.name: key.id for key in chart.keys}
     for way, number in counts.items():
         direction, correct = way.split(", ")
-        of = (directions["direction"] == direction) & (directions["correct"] == (correct == "correct"))
+        of = (directions["direction"] == direction) & (
+            directions["correct"] == (correct == "correct")
+        )
         days = sorted(f"{each:%Y-%m-%d}" for each in directions.loc[of, "target"])
         assert number == len(days) == len(set(days))
         assert (marked[ids[way]].dropna().index.tolist() if days else []) == days
@@ -178,7 +204,9 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
     page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
     assert f"The newest 7 of {NIGHTS} in this span; the rows behind it are all." in page.seen
     rows = next(each for each in page.links if each.startswith("/table/prediction_history"))
-    file = next(each for each in Page(site.get(rows).body).links if each.startswith("/sql/rows.json"))
+    file = next(
+        each for each in Page(site.get(rows).body).links if each.startswith("/sql/rows.json")
+    )
     assert len(json.loads(site.get(file).body)) >= NIGHTS
 
 
@@ -186,7 +214,8 @@ def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
     with reading(site.engine) as conn:
         kept = attention.attended(conn, MARKET, 3)
         looks, looked = (
-            attention.mean_weights(conn, MARKET, "S01", kept, looks=way, most=100) for way in (True, False)
+            attention.mean_weights(conn, MARKET, "S01", kept, looks=way, most=100)
+            for way in (True, False)
         )
     every = asked(site, f"select * from attention where market = '{MARKET}'")
     every = every[every["target"].astype(str).isin([str(target) for _, target in kept])]
@@ -223,8 +252,13 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
 
 
 def test_what_differs_between_two_runs_comes_first() -> None:
-    one = dict.fromkeys(compare.RECEIPT, "x") | {"config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}}
-    two = one | {"kind": "benchmark", "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None}}
+    one = dict.fromkeys(compare.RECEIPT, "x") | {
+        "config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}
+    }
+    two = one | {
+        "kind": "benchmark",
+        "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None},
+    }
     rows = compare.settings(one, two)
     assert rows[~rows["same"]].to_numpy()[:, :3].tolist() == [
         ["kind", "x", "benchmark"],
@@ -235,7 +269,9 @@ def test_what_differs_between_two_runs_comes_first() -> None:
     assert "config.deep.b" in rows.loc[rows["same"], "setting"].tolist()
 
 
-def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_days_compared_are_the_last_in_common(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compare, "DAYS", 4)
     with reading(site.engine) as conn:
         shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
@@ -245,7 +281,9 @@ def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_market_s_first_night_has_directions_and_no_scores(context: MarketContext, reader: Engine) -> None:
+def test_a_market_s_first_night_has_directions_and_no_scores(
+    context: MarketContext, reader: Engine
+) -> None:
     after_nights(context, AS_OF)
     with served(dashboard(reader), reader) as site:
         page = Page(site.get(f"/market/{context.name}?level=0.8").body)

@@ -1,4 +1,6 @@
-"""Readers that hang up, that do not read, and that are too many: the dashboard goes on answering, and keeps nothing."""
+"""Readers that hang up, that do not read, and that are too many: the dashboard
+goes on answering, and keeps nothing.
+"""
 
 import contextlib
 import http.client
@@ -38,7 +40,9 @@ def store_of_a_long_table(engine: Engine) -> Engine:
     fill(engine)
     days = pd.bdate_range(end="2023-12-29", periods=SESSIONS)
     close = 100 + np.arange(SESSIONS) % 50
-    bars = pd.DataFrame({"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close})
+    bars = pd.DataFrame(
+        {"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close}
+    )
     bars = bars.assign(close=close, adj_close=close, volume=1e6, dividend=np.nan, split=np.nan)
     with transaction(engine) as conn:
         prices.append_prices(conn, MARKET, bars, source="files", known_at=moment(days[-1]))
@@ -62,7 +66,9 @@ def opened(port: int, address: str) -> socket.socket:
 
 
 def hang_up(port: int, number: int) -> None:
-    """Ask for a long table and reset the connection: at once, after the first bytes, or after some more."""
+    """Ask for a long table and reset the connection: at once, after the first
+    bytes, or after some more.
+    """
     with contextlib.suppress(ConnectionError), opened(port, PRICES) as asking:
         for _ in range(number % 3):
             asking.recv(4096)
@@ -74,7 +80,9 @@ def unread(site: Site, count: int, address: str = PRICES) -> Iterator[list[socke
     """Readers that have the first byte of their answer and read no other."""
     with contextlib.ExitStack() as stack:
         readers = []
-        for _ in range(count):  # one after another: fewer statements than downloads may be under way
+        for _ in range(
+            count
+        ):  # one after another: fewer statements than downloads may be under way
             reader = stack.enter_context(contextlib.closing(opened(site.port, address)))
             assert reader.recv(1) == b"H"
             readers.append(reader)
@@ -102,7 +110,10 @@ def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: s
             list(readers.map(lambda number: hang_up(port, number), range(HANG_UPS)))
         assert process.poll() is None, process.communicate()[1]
         until(lambda: ask(port, PRICES)[0] != 429)
-        assert {address: ask(port, address)[0] for address in ("/health", "/", f"/market/{MARKET}", PRICES)} == {
+        assert {
+            address: ask(port, address)[0]
+            for address in ("/health", "/", f"/market/{MARKET}", PRICES)
+        } == {
             "/health": 200,
             "/": 200,
             f"/market/{MARKET}": 200,
@@ -112,7 +123,9 @@ def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: s
 
 @pytest.mark.soak
 @pytest.mark.timeout(120)
-def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(long_site: Site) -> None:
+def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
+    long_site: Site,
+) -> None:
     with unread(long_site, DOWNLOADS):
         assert pool_of(long_site).checkedout() == 0
         for address in ("/health", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
@@ -150,15 +163,23 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
 
 
 @pytest.mark.timeout(120)
-def test_health_is_answered_when_every_connection_and_every_worker_is_taken(long_site: Site) -> None:
+def test_health_is_answered_when_every_connection_and_every_worker_is_taken(
+    long_site: Site,
+) -> None:
     pool = pool_of(long_site)
     with contextlib.ExitStack() as stack:
         for _ in range(pool.size() + pool._max_overflow):
             stack.enter_context(long_site.engine.connect())
-        waiting = [stack.enter_context(contextlib.closing(opened(long_site.port, "/"))) for _ in range(WAITING)]
+        waiting = [
+            stack.enter_context(contextlib.closing(opened(long_site.port, "/")))
+            for _ in range(WAITING)
+        ]
         until(lambda: long_site.get("/").status == 429)
         refused = long_site.get("/")
-        assert (refused.headers["retry-after"], f"{WAITING} pages are under way" in refused.body) == ("1", True)
+        assert (
+            refused.headers["retry-after"],
+            f"{WAITING} pages are under way" in refused.body,
+        ) == ("1", True)
         assert [long_site.get("/health").body for _ in range(3)] == ["ok"] * 3
         for each in waiting[WAITING // 2 :]:
             each.close()
@@ -184,12 +205,17 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
     for each in readers:
         each.join()
     assert {status for status, _ in statuses} == {200}
-    assert max(taken for _, taken in statuses) < pool_of(long_site).size() + pool_of(long_site)._max_overflow
+    assert (
+        max(taken for _, taken in statuses)
+        < pool_of(long_site).size() + pool_of(long_site)._max_overflow
+    )
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_table_that_is_too_long_is_refused_and_not_cut(long_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_too_long_is_refused_and_not_cut(
+    long_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flows.dashboard.explore.LARGEST", 100_000)
     refused = long_site.get(PRICES)
     assert refused.status == 400

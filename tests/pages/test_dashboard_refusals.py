@@ -1,4 +1,6 @@
-"""What the dashboard refuses, and how: one line on a page, and nothing that is not the visitor's."""
+"""What the dashboard refuses, and how: one line on a page, and nothing that is not the
+visitor's.
+"""
 
 import logging
 from urllib.parse import quote
@@ -30,11 +32,13 @@ UNKNOWN = {
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
     "/compare?a=nowhere": "no run 'nowhere' in the store",
     "/compare?market=nowhere": "no market 'nowhere' in the store",
-    f"/market/{MARKET}?as_of=2024-06-22": "saw 2024-06-22 last: the nearest are of 2024-06-21 and 2024-06-24",
+    f"/market/{MARKET}?as_of=2024-06-22": "saw 2024-06-22 last: the nearest are of 2024-06-21 and "
+    "2024-06-24",
     f"/market/{MARKET}?as_of=1999-01-01": f"the nearest are of {DAYS[0].date()}",
 }
 MISTAKES = {
-    f"/market/{MARKET}?as_of=yesterday": "as_of: Value error, Invalid isoformat string: 'yesterday'",
+    f"/market/{MARKET}?as_of=yesterday": "as_of: Value error, Invalid isoformat string: "
+    "'yesterday'",
     f"/market/{MARKET}?sort=size": "sort='size' is none of symbol, name",
     f"/market/{MARKET}?level=0.81": "level 0.81 is none of 0.5, 0.55",
     f"/market/{MARKET}?level=high": "level: Input should be a valid number",
@@ -46,7 +50,8 @@ MISTAKES = {
     "/sql/rows.csv?q=delete+from+run": "select",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
-    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, benchmark",
+    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, "
+    "benchmark",
     f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "compare runs of one market",
 }
 
@@ -72,10 +77,21 @@ def test_only_get_is_answered(site: Site, method: str) -> None:
     ("host", "status"),
     [
         *((host, 200) for host in ("127.0.0.1", "localhost:8050", "LOCALHOST", "[::1]:8050")),
-        *((host, 400) for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8050", "[::2]", "a b")),
+        *(
+            (host, 400)
+            for host in (
+                "evil.example",
+                "127.0.0.1.evil.example",
+                "evil.example:8050",
+                "[::2]",
+                "a b",
+            )
+        ),
     ],
 )
-def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(site: Site, host: str, status: int) -> None:
+def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(
+    site: Site, host: str, status: int
+) -> None:
     answer = site.get("/", host=host)
     assert answer.status == status
     assert status == 200 or MARKET not in answer.body
@@ -93,10 +109,18 @@ def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: st
 
 def test_health_is_plain(site: Site) -> None:
     answer = site.get("/health")
-    assert (answer.status, answer.body, answer.headers["content-type"]) == (200, "ok", "text/plain; charset=utf-8")
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (
+        200,
+        "ok",
+        "text/plain; charset=utf-8",
+    )
 
 
-WRITES = ("delete from night", "insert into alert_log (market) values ('x')", "create table t (x int)")
+WRITES = (
+    "delete from night",
+    "insert into alert_log (market) values ('x')",
+    "create table t (x int)",
+)
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -127,7 +151,11 @@ def test_a_store_that_breaks_is_said_in_a_line(
             assert answer.status == 503
             assert "night_log" in (said := Page(answer.body).seen)
             assert "Traceback" not in said
-    assert [record.getMessage().count("\n") for record in caplog.records if record.name == "flows.dashboard.app"] == [
+    assert [
+        record.getMessage().count("\n")
+        for record in caplog.records
+        if record.name == "flows.dashboard.app"
+    ] == [
         0,
         0,
     ]

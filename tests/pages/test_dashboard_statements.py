@@ -1,4 +1,6 @@
-"""Who may have the dashboard run SQL, how much of it, and when it ends: nobody else waits for it."""
+"""Who may have the dashboard run SQL, how much of it, and when it ends: nobody
+else waits for it.
+"""
 
 import contextlib
 import socket
@@ -21,7 +23,10 @@ from tests.support.dashboard_store import (
 
 pytestmark = pytest.mark.slow
 
-FOREVER = "with recursive n(i) as (select cast(1 as bigint) union all select i + 1 from n) select max(i) from n"
+FOREVER = (
+    "with recursive n(i) as (select cast(1 as bigint) union all select i + 1 from n) select "
+    "max(i) from n"
+)
 ASKED = "/sql?q=select+1+as+one"
 FILE = "/sql/rows.csv?q=select+1+as+one"
 NIGHT = f"/market/{MARKET}"
@@ -67,7 +72,9 @@ WHO: Mapping[str, tuple[Mapping[str, str], bool, bool]] = {
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_a_page_of_another_site_gets_nothing_and_its_links_lead_to_pages_alone(site: Site, who: str) -> None:
+def test_a_page_of_another_site_gets_nothing_and_its_links_lead_to_pages_alone(
+    site: Site, who: str
+) -> None:
     headers, pages, statements = WHO[who]
     for address in (NIGHT, f"{NIGHT}?as_of=2024-06-21", "/sql", "/table/night_log", "/health"):
         assert (site.get(address, headers=headers).status == 200) == pages, address
@@ -95,7 +102,10 @@ def asking(site: Site, address: str) -> socket.socket:
 def full(site: Site, address: str) -> Iterator[list[socket.socket]]:
     """As many endless statements as may be under way."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(contextlib.closing(asking(site, address))) for _ in range(STATEMENTS)]
+        yield [
+            stack.enter_context(contextlib.closing(asking(site, address)))
+            for _ in range(STATEMENTS)
+        ]
 
 
 def until(holds: Any) -> None:
@@ -105,10 +115,14 @@ def until(holds: Any) -> None:
 
 
 def is_running(site: Site) -> bool:
-    """Whether PostgreSQL runs an endless statement of the dashboard's role; SQLite runs in the dashboard's threads."""
+    """Whether PostgreSQL runs an endless statement of the dashboard's role;
+    SQLite runs in the dashboard's threads.
+    """
     if site.engine.dialect.name == "sqlite":
         return False
-    others = "select count(*) from pg_stat_activity where state = 'active' and pid <> pg_backend_pid()"
+    others = (
+        "select count(*) from pg_stat_activity where state = 'active' and pid <> pg_backend_pid()"
+    )
     with reading(site.engine) as conn:
         return bool(conn.execute(text(f"{others} and query like '%with recursive n(i)%'")).scalar())
 
@@ -116,7 +130,9 @@ def is_running(site: Site) -> bool:
 @pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("address", ["/sql?q=", "/sql/rows.csv?q="])
-def test_statements_have_places_of_their_own_and_end_with_their_reader(site: Site, address: str) -> None:
+def test_statements_have_places_of_their_own_and_end_with_their_reader(
+    site: Site, address: str
+) -> None:
     with full(site, address + quote(FOREVER)):
         until(lambda: site.get(ASKED).status == 429)
         began = time.monotonic()

@@ -34,8 +34,17 @@ NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
 RULES = ("always_up", "index_reversal")
 SCORES = tuple(name + end for name in ("acc", "mcc", "model_gain") for end in ("", "_low", "_high"))
-NIGHT = {"as_of": date(2024, 7, 1), "target": date(2024, 7, 2), "status": "complete_with_gaps", "run_id": "first"}
-NIGHT |= {"rejected": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}], "reason": None}
+NIGHT = {
+    "as_of": date(2024, 7, 1),
+    "target": date(2024, 7, 2),
+    "status": "complete_with_gaps",
+    "run_id": "first",
+}
+NIGHT |= {
+    "rejected": 2,
+    "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}],
+    "reason": None,
+}
 LINE = Calibration(0.7, 0.01, {}, 0, 0)
 THRESHOLD = 0.55
 GENERATOR = np.random.default_rng(23)
@@ -45,10 +54,24 @@ def stocks(count: int = 23, sectors: int = 3) -> pd.DataFrame:
     """A night's directions, each probability another one."""
     generator = np.random.default_rng(29)
     probability = generator.permutation(np.linspace(0.31, 0.73, count))
-    columns = {"probability": probability, "probability_std": 0.02, "calibrated": LINE.apply(probability)}
-    columns |= {"lowest": probability - 0.03, "highest": probability + 0.05, "rising_share": 0.6, "run_id": "first"}
-    named = {"symbol": [f"S{i:03d}" for i in range(count)], "name": [f"Stock {i}" for i in range(count)]}
-    return pd.DataFrame(named | {"sector": [f"Sector {i % sectors}" for i in range(count)]} | columns)
+    columns = {
+        "probability": probability,
+        "probability_std": 0.02,
+        "calibrated": LINE.apply(probability),
+    }
+    columns |= {
+        "lowest": probability - 0.03,
+        "highest": probability + 0.05,
+        "rising_share": 0.6,
+        "run_id": "first",
+    }
+    named = {
+        "symbol": [f"S{i:03d}" for i in range(count)],
+        "name": [f"Stock {i}" for i in range(count)],
+    }
+    return pd.DataFrame(
+        named | {"sector": [f"Sector {i % sectors}" for i in range(count)]} | columns
+    )
 
 
 def looks(symbols: list[str]) -> pd.DataFrame:
@@ -61,17 +84,27 @@ def looks(symbols: list[str]) -> pd.DataFrame:
 
 @cache
 def running(nights: int = 5) -> pd.DataFrame:
-    keys = [(day, protocol, predictor) for day in pd.bdate_range("2024-06-24", periods=nights)
-            for protocol in ("paper", "all") for predictor in ("dtml", *RULES)]  # fmt: skip
-    rows = pd.DataFrame(keys, columns=["target", "protocol", "predictor"]).assign(nights=nights, n=7398)
-    return rows.assign(**{name: np.random.default_rng(i).random(len(rows)) for i, name in enumerate(SCORES)})
+    keys = [
+        (day, protocol, predictor)
+        for day in pd.bdate_range("2024-06-24", periods=nights)
+        for protocol in ("paper", "all")
+        for predictor in ("dtml", *RULES)
+    ]
+    rows = pd.DataFrame(keys, columns=["target", "protocol", "predictor"]).assign(
+        nights=nights, n=7398
+    )
+    return rows.assign(
+        **{name: np.random.default_rng(i).random(len(rows)) for i, name in enumerate(SCORES)}
+    )
 
 
 @cache
 def rolled(sessions: int = 90) -> pd.DataFrame:
     counts = GENERATOR.integers(0, 9, (sessions, 4))
     days = pd.bdate_range("2024-01-02", periods=sessions)
-    return pd.concat([rolling_scores(counts, days).assign(predictor=name) for name in ("dtml", *RULES)])
+    return pd.concat(
+        [rolling_scores(counts, days).assign(predictor=name) for name in ("dtml", *RULES)]
+    )
 
 
 @cache
@@ -91,17 +124,37 @@ def bins() -> pd.DataFrame:
 
 @cache
 def kept() -> pd.DataFrame:
-    bands = pd.DataFrame({"run_id": "first", "level": LEVELS, "threshold": np.linspace(0.5, 0.56, len(LEVELS))})
+    bands = pd.DataFrame(
+        {"run_id": "first", "level": LEVELS, "threshold": np.linspace(0.5, 0.56, len(LEVELS))}
+    )
     return coverage(count_band(settled(), bands))
 
 
 def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any]:
     directions = stocks() if directions is None else directions
-    rejected = pd.DataFrame({"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None})
+    rejected = pd.DataFrame(
+        {"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None}
+    )
     facts = {"id": "toy-2024-06-03-1a2b3c4d", "config": {"window": 10}, "inputs hash": "ab12"}
-    whole = {"title": "Toy market", "night": NIGHT, "directions": directions, "level": 0.8, "threshold": THRESHOLD}
-    whole |= {"scores": running(), "rolling": rolled(), "bins": bins(), "coverage": kept(), "explanation": None}
-    whole |= {"attention": looks(directions["symbol"].tolist()), "rejected": rejected, "rejected_sessions": 30}
+    whole = {
+        "title": "Toy market",
+        "night": NIGHT,
+        "directions": directions,
+        "level": 0.8,
+        "threshold": THRESHOLD,
+    }
+    whole |= {
+        "scores": running(),
+        "rolling": rolled(),
+        "bins": bins(),
+        "coverage": kept(),
+        "explanation": None,
+    }
+    whole |= {
+        "attention": looks(directions["symbol"].tolist()),
+        "rejected": rejected,
+        "rejected_sessions": 30,
+    }
     whole |= {"warnings": pd.DataFrame(), "order": order_part(pd.DataFrame(), pd.DataFrame())}
     return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
 
@@ -113,11 +166,16 @@ def page(directions: pd.DataFrame | None = None, **known: Any) -> str:
 
 def old(**known: Any) -> str:
     """The page of a night that was neither calibrated nor scored, and whose model is gone."""
-    directions = stocks().drop(columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"])
+    directions = stocks().drop(
+        columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"]
+    )
     blank = {
-        name: given()[name].iloc[:0] for name in ("scores", "rolling", "bins", "coverage", "attention", "rejected")
+        name: given()[name].iloc[:0]
+        for name in ("scores", "rolling", "bins", "coverage", "attention", "rejected")
     }
-    return page(directions, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known))
+    return page(
+        directions, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known)
+    )
 
 
 def region(text: str, label: str) -> list[list[str]]:
@@ -142,7 +200,9 @@ def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() 
     found = direction(page(directions))
     ordered = directions.sort_values("calibrated", ascending=False)
     assert found["rise"] == ordered.loc[ordered["calibrated"] > THRESHOLD, "symbol"].tolist()
-    assert found["fall"] == ordered.loc[ordered["calibrated"] < 1 - THRESHOLD, "symbol"].tolist()[::-1]
+    assert (
+        found["fall"] == ordered.loc[ordered["calibrated"] < 1 - THRESHOLD, "symbol"].tolist()[::-1]
+    )
     silent = ordered["calibrated"].between(1 - THRESHOLD, THRESHOLD)
     assert found["no direction"] == ordered.loc[silent, "symbol"].tolist()
     assert sorted(chain(*found.values())) == directions["symbol"].tolist()
@@ -151,7 +211,9 @@ def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() 
 
 
 @pytest.mark.parametrize("threshold", [None, 1.0])
-def test_without_a_band_every_stock_is_called_and_at_the_largest_none(threshold: float | None) -> None:
+def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
+    threshold: float | None,
+) -> None:
     directions = stocks()
     found = direction(text := page(directions, threshold=threshold))
     rises = set(directions.loc[directions["probability"] > 0.5, "symbol"])
@@ -176,9 +238,13 @@ def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
 
 def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> None:
     rows = direction_rows(stocks(), THRESHOLD, Attention.of(looks([])))
-    counts = {direction: sum(row["direction"] == direction for row in rows) for direction in ("rise", "fall", "none")}
+    counts = {
+        direction: sum(row["direction"] == direction for row in rows)
+        for direction in ("rise", "fall", "none")
+    }
     words = (
-        f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are predicted to rise, "
+        f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are "
+        "predicted to rise, "
         f"{counts['fall']} to fall, and {counts['none']} have no direction."
     )
     seen = Reader(page()).seen
@@ -190,14 +256,23 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         "80 %, this page",
     ):
         assert said in seen
-    order = ("Directions for", "The directions so far", "Calibration", "Who looks at whom", "Left out", "Receipt")
+    order = (
+        "Directions for",
+        "The directions so far",
+        "Calibration",
+        "Who looks at whom",
+        "Left out",
+        "Receipt",
+    )
     places = [seen.index(f"\n{title}") for title in order]
     assert places == sorted(places)
 
 
 def test_the_scores_are_those_of_the_last_night_the_model_first() -> None:
     scores = running()
-    last = scores[(scores["target"] == scores["target"].max()) & (scores["protocol"] == "all")].set_index("predictor")
+    last = scores[
+        (scores["target"] == scores["target"].max()) & (scores["protocol"] == "all")
+    ].set_index("predictor")
     rows = region(page(scores=scores), "Scores, all stock-days")[1:]
     assert [row[0] for row in rows] == ["dtml", *RULES]
     for name, *_, acc, correlation in rows:
@@ -205,7 +280,9 @@ def test_the_scores_are_those_of_the_last_night_the_model_first() -> None:
         assert correlation.split()[0] == figure(last.loc[name, "mcc"])
 
 
-@pytest.mark.parametrize("text", [page(), old(), page(stocks(1)), page(stocks(2).assign(calibrated=[NAN, 0.6]))])
+@pytest.mark.parametrize(
+    "text", [page(), old(), page(stocks(1)), page(stocks(2).assign(calibrated=[NAN, 0.6]))]
+)
 def test_the_page_is_whole_alone_and_accessible(text: str) -> None:
     read = Reader(text)
     assert not re.search(r"https?:|src\s*=|<link|<script|@import|url\((?!#)", text)
@@ -228,9 +305,14 @@ def test_the_page_is_whole_alone_and_accessible(text: str) -> None:
 
 def test_an_old_night_shows_what_it_has() -> None:
     seen = Reader(old()).seen
-    for said in ("was not calibrated", "No prediction of this market has an outcome yet", "No stock was left out",
-                 "No attention between stocks is kept", "No bar was rejected",
-                 "No night with an abstention band"):  # fmt: skip
+    for said in (
+        "was not calibrated",
+        "No prediction of this market has an outcome yet",
+        "No stock was left out",
+        "No attention between stocks is kept",
+        "No bar was rejected",
+        "No night with an abstention band",
+    ):
         assert said in seen
     assert "seeds above" not in seen
     assert sum(map(len, direction(old()).values())) == 23
@@ -242,7 +324,9 @@ def test_names_are_escaped() -> None:
     rejected = given()["rejected"].assign(symbol=EVIL, reason=EVIL, value=EVIL)
     scores = running().replace({"always_up": EVIL})
     receipt = {EVIL: EVIL, "config": {EVIL: EVIL}}
-    text = page(directions, title=EVIL, night=night, rejected=rejected, scores=scores, receipt=receipt)
+    text = page(
+        directions, title=EVIL, night=night, rejected=rejected, scores=scores, receipt=receipt
+    )
     assert Reader(text).seen.count("<script>") > 10
     assert "<script" not in text
 
@@ -257,9 +341,27 @@ def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
 
 @pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
 def test_what_a_test_found_of_the_explanation_stands_before_the_map(outcome: str) -> None:
-    row = {"told_apart": True, "agreement": 0.5, "agreement_low": 0.4 if outcome == "holds" else -0.1}
-    row |= {"agreement_high": 0.6, "distance": 0.01, "distance_p": 0.03, "seeds": 4, "shuffles": 8, "epochs": 5}
-    row |= {"drivers": None, "drivers_chance": None, "drivers_importance": None, "top": 3, "stocks": 23, "days": 42}
+    row = {
+        "told_apart": True,
+        "agreement": 0.5,
+        "agreement_low": 0.4 if outcome == "holds" else -0.1,
+    }
+    row |= {
+        "agreement_high": 0.6,
+        "distance": 0.01,
+        "distance_p": 0.03,
+        "seeds": 4,
+        "shuffles": 8,
+        "epochs": 5,
+    }
+    row |= {
+        "drivers": None,
+        "drivers_chance": None,
+        "drivers_importance": None,
+        "top": 3,
+        "stocks": 23,
+        "days": 42,
+    }
     text = page(explanation=None if outcome == "untested" else row)
     words = {"untested": "Not tested", "holds": "and it held", "fails": "and it failed"}[outcome]
     assert text.index(words) < text.index('class="map"', text.index('id="attention"'))
@@ -318,7 +420,10 @@ def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
     assert drawn
     cells = drawn.data["rows"].pivot(index="y", columns="x", values="value")
     np.testing.assert_array_equal(cells.to_numpy(), weights)
-    assert "a row looks, a column is looked at. The strongest: B at D .9000; C at A .7000" in drawn.words
+    assert (
+        "a row looks, a column is looked at. The strongest: B at D .9000; C at A .7000"
+        in drawn.words
+    )
     text = page(stocks(4, sectors=1).assign(symbol=names), attention=frame)
     assert drawn.words in unescape(text)
 
@@ -332,7 +437,9 @@ def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_no
     shown = list(dict.fromkeys(drawn.data["rows"]["y"]))
     assert set(shown) == set(drawn.data["rows"]["x"]) == set(mean.nlargest(10).index)
     placed = [sectors[name] or "" for name in shown]
-    assert placed == sorted(placed, key=lambda sector: (not sector, sector))  # those of no sector last
+    assert placed == sorted(
+        placed, key=lambda sector: (not sector, sector)
+    )  # those of no sector last
     few = frame.sort_values("weight").groupby("symbol").tail(3)
     partial = heat_map(Attention.of(few), sectors)
     assert partial
@@ -374,17 +481,38 @@ def test_the_drivers_of_a_stock_are_its_strongest_sources_but_itself() -> None:
 
 
 def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> None:
-    order = pd.DataFrame({"place": [1, 2], "symbol": ["S002", "S001"], "name": None, "probability": [0.6, 0.4]})
+    order = pd.DataFrame(
+        {"place": [1, 2], "symbol": ["S002", "S001"], "name": None, "probability": [0.6, 0.4]}
+    )
     order = order.assign(predictor="blend", leg="open_to_open")
     blank = {"is_rule": [False, True, True], "days": 40, "rank_ic": [0.08, 0.01, 0.03]}
     scored = pd.DataFrame({"predictor": ["blend", "volume_shock", "day_losers"], **blank})
-    scored = scored.assign(rank_ic_low=scored["rank_ic"] - 0.02, rank_ic_high=scored["rank_ic"] + 0.02)
-    champion = {"predictor": "blend", "since": "2026-03-02", "replaced": "ridge", "nights": 41, "gain": 0.012}
+    scored = scored.assign(
+        rank_ic_low=scored["rank_ic"] - 0.02, rank_ic_high=scored["rank_ic"] + 0.02
+    )
+    champion = {
+        "predictor": "blend",
+        "since": "2026-03-02",
+        "replaced": "ridge",
+        "nights": 41,
+        "gain": 0.012,
+    }
     text = page(order=order_part(order, scored, champion | {"stake": 71.4, "needed": 60.0}))
-    assert region(text, "The order of the stocks")[1:] == [["S002", "1", ".600"], ["S001", "2", ".400"]]
-    assert "2 stocks, ordered by blend for the return from the next open to the one after, best first." in text
-    assert "Rank IC of 40 nights: .0800 [.060, .100]; the best rule, day_losers, .0300 [.010, .050]" in text
+    assert region(text, "The order of the stocks")[1:] == [
+        ["S002", "1", ".600"],
+        ["S001", "2", ".400"],
+    ]
+    assert (
+        "2 stocks, ordered by blend for the return from the next open to the one after, best first."
+        in text
+    )
+    assert (
+        "Rank IC of 40 nights: .0800 [.060, .100]; the best rule, day_losers, .0300 [.010, .050]"
+        in text
+    )
     evidence = "rank IC +.0120 over 41 nights, a stake of 71 where 60 was needed"
     assert f"blend speaks since 2026-03-02 in place of ridge: {evidence}." in text
     assert 'href="#order"' not in page()
-    assert "No order of this market has an outcome yet" in page(order=order_part(order, scored.iloc[:0]))
+    assert "No order of this market has an outcome yet" in page(
+        order=order_part(order, scored.iloc[:0])
+    )

@@ -1,4 +1,6 @@
-"""Recorded splits and dividends that the prices contradict are warnings; those that fit are none."""
+"""Recorded splits and dividends that the prices contradict are warnings; those
+that fit are none.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +18,9 @@ from tests.support.real_sets import SETS, checked, needs_real_sets
 
 PRICES = ["open", "high", "low", "close", "adj_close"]
 SYMBOL = "L02"
-HISTORY = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].sort_values(["symbol", "session"], ignore_index=True)
+HISTORY = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].sort_values(
+    ["symbol", "session"], ignore_index=True
+)
 DAYS = HISTORY.loc[HISTORY["symbol"] == SYMBOL, "session"].tolist()
 
 
@@ -26,7 +30,9 @@ def found(bars: pd.DataFrame, returns: Returns = "adj_close") -> list[tuple[str,
 
 
 def found_of_one(bars: pd.DataFrame, returns: Returns) -> list[str]:
-    """The reasons of the stock that a test changes: three others record splits that their raw closes show."""
+    """The reasons of the stock that a test changes: three others record splits
+    that their raw closes show.
+    """
     return [reason for symbol, reason in found(bars, returns) if symbol == SYMBOL]
 
 
@@ -40,11 +46,15 @@ def with_split(ratio: float, *, is_divided: bool, day: int = -23) -> pd.DataFram
 
 
 def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -31) -> pd.DataFrame:
-    """Bars of which the close falls by a share, as another is recorded and a third taken out of the adjusted close."""
+    """Bars of which the close falls by a share, as another is recorded and a
+    third taken out of the adjusted close.
+    """
     bars = HISTORY.copy()
     mine = bars["symbol"] == SYMBOL
     before = bars.loc[mine & (bars["session"] == DAYS[day - 1]), "close"].item()
-    flat = bars.loc[mine & (bars["session"] == DAYS[day]), "close"].item() / before  # of this one day, for its news
+    flat = (
+        bars.loc[mine & (bars["session"] == DAYS[day]), "close"].item() / before
+    )  # of this one day, for its news
     bars.loc[mine & (bars["session"] >= DAYS[day]), PRICES] *= (1 - falls) / flat
     bars.loc[mine & (bars["session"] == DAYS[day]), "dividend"] = recorded * before
     bars.loc[mine & (bars["session"] < DAYS[day]), "adj_close"] *= 1 - taken_out
@@ -53,13 +63,17 @@ def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -3
 
 @pytest.mark.parametrize("returns", ["adj_close", "close"])
 @pytest.mark.parametrize("ratio", [1.1, 1.25, 0.8, 4.0])
-def test_a_recorded_split_whose_past_is_not_divided_is_named(ratio: float, returns: Returns) -> None:
+def test_a_recorded_split_whose_past_is_not_divided_is_named(
+    ratio: float, returns: Returns
+) -> None:
     assert found_of_one(with_split(ratio, is_divided=False), returns) == [UNDIVIDED]
     assert found_of_one(with_split(ratio, is_divided=True), returns) == []
 
 
 def test_a_warning_says_when_and_what_the_return_is() -> None:
-    (row,) = doubtful_actions(with_split(1.25, is_divided=False), SIMULATED.index_symbol, "adj_close").itertuples()
+    (row,) = doubtful_actions(
+        with_split(1.25, is_divided=False), SIMULATED.index_symbol, "adj_close"
+    ).itertuples()
     assert row.value.startswith(f"on {DAYS[-23]:%Y-%m-%d} it moves by -18.5%")
     assert "with a split of 1.25 recorded: the days before are not divided by it" in row.value
 
@@ -80,7 +94,14 @@ def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:
         (0.0, 0.0, 0.15),
         (0.06, 0.0006, 0.0006),
     ],
-    ids=["left in", "a hundredth taken out", "recorded too small", "not paid", "without one", "pence for pounds"],
+    ids=[
+        "left in",
+        "a hundredth taken out",
+        "recorded too small",
+        "not paid",
+        "without one",
+        "pence for pounds",
+    ],
 )
 def test_an_adjusted_close_that_contradicts_the_dividend_is_named(
     falls: float, recorded: float, taken_out: float
@@ -101,15 +122,24 @@ def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None
     with reading(context.engine) as conn:
         rows = prices.price_warnings(conn, context.name)
     assert list(zip(rows["symbol"], rows["reason"], strict=True)) == [(SYMBOL, UNDIVIDED)]
-    fetch_bars(replace(context, source=FrameSource(with_split(1.25, is_divided=True, day=-1))), AS_OF, whole=True)
+    fetch_bars(
+        replace(context, source=FrameSource(with_split(1.25, is_divided=True, day=-1))),
+        AS_OF,
+        whole=True,
+    )
     with reading(context.engine) as conn:
         assert prices.price_warnings(conn, context.name).empty
 
 
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
-def test_of_the_real_sets_one_stock_is_named_whose_adjusted_close_is_known_to_double(name: str) -> None:
-    """None records a dividend or split. The bar of BLT.L on which adj_close doubles is rejected, the next shows it."""
+def test_of_the_real_sets_one_stock_is_named_whose_adjusted_close_is_known_to_double(
+    name: str,
+) -> None:
+    """None records a dividend or split.
+
+    The bar of BLT.L on which adj_close doubles is rejected, the next shows it.
+    """
     bars = checked(name).accepted
     named = found(bars[~bars["symbol"].str.startswith("^")], SETS[name].returns)
     assert named == ([("BLT.L", CONTRADICTED)] if name == "ftse30" else [])

@@ -1,4 +1,6 @@
-"""What a good bar is: each fault is rejected with its reason, and everything else is accepted as it came."""
+"""What a good bar is: each fault is rejected with its reason, and everything
+else is accepted as it came.
+"""
 
 from datetime import date
 
@@ -18,7 +20,9 @@ INDEX = "IDX"
 
 
 def market(symbols: tuple[str, ...] = (*STOCKS, INDEX), sessions: int = 13) -> pd.DataFrame:
-    """Good bars, session by session as real files have them: every close differs from the one before."""
+    """Good bars, session by session as real files have them: every close
+    differs from the one before.
+    """
     tables = []
     for place, symbol in enumerate(symbols):
         close = 20 + 10 * place + np.arange(sessions) / 8
@@ -89,15 +93,23 @@ def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
         ({"high": 25.0, "low": 27.0}, "high_below_low", "high=25 low=27"),
         ({"close": 35.0}, "outside_range", "open=30.375 high=31.625 low=29.625 close=35"),
         ({"high": 3162.5}, "unexplained_range", "open=30.375 high=3162.5 low=29.625 close=30.625"),
-        ({"open": 3037.5, "high": 3162.5}, "unexplained_range", "open=3037.5 high=3162.5 low=29.625 close=30.625"),
+        (
+            {"open": 3037.5, "high": 3162.5},
+            "unexplained_range",
+            "open=3037.5 high=3162.5 low=29.625 close=30.625",
+        ),
         ({"low": 0.29625}, "unexplained_range", "open=30.375 high=31.625 low=0.29625 close=30.625"),
         ({"open": 29.5}, "outside_range", "open=29.5 high=31.625 low=29.625 close=30.625"),
         ({"adj_close": 30.625}, "unexplained_return", "adj_close=30.625 after 15.25 (+100.8%)"),
     ],
 )
-def test_a_bad_price_is_rejected_with_its_reason_and_value(values: dict[str, float], reason: str, value: str) -> None:
+def test_a_bad_price_is_rejected_with_its_reason_and_value(
+    values: dict[str, float], reason: str, value: str
+) -> None:
     checked = judge(spoilt("BBB", 5, **values))
-    later = [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []  # the way back
+    later = (
+        [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []
+    )  # the way back
     assert reasons(checked) == [("BBB", SESSIONS[5], reason), *later]
     assert checked.rejected["value"].iloc[0] == value
     assert len(checked.accepted) == 8 * 13 - 1 - len(later)
@@ -105,7 +117,9 @@ def test_a_bad_price_is_rejected_with_its_reason_and_value(values: dict[str, flo
 
 def test_a_price_outside_the_range_by_rounding_is_accepted() -> None:
     assert judge(spoilt("BBB", 5, close=31.625 * 1.0006)).rejected.empty
-    assert reasons(judge(spoilt("BBB", 5, close=31.625 * 1.0011))) == [("BBB", SESSIONS[5], "outside_range")]
+    assert reasons(judge(spoilt("BBB", 5, close=31.625 * 1.0011))) == [
+        ("BBB", SESSIONS[5], "outside_range")
+    ]
 
 
 def test_a_bar_without_volume_is_accepted() -> None:
@@ -129,7 +143,9 @@ def test_a_bar_after_the_sessions_known_is_future() -> None:
 def test_a_bar_of_a_day_that_is_no_session_is_rejected_and_compared_with_nothing() -> None:
     bars = spoilt("BBB", 5, adj_close=90.0)
     checked = judge(bars, sessions=SESSIONS.delete(5))
-    assert set(reasons(checked)) == {(symbol, SESSIONS[5], "not_a_session") for symbol in (*STOCKS, INDEX)}
+    assert set(reasons(checked)) == {
+        (symbol, SESSIONS[5], "not_a_session") for symbol in (*STOCKS, INDEX)
+    }
 
 
 def test_differing_bars_of_one_session_are_all_rejected_and_equal_ones_but_for_one() -> None:
@@ -187,7 +203,9 @@ def test_a_split_recorded_that_day_explains_the_move() -> None:
 def test_moves_come_from_the_price_that_the_market_names() -> None:
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
-    bars.loc[later, ["open", "high", "low", "close"]] *= 0.5  # a split, which the adjusted close does not show
+    bars.loc[later, ["open", "high", "low", "close"]] *= (
+        0.5  # a split, which the adjusted close does not show
+    )
     assert judge(bars).rejected.empty
     assert reasons(judge(bars, returns="close")) == [("BBB", SESSIONS[5], "unexplained_return")]
 
@@ -201,7 +219,9 @@ def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
 
 
 def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
-    bars = spoilt("BBB", 5, open=0.0, adj_close=20.0)  # +31 % on this session, and -23 % on the next
+    bars = spoilt(
+        "BBB", 5, open=0.0, adj_close=20.0
+    )  # +31 % on this session, and -23 % on the next
     bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
     assert reasons(judge(bars)) == [
         ("BBB", SESSIONS[5], "non_positive_price"),
@@ -211,10 +231,14 @@ def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with
 
 @pytest.mark.parametrize("factor", [100, 10, 0.01, 3.5])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_few_bars_at_another_level_are_rejected_and_the_good_one_after_them_is_not(count: int, factor: float) -> None:
+def test_a_few_bars_at_another_level_are_rejected_and_the_good_one_after_them_is_not(
+    count: int, factor: float
+) -> None:
     bars = market()
     scaled(bars, "BBB", 4, 4 + count, factor)
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[4 + place], "brief_jump") for place in range(count)]
+    assert reasons(judge(bars)) == [
+        ("BBB", SESSIONS[4 + place], "brief_jump") for place in range(count)
+    ]
 
 
 def test_the_newest_bars_at_another_level_wait_for_the_bar_that_comes_back() -> None:
@@ -229,7 +253,9 @@ def test_a_level_that_lasts_is_no_brief_jump() -> None:
     assert reasons(judge(bars)) == [("BBB", SESSIONS[day], "unexplained_return") for day in (3, 9)]
 
 
-def test_a_crash_of_a_few_sessions_that_a_real_stock_could_have_loses_only_the_bars_that_leap() -> None:
+def test_a_crash_of_a_few_sessions_that_a_real_stock_could_have_loses_only_the_bars_that_leap() -> (
+    None
+):
     bars = market()
     scaled(bars, "BBB", 4, 7, 0.4)
     assert reasons(judge(bars)) == [("BBB", SESSIONS[day], "unexplained_return") for day in (4, 7)]
@@ -244,7 +270,9 @@ def test_recorded_splits_explain_a_level_of_a_few_bars() -> None:
 
 
 def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
-    """A stock opens where it closed and loses 95 % by the close, with the split that the source records."""
+    """A stock opens where it closed and loses 95 % by the close, with the split
+    that the source records.
+    """
     bars = market()
     scaled(bars, "BBB", 5, 13, 0.05)
     bars.loc[row_of(bars, "BBB", 5), ["open", "high"]] = 30.5
@@ -253,7 +281,9 @@ def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
 
 
 def test_columns_that_are_not_those_of_bars_are_a_mistake() -> None:
-    with pytest.raises(ValueError, match=r"expected columns symbol, session.*; got symbol, session"):
+    with pytest.raises(
+        ValueError, match=r"expected columns symbol, session.*; got symbol, session"
+    ):
         judge(market().drop(columns="split"))
 
 
@@ -270,7 +300,11 @@ BROKEN = st.sampled_from([np.nan, 0.0, -3.0, 1e6, 30.0])
 
 @pytest.mark.soak
 @given(
-    cells=st.lists(st.tuples(st.integers(0, 103), st.sampled_from(BAR_COLUMNS[2:]), BROKEN), min_size=1, max_size=11),
+    cells=st.lists(
+        st.tuples(st.integers(0, 103), st.sampled_from(BAR_COLUMNS[2:]), BROKEN),
+        min_size=1,
+        max_size=11,
+    ),
     copies=st.lists(st.integers(0, 103), max_size=3),
     closed=st.integers(0, 16),
 )
@@ -284,7 +318,9 @@ def test_every_bar_is_either_accepted_unchanged_or_rejected_once(
     checked = judge(bars, closed_until=SESSIONS[closed].date())
     assert len(checked.accepted) + len(checked.rejected) == len(bars)
     assert set(checked.rejected["reason"]) <= set(REASONS)
-    accepted = checked.accepted.merge(bars.drop_duplicates(), how="left", on=list(BAR_COLUMNS), indicator=True)
+    accepted = checked.accepted.merge(
+        bars.drop_duplicates(), how="left", on=list(BAR_COLUMNS), indicator=True
+    )
     assert (accepted["_merge"] == "both").all()
     assert not checked.accepted.duplicated(["symbol", "session"]).any()
 
@@ -294,32 +330,50 @@ def test_every_bar_is_either_accepted_unchanged_or_rejected_once(
 def test_the_order_of_the_bars_changes_no_verdict(run_request: list[int]) -> None:
     bars = spoilt("AAA", 5, adj_close=90.0, volume=0)
     bars = bars[bars["symbol"].isin(["AAA", "BBB"])].reset_index(drop=True)
-    assert sorted(reasons(judge(bars.loc[run_request].reset_index(drop=True)))) == sorted(reasons(judge(bars)))
+    assert sorted(reasons(judge(bars.loc[run_request].reset_index(drop=True)))) == sorted(
+        reasons(judge(bars))
+    )
 
 
 def test_dates_before_1970_are_sessions_too() -> None:
     sessions = pd.bdate_range("1965-01-04", periods=3)
-    table = pd.DataFrame({"symbol": "AAA", "session": sessions, "open": 3.0, "high": 5.0, "low": 2.0, "close": 3.0})
+    table = pd.DataFrame(
+        {"symbol": "AAA", "session": sessions, "open": 3.0, "high": 5.0, "low": 2.0, "close": 3.0}
+    )
     assert judge(bars_frame(table), sessions=sessions, closed_until=date(1965, 1, 6)).rejected.empty
 
 
 @pytest.mark.parametrize(
-    ("column", "amount"), [("volume", -1.0), ("dividend", -0.5), ("split", -2.0), ("volume", np.inf)]
+    ("column", "amount"),
+    [("volume", -1.0), ("dividend", -0.5), ("split", -2.0), ("volume", np.inf)],
 )
-def test_an_amount_that_cannot_be_is_rejected_and_the_other_bars_are_kept(column: str, amount: float) -> None:
+def test_an_amount_that_cannot_be_is_rejected_and_the_other_bars_are_kept(
+    column: str, amount: float
+) -> None:
     rows = bars_frame(
         pd.DataFrame(
             {
-                "symbol": ["AAA", "BBB"], "session": [pd.Timestamp(2024, 3, 4)] * 2, "open": 10.0, "high": 11.0,
-                "low": 9.0, "close": 10.0, "adj_close": 10.0, "volume": 5.0,
+                "symbol": ["AAA", "BBB"],
+                "session": [pd.Timestamp(2024, 3, 4)] * 2,
+                "open": 10.0,
+                "high": 11.0,
+                "low": 9.0,
+                "close": 10.0,
+                "adj_close": 10.0,
+                "volume": 5.0,
             }
         )
-    )  # fmt: skip
+    )
     rows[column] = rows[column].astype(float)
     rows.loc[0, column] = amount
     sessions = pd.DatetimeIndex([pd.Timestamp(2024, 3, 4)])
     checked = check(
-        rows, sessions=sessions, closed_until=date(2024, 3, 4), checks=Checks(), index_symbol="IDX", returns="adj_close"
+        rows,
+        sessions=sessions,
+        closed_until=date(2024, 3, 4),
+        checks=Checks(),
+        index_symbol="IDX",
+        returns="adj_close",
     )
     assert checked.rejected["reason"].tolist() == ["impossible_amount"]
     assert f"{column}={amount:.7g}" in checked.rejected["value"].iloc[0]

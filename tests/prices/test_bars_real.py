@@ -1,4 +1,6 @@
-"""Real sets of prices lose exactly the bars that are known to be bad; those of New York in detail."""
+"""Real sets of prices lose exactly the bars that are known to be bad; those of
+New York in detail.
+"""
 
 from collections import Counter
 
@@ -7,7 +9,15 @@ import pytest
 
 from dtml.prices.sessions import sessions_between
 from tests.support.bounds import as_printed
-from tests.support.real_sets import REJECTED, SETS, accepted, bars_of, checked, needs_real_sets, rejected
+from tests.support.real_sets import (
+    REJECTED,
+    SETS,
+    accepted,
+    bars_of,
+    checked,
+    needs_real_sets,
+    rejected,
+)
 
 pytestmark = needs_real_sets
 
@@ -63,7 +73,9 @@ def test_kdd17_has_an_index_fund_among_its_stocks_whose_bars_are_good() -> None:
 
 
 def test_acl18_rows_without_prices_are_rejected() -> None:
-    assert rejected("acl18", "null_price") == {(symbol, "2016-06-29") for symbol in ("PTR", "REX", "SNP")}
+    assert rejected("acl18", "null_price") == {
+        (symbol, "2016-06-29") for symbol in ("PTR", "REX", "SNP")
+    }
 
 
 def test_acl18_return_beyond_the_bound_is_rejected() -> None:
@@ -71,7 +83,9 @@ def test_acl18_return_beyond_the_bound_is_rejected() -> None:
 
 
 def test_acl18_late_listings_are_shorter_and_every_bar_of_them_is_good() -> None:
-    lengths = {symbol: len(accepted("acl18", symbol)) for symbol in ("GMRE", "AGFS", "BABA", "ABBV")}
+    lengths = {
+        symbol: len(accepted("acl18", symbol)) for symbol in ("GMRE", "AGFS", "BABA", "ABBV")
+    }
     assert lengths == {"GMRE": 297, "AGFS": 701 - 1, "BABA": 745, "ABBV": 1177}
 
 
@@ -84,23 +98,39 @@ def test_acl18_sessions_without_volume_are_of_a_few_stocks_and_not_stale_days() 
 
 
 def test_ndx100_spin_offs_and_real_returns_beyond_the_bound_are_rejected() -> None:
-    artefacts = {("EBAY", "2015-07-20"), ("DISCA", "2014-08-07"), ("CTRP", "2015-12-01"), ("CTXS", "2017-02-01")}
+    artefacts = {
+        ("EBAY", "2015-07-20"),
+        ("DISCA", "2014-08-07"),
+        ("CTRP", "2015-12-01"),
+        ("CTXS", "2017-02-01"),
+    }
     real = {("NFLX", "2013-01-24"), ("VRTX", "2013-04-19"), ("VRTX", "2014-06-24")}
     assert rejected("ndx100", "unexplained_return") == artefacts | real
 
 
 def test_ndx100_spin_off_within_the_bound_is_a_move_like_many_real_ones() -> None:
-    """ADP lost 14.0 % by a spin-off; 139 returns of the set are as large, so no bound tells it from a real one."""
+    """ADP lost 14.0 % by a spin-off; 139 returns of the set are as large, so no
+    bound tells it from a real one.
+    """
     adp = accepted("ndx100", "ADP")["close"].pct_change()
     assert adp.loc["2014-10-01"] == as_printed(-0.140, 3)
-    returns = checked("ndx100").accepted.sort_values(["symbol", "session"]).groupby("symbol")["close"].pct_change()
+    returns = (
+        checked("ndx100")
+        .accepted.sort_values(["symbol", "session"])
+        .groupby("symbol")["close"]
+        .pct_change()
+    )
     assert (returns.abs() >= 0.14).sum() == 139
 
 
 def test_ndx100_missing_days_are_days_without_a_bar() -> None:
-    """A gap is seen against the sessions of the exchange, where windows are cut; no bar stands in for it."""
+    """A gap is seen against the sessions of the exchange, where windows are
+    cut; no bar stands in for it.
+    """
     days = bars_of("ndx100").groupby("symbol")["session"].nunique()
-    span = sessions_between("XNYS", *(pd.Timestamp(day).date() for day in ("2012-09-04", "2017-12-08")))
+    span = sessions_between(
+        "XNYS", *(pd.Timestamp(day).date() for day in ("2012-09-04", "2017-12-08"))
+    )
     missing = len(span) - days
     assert missing[missing > 0].to_dict() == {"BMRN": 2, "AMAT": 1, "CSX": 1, "REGN": 1, "VRTX": 1}
 

@@ -1,4 +1,6 @@
-"""An index that is the equal-weight mean of its constituents, for a market whose own has no usable bars."""
+"""An index that is the equal-weight mean of its constituents, for a market
+whose own has no usable bars.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -24,7 +26,9 @@ from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, small_market
 
 INDEX = "SIMX"
-STOCKS = BARS[(BARS["symbol"] != INDEX) & (BARS["session"] <= pd.Timestamp(AS_OF))].reset_index(drop=True)
+STOCKS = BARS[(BARS["symbol"] != INDEX) & (BARS["session"] <= pd.Timestamp(AS_OF))].reset_index(
+    drop=True
+)
 
 
 @pytest.fixture
@@ -49,8 +53,13 @@ def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> Non
     assert index["close"].pct_change().to_numpy()[1:] == in_float64(expected.to_numpy()[1:])
     assert (index["low"] <= index[["open", "close"]].min(axis=1) + 1e-9).all()
     assert (index["high"] >= index[["open", "close"]].max(axis=1) - 1e-9).all()
-    theirs = BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()  # of the simulated market itself
-    assert np.corrcoef(theirs.reindex(index["session"])[1:], index["close"].pct_change()[1:])[0, 1] > 0.97
+    theirs = (
+        BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()
+    )  # of the simulated market itself
+    assert (
+        np.corrcoef(theirs.reindex(index["session"])[1:], index["close"].pct_change()[1:])[0, 1]
+        > 0.97
+    )
 
 
 def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
@@ -58,16 +67,25 @@ def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
     stays = tuple(replace(each, since=joined, until=left) for each in made.market.constituents[:1])
     market = replace(made.market, constituents=(*stays, *made.market.constituents[1:3]))
     change = index_of_constituents(market, STOCKS).set_index("session")["close"].pct_change()
-    returns = STOCKS.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    returns = STOCKS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
+        fill_method=None
+    )
     symbols = [each.symbol for each in market.constituents]
-    for day, counted in ((date(2023, 2, 1), symbols[1:]), (date(2023, 6, 1), symbols), (date(2023, 9, 5), symbols[1:])):
+    for day, counted in (
+        (date(2023, 2, 1), symbols[1:]),
+        (date(2023, 6, 1), symbols),
+        (date(2023, 9, 5), symbols[1:]),
+    ):
         moment = pd.Timestamp(day)
         assert change[moment] == in_float64(returns.loc[moment, counted].mean())
 
 
 def test_no_later_bar_changes_an_earlier_one(made: MarketContext) -> None:
     cut = STOCKS[STOCKS["session"] <= pd.Timestamp("2024-01-31")]
-    early, late = index_of_constituents(made.market, cut), index_of_constituents(made.market, STOCKS)
+    early, late = (
+        index_of_constituents(made.market, cut),
+        index_of_constituents(made.market, STOCKS),
+    )
     pd.testing.assert_frame_equal(early, late.iloc[: len(early)])
 
 
@@ -78,7 +96,9 @@ def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContex
     for day in (date(2024, 5, 2), date(2024, 5, 16), AS_OF):
         fetch_bars(made, day)
     found = stored_index(made)
-    whole = index_of_constituents(made.market, STOCKS[STOCKS["session"] >= found["session"].iloc[0]])
+    whole = index_of_constituents(
+        made.market, STOCKS[STOCKS["session"] >= found["session"].iloc[0]]
+    )
     assert found["close"].to_numpy() == in_float64(whole["close"].to_numpy())
     assert found["open"].to_numpy() == in_float64(whole["open"].to_numpy())
     assert found["known_at"].iloc[0] == first["known_at"].iloc[0]  # what was known stands
@@ -93,12 +113,16 @@ def test_a_night_runs_without_any_index_in_its_source(made: MarketContext) -> No
 
 def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
-    text = small_market(source="files").replace('name = "An index"', 'name = "Equal weights"\nof_constituents = true')
+    text = small_market(source="files").replace(
+        'name = "An index"', 'name = "Equal weights"\nof_constituents = true'
+    )
     file.write_text(text)
     market = load_market_file(file)
     assert market.index.of_constituents
     STOCKS.rename(columns={"session": "date"}).to_csv(tmp_path / "prices.csv", index=False)
-    with pytest.raises(UsageError, match="the index of own is made of its constituents: leave out --index"):
+    with pytest.raises(
+        UsageError, match="the index of own is made of its constituents: leave out --index"
+    ):
         open_source("files", market, prices=tmp_path / "prices.csv", index=tmp_path / "prices.csv")
     study = Study(file, "2024-01-02", "2024-06-28", prices=tmp_path / "prices.csv")
     assert (study.bars["symbol"] == INDEX).sum() == study.bars["session"].nunique()

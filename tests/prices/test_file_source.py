@@ -1,4 +1,6 @@
-"""Bars from files arrive whole, whatever the format, the names of the columns and the way of writing dates."""
+"""Bars from files arrive whole, whatever the format, the names of the columns
+and the way of writing dates.
+"""
 
 import time
 from datetime import date
@@ -26,13 +28,19 @@ def fetch_all(source: FileSource, first: date = FIRST, last: date = LAST) -> pd.
 
 
 def expected(table: pd.DataFrame) -> pd.DataFrame:
-    bars = table.rename(columns={"date": "session"}).astype({"volume": float, "session": "datetime64[ns]"})
-    bars = bars.assign(dividend=np.nan, split=np.nan, symbol=bars["symbol"].replace("BRK-B", "BRKB").astype(str))
+    bars = table.rename(columns={"date": "session"}).astype(
+        {"volume": float, "session": "datetime64[ns]"}
+    )
+    bars = bars.assign(
+        dividend=np.nan, split=np.nan, symbol=bars["symbol"].replace("BRK-B", "BRKB").astype(str)
+    )
     return bars[list(BAR_COLUMNS)].sort_values(["symbol", "session"], ignore_index=True)
 
 
 @FORMATS
-def test_a_long_table_arrives_whole_under_the_markets_own_symbols(tmp_path: Path, ending: str, write: Writer) -> None:
+def test_a_long_table_arrives_whole_under_the_markets_own_symbols(
+    tmp_path: Path, ending: str, write: Writer
+) -> None:
     path = tmp_path / f"prices{ending}"
     write(long(), path)
     source = FileSource(MARKET, path)
@@ -42,7 +50,9 @@ def test_a_long_table_arrives_whole_under_the_markets_own_symbols(tmp_path: Path
 
 
 @FORMATS
-def test_a_folder_holds_one_file_for_each_symbol(tmp_path: Path, ending: str, write: Writer) -> None:
+def test_a_folder_holds_one_file_for_each_symbol(
+    tmp_path: Path, ending: str, write: Writer
+) -> None:
     for symbol, table in long(("AAA", "BRK-B", "BT-A.L", "^IDX")).groupby("symbol"):
         write(table.drop(columns="symbol"), tmp_path / f"{symbol}{ending}")
     (tmp_path / "notes.txt").write_text("no prices")
@@ -71,8 +81,16 @@ def test_a_symbol_is_looked_up_and_never_made_into_a_path(tmp_path: Path) -> Non
 
 
 def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path: Path) -> None:
-    names = {"date": "Datetime", "symbol": "TICKER", "adj_close": "Adj Close", "close": "CLOSE", "volume": "Volume "}
-    table = long().assign(Dividends=[0.25, 0, 0] * 13, **{"Stock Splits": [0, 2.0, 1.0] * 13, "Notes": "kept out"})
+    names = {
+        "date": "Datetime",
+        "symbol": "TICKER",
+        "adj_close": "Adj Close",
+        "close": "CLOSE",
+        "volume": "Volume ",
+    }
+    table = long().assign(
+        Dividends=[0.25, 0, 0] * 13, **{"Stock Splits": [0, 2.0, 1.0] * 13, "Notes": "kept out"}
+    )
     write_csv(table.rename(columns=names), tmp_path / "prices.csv")
     bars = fetch_all(FileSource(MARKET, tmp_path / "prices.csv"))
     assert tuple(bars.columns) == BAR_COLUMNS
@@ -85,12 +103,18 @@ def test_columns_that_a_file_lacks_are_missing_values(tmp_path: Path) -> None:
     write_parquet(long()[["date", "symbol", "close"]], tmp_path / "prices.parquet")
     bars = fetch_all(FileSource(MARKET, tmp_path / "prices.parquet"))
     assert bars["close"].notna().all()
-    assert bars[["open", "high", "low", "adj_close", "volume", "dividend", "split"]].isna().all(axis=None)
+    assert (
+        bars[["open", "high", "low", "adj_close", "volume", "dividend", "split"]]
+        .isna()
+        .all(axis=None)
+    )
 
 
 def test_missing_numbers_are_missing_values_however_they_are_written(tmp_path: Path) -> None:
     blanks = ["", "NA", "NaN", "null", "None", "N/A", " "]
-    rows = "\n".join(f"2024-03-{day:02d},NA,5.5,{blank}" for day, blank in zip(range(4, 11), blanks, strict=True))
+    rows = "\n".join(
+        f"2024-03-{day:02d},NA,5.5,{blank}" for day, blank in zip(range(4, 11), blanks, strict=True)
+    )
     (tmp_path / "prices.csv").write_text(f"date,symbol,close,volume\n{rows}\n")
     fetched = FileSource(MARKET, tmp_path / "prices.csv").fetch({"NA": FIRST}, LAST)
     assert fetched.bars["symbol"].tolist() == ["NA"] * 7  # a real ticker, not a missing one
@@ -109,9 +133,20 @@ def test_missing_numbers_are_missing_values_however_they_are_written(tmp_path: P
         pd.Series(pd.bdate_range(FIRST, periods=13, tz="America/New_York").tz_convert("UTC")),
         pd.Series(pd.bdate_range(FIRST, periods=13) + pd.Timedelta(hours=16)),
     ],
-    ids=["date", "ISO", "basic ISO", "integer", "zone", "text with zone", "another zone", "time of day"],
+    ids=[
+        "date",
+        "ISO",
+        "basic ISO",
+        "integer",
+        "zone",
+        "text with zone",
+        "another zone",
+        "time of day",
+    ],
 )
-def test_dates_are_sessions_of_the_exchange_however_they_are_written(tmp_path: Path, written: pd.Series) -> None:
+def test_dates_are_sessions_of_the_exchange_however_they_are_written(
+    tmp_path: Path, written: pd.Series
+) -> None:
     table = long(("AAA",)).assign(date=written)
     table.to_parquet(tmp_path / "prices.parquet")
     bars = fetch_all(FileSource(MARKET, tmp_path / "prices.parquet"))
@@ -119,7 +154,9 @@ def test_dates_are_sessions_of_the_exchange_however_they_are_written(tmp_path: P
     assert bars["session"].dtype == "datetime64[ns]"
 
 
-def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_included(tmp_path: Path) -> None:
+def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_included(
+    tmp_path: Path,
+) -> None:
     write_parquet(long(), tmp_path / "prices.parquet")
     first = {"AAA": date(2024, 3, 6), "BRKB": date(2024, 3, 15)}
     bars = FileSource(MARKET, tmp_path / "prices.parquet").fetch(first, date(2024, 3, 18)).bars
@@ -130,11 +167,18 @@ def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_inclu
 
 def test_a_symbol_without_rows_has_no_data_and_the_place_is_named(tmp_path: Path) -> None:
     write_csv(long(), tmp_path / "prices.csv")
-    outcomes = FileSource(MARKET, tmp_path / "prices.csv").fetch({"AAA": FIRST, "ZZZ": FIRST}, LAST).outcomes
+    outcomes = (
+        FileSource(MARKET, tmp_path / "prices.csv")
+        .fetch({"AAA": FIRST, "ZZZ": FIRST}, LAST)
+        .outcomes
+    )
     assert tuple(outcomes.columns) == OUTCOME_COLUMNS
     assert outcomes["status"].tolist() == ["ok", "no_data"]
     assert outcomes["rows"].tolist() == [13, 0]
-    assert outcomes["detail"].tolist() == ["", f"no row from {FIRST} to {LAST} in {tmp_path / 'prices.csv'}"]
+    assert outcomes["detail"].tolist() == [
+        "",
+        f"no row from {FIRST} to {LAST} in {tmp_path / 'prices.csv'}",
+    ]
 
 
 def test_nothing_asked_for_brings_nothing(tmp_path: Path) -> None:
@@ -170,11 +214,15 @@ def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Pa
     bars = fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
     assert bars.loc[bars["symbol"] == "INDEX", "close"].iloc[0] == 60.5
     write_csv(long(("^DJI", "^GSPC")), tmp_path / "others.csv")
-    with pytest.raises(UsageError, match=r"others\.csv: 2 symbols and none of them is the index INDEX"):
+    with pytest.raises(
+        UsageError, match=r"others\.csv: 2 symbols and none of them is the index INDEX"
+    ):
         fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "others.csv"))
 
 
-def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_it(tmp_path: Path) -> None:
+def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_it(
+    tmp_path: Path,
+) -> None:
     write_csv(long(("AAA", "^IDX")), tmp_path / "prices.csv")
     assert FileSource(MARKET, tmp_path / "prices.csv").symbols() == ["AAA"]
     write_csv(long(("^IDX",)), tmp_path / "index.csv")
@@ -189,14 +237,18 @@ def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_
 
 @pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
 def test_one_session_of_a_large_file_is_read_in_half_a_second() -> None:
-    source = FileSource(MARKET, SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet")
+    source = FileSource(
+        MARKET, SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
+    )
     symbols = source.symbols()
     assert len(symbols) == 483
     day = date(2022, 12, 30)
     assert source.last_session() == day
     seconds = []
     for _ in range(3):
-        fresh = FileSource(MARKET, SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet")
+        fresh = FileSource(
+            MARKET, SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
+        )
         start = time.perf_counter()
         fetched = fresh.fetch(dict.fromkeys([*symbols, "INDEX"], day), day)
         seconds.append(time.perf_counter() - start)
@@ -210,7 +262,9 @@ def test_a_source_is_chosen_by_name_and_takes_only_what_it_can_read(tmp_path: Pa
     assert open_source("files", MARKET, prices=tmp_path / "prices.csv").name == "files"
     assert open_source("yahoo", MARKET).symbols() is None
     assert open_source("simulated", MARKET).last_session() is None
-    with pytest.raises(UsageError, match="source 'bloomberg' is unknown: choose one of yahoo, files, simulated"):
+    with pytest.raises(
+        UsageError, match="source 'bloomberg' is unknown: choose one of yahoo, files, simulated"
+    ):
         open_source("bloomberg", MARKET)
     with pytest.raises(UsageError, match="source 'files' needs a file or folder of prices"):
         open_source("files", MARKET)

@@ -1,4 +1,6 @@
-"""Files that are wrong: one line says which file, what and where, and nothing in a file is ever run."""
+"""Files that are wrong: one line says which file, what and where, and nothing
+in a file is ever run.
+"""
 
 import gzip
 import pickle
@@ -20,35 +22,79 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("p.csv", csv_of("2024-03-04,1,1", header="date,clsoe,symbol"), "there is no column close: is 'clsoe' it"),
-        ("p.csv", csv_of("2024-03-04,A,1,1", header="date,symbol,opne,close"), "there is no column open: is 'opne' it"),
-        ("p.csv", csv_of("2024-03-04,A,1,1", header="date,symbol,Close,Volumne"), "no column volume: is 'Volumne' it"),
-        ("p.csv", csv_of("2024-03-04,1", header="day,Close"), "missing column date, symbol; found day, Close"),
-        ("p.csv", csv_of("2024-03-04,1", header="\x0bate,Close"), "there is no column date: is '\\x0bate' it"),
-        ("p.csv", csv_of("2024-03-04;AAA;1;2", header="date;symbol;open;close"), "found date;symbol;open;close"),
-        ("p.csv", csv_of("2024-03-04,AAA,1", header="date,symbol,Date"), "'date' and 'Date' are both session"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"), "row 2: '3/5/2024' is no date; write YYYY-MM-DD"),
+        (
+            "p.csv",
+            csv_of("2024-03-04,1,1", header="date,clsoe,symbol"),
+            "there is no column close: is 'clsoe' it",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04,A,1,1", header="date,symbol,opne,close"),
+            "there is no column open: is 'opne' it",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04,A,1,1", header="date,symbol,Close,Volumne"),
+            "no column volume: is 'Volumne' it",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04,1", header="day,Close"),
+            "missing column date, symbol; found day, Close",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04,1", header="\x0bate,Close"),
+            "there is no column date: is '\\x0bate' it",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04;AAA;1;2", header="date;symbol;open;close"),
+            "found date;symbol;open;close",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04,AAA,1", header="date,symbol,Date"),
+            "'date' and 'Date' are both session",
+        ),
+        (
+            "p.csv",
+            csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
+            "row 2: '3/5/2024' is no date; write YYYY-MM-DD",
+        ),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is no date"),
         ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is no date"),
         ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is no date"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", "2024-03-05,AAA,1,two"), "row 2: close 'two' is no number"),
+        (
+            "p.csv",
+            csv_of("2024-03-04,AAA,1,2", "2024-03-05,AAA,1,two"),
+            "row 2: close 'two' is no number",
+        ),
         ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is no number"),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"), "row 2 has no symbol"),
         ("p.csv", csv_of("2024-03-04,AAA,1"), "Expected 4 columns, got 3"),
         ("p.csv", csv_of(), "the file holds no row"),
-        ("p.csv", csv_of("2024-03-04,1,2", header="date,AAA,BBB"), "write a row for each date and stock instead"),
+        (
+            "p.csv",
+            csv_of("2024-03-04,1,2", header="date,AAA,BBB"),
+            "write a row for each date and stock instead",
+        ),
         ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "it is a web page and no table"),
         ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "it is a web page and no table"),
         ("p.csv", b"", "cannot be read as .csv"),
         ("p.csv", b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n", "cannot be read as .csv"),
         ("p.csv.gz", b"not gzip at all", "cannot be read as .csv.gz: Not a gzipped file"),
-        ("p.csv.gz", gzip.compress(csv_of("2024-03-04,AAA,1,2"), mtime=0)[:-9], "cannot be read as .csv.gz"),
+        (
+            "p.csv.gz",
+            gzip.compress(csv_of("2024-03-04,AAA,1,2"), mtime=0)[:-9],
+            "cannot be read as .csv.gz",
+        ),
         ("p.parquet", b"", "cannot be read as .parquet"),
         ("p.parquet", b"PAR1 and nothing more PAR1", "cannot be read as .parquet"),
         ("p.parquet", pickle.dumps({"close": [1.0]}), "cannot be read as .parquet"),
         ("p.xlsx", b"", "the ending is none of .parquet, .csv, .csv.gz"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
     tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
@@ -65,10 +111,19 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
     [
         (long(("AAA",)).assign(symbol=5930), "symbols are text, but column 'symbol' is int64"),
         (long(("AAA",)).assign(close="3.5"), None),
-        (long(("AAA",)).assign(close=[*["3.5"] * 6, "x", *["3.5"] * 6]), "row 7: close 'x' is no number"),
-        (long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]), "row 5: None is no date"),
+        (
+            long(("AAA",)).assign(close=[*["3.5"] * 6, "x", *["3.5"] * 6]),
+            "row 7: close 'x' is no number",
+        ),
+        (
+            long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]),
+            "row 5: None is no date",
+        ),
         (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is no date"),
-        (long(("AAA",)).drop(columns="close"), "missing column close; found date, symbol, open, high, low, adj_close"),
+        (
+            long(("AAA",)).drop(columns="close"),
+            "missing column close; found date, symbol, open, high, low, adj_close",
+        ),
         (long(("AAA",)).iloc[:0], "the file holds no row"),
     ],
 )
@@ -109,7 +164,10 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
     with pytest.raises(UsageError, match=r"none\.csv: there is no such file"):
         FileSource(MARKET, tmp_path / "AAA.csv", tmp_path / "none.csv")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"empty: the folder holds no file that ends in \.parquet, \.csv, \.csv\.gz"):
+    with pytest.raises(
+        UsageError,
+        match=r"empty: the folder holds no file that ends in \.parquet, \.csv, \.csv\.gz",
+    ):
         FileSource(MARKET, tmp_path / "empty")
     write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
     with pytest.raises(UsageError, match=r"AAA\.csv and AAA\.parquet are of one symbol; keep one"):
@@ -117,20 +175,25 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
 
 
 @pytest.mark.parametrize("day", ["2026-11-20", "2024-03-25"])
-def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(tmp_path: Path, day: str) -> None:
+def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
+    tmp_path: Path, day: str
+) -> None:
     table = pd.concat([long(), long(("BRK-B",)).head(1).assign(date=pd.Timestamp(day))])
     write_csv(table, tmp_path / "p.csv")
     with pytest.raises(UsageError) as caught:
         FileSource(MARKET, tmp_path / "p.csv").last_session()
     assert str(caught.value) == (
-        f"{tmp_path / 'p.csv'}: row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date of most stocks: "
+        f"{tmp_path / 'p.csv'}: row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date "
+        "of most stocks: "
         "correct or delete it, or name the night with --as-of 2024-03-20"
     )
     folder = tmp_path / "folder"
     folder.mkdir()
     for symbol, rows in table.groupby("symbol"):
         write_parquet(rows.drop(columns="symbol"), folder / f"{symbol}.parquet")
-    with pytest.raises(UsageError, match=rf"BRK-B\.parquet: row 14 is dated {day}, after 2024-03-20"):
+    with pytest.raises(
+        UsageError, match=rf"BRK-B\.parquet: row 14 is dated {day}, after 2024-03-20"
+    ):
         FileSource(MARKET, folder).last_session()
 
 

@@ -1,4 +1,6 @@
-"""Dates that are not the exchange's: an index a session early is look-ahead, and no bar of it is bad."""
+"""Dates that are not the exchange's: an index a session early is look-ahead,
+and no bar of it is bad.
+"""
 
 from dataclasses import replace
 from datetime import date
@@ -27,7 +29,9 @@ INDEX = "SIMX"
 
 
 def redated(bars: pd.DataFrame, sessions: int, symbol: str = INDEX) -> pd.DataFrame:
-    """The bars with those of a symbol dated so many sessions later, earlier below 0; its last ones are cut off."""
+    """The bars with those of a symbol dated so many sessions later, earlier
+    below 0; its last ones are cut off.
+    """
     mine = bars[bars["symbol"] == symbol].sort_values("session")
     moved = mine.assign(session=mine["session"].shift(-sessions)).dropna(subset=["session"])
     return pd.concat([bars[bars["symbol"] != symbol], moved], ignore_index=True)
@@ -40,13 +44,18 @@ def redated(bars: pd.DataFrame, sessions: int, symbol: str = INDEX) -> pd.DataFr
 def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: str) -> None:
     bars, index, returns = checked(name).accepted, f"^{SETS[name].index}", SETS[name].returns
     assert index_fault(bars, index, returns) is None
-    early, late = (index_fault(redated(bars, sessions, index), index, returns) for sessions in (-1, 1))
+    early, late = (
+        index_fault(redated(bars, sessions, index), index, returns) for sessions in (-1, 1)
+    )
     assert f"the index {index} is dated 1 session early" in (early or "")
     assert f"the index {index} is dated 1 session late" in (late or "")
     stock = bars.loc[bars["symbol"] != index, "symbol"].iloc[0]
     twin = bars[bars["symbol"] == stock].assign(symbol=index)
     found = index_fault(pd.concat([bars[bars["symbol"] != index], twin]), index, returns)
-    assert found == f"the index {index} has the closes of the stock {stock}: it is that stock, not the index"
+    assert (
+        found
+        == f"the index {index} has the closes of the stock {stock}: it is that stock, not the index"
+    )
 
 
 @pytest.mark.one_case("ftse")
@@ -54,14 +63,21 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
 @pytest.mark.parametrize("name", SETS)
 def test_few_stocks_and_few_sessions_of_a_real_set_are_never_out_of_step(name: str) -> None:
     bars, index, random = checked(name).accepted, f"^{SETS[name].index}", np.random.default_rng(7)
-    symbols, sessions = bars["symbol"].unique(), np.sort(bars.loc[bars["symbol"] != index, "session"].unique())
+    symbols, sessions = (
+        bars["symbol"].unique(),
+        np.sort(bars.loc[bars["symbol"] != index, "session"].unique()),
+    )
     for stocks in (1, 2, 3, 7, 19):
         for length in (41, 67, 127, 251):
             chosen = random.choice(symbols[symbols != index], stocks, replace=False)
             start = random.integers(len(sessions) - length)
             span = bars["session"].between(sessions[start], sessions[start + length])
             few = bars[span & bars["symbol"].isin([*chosen, index])]
-            assert index_fault(few, index, SETS[name].returns) is None, (chosen, sessions[start], length)
+            assert index_fault(few, index, SETS[name].returns) is None, (
+                chosen,
+                sessions[start],
+                length,
+            )
 
 
 def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
@@ -69,7 +85,9 @@ def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
         bars = source.bars(AS_OF)
         assert index_fault(bars, INDEX, "adj_close") is None
         for sessions in (-5, -2, -1, 1, 3):
-            assert f"dated {abs(sessions)} session" in (index_fault(redated(bars, sessions), INDEX, "adj_close") or "")
+            assert f"dated {abs(sessions)} session" in (
+                index_fault(redated(bars, sessions), INDEX, "adj_close") or ""
+            )
 
 
 def test_too_little_history_says_nothing_of_an_index() -> None:
@@ -79,9 +97,13 @@ def test_too_little_history_says_nothing_of_an_index() -> None:
     assert index_fault(few[few["symbol"] != INDEX], INDEX, "adj_close") is None
 
 
-def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(context: MarketContext) -> None:
+def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
+    context: MarketContext,
+) -> None:
     early = replace(context, source=FrameSource(redated(BARS, -1)))
-    with pytest.raises(NightRefusedError, match=f"the index {INDEX} is dated 1 session early") as caught:
+    with pytest.raises(
+        NightRefusedError, match=f"the index {INDEX} is dated 1 session early"
+    ) as caught:
         run_night(early, AS_OF)
     assert "name its own file with --index" in str(caught.value)
     with reading(context.engine) as conn:
@@ -99,38 +121,60 @@ def test_an_index_that_is_exchanged_for_a_shifted_one_is_found_against_the_store
 def test_a_night_whose_index_is_one_of_its_stocks_is_refused(context: MarketContext) -> None:
     stock = BARS[BARS["symbol"] == "L02"].assign(symbol=INDEX)
     bars = pd.concat([BARS[BARS["symbol"] != INDEX], stock], ignore_index=True)
-    with pytest.raises(NightRefusedError, match=f"the index {INDEX} has the closes of the stock L02"):
+    with pytest.raises(
+        NightRefusedError, match=f"the index {INDEX} has the closes of the stock L02"
+    ):
         run_night(replace(context, source=FrameSource(bars)), AS_OF)
 
 
-def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(context: MarketContext) -> None:
+def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
+    context: MarketContext,
+) -> None:
     mine = BARS["symbol"] == "L02"
-    shifted = BARS.assign(session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1)))
-    with pytest.raises(DtmlError, match=r"of [\d,]+ bars of L02 lie on no session of XNYS, the first on Sunday 20"):
+    shifted = BARS.assign(
+        session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1))
+    )
+    with pytest.raises(
+        DtmlError, match=r"of [\d,]+ bars of L02 lie on no session of XNYS, the first on Sunday 20"
+    ):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
 
 
-def test_dates_of_another_time_zone_are_refused_and_some_holidays_are_not(context: MarketContext) -> None:
+def test_dates_of_another_time_zone_are_refused_and_some_holidays_are_not(
+    context: MarketContext,
+) -> None:
     day_before = BARS.assign(session=BARS["session"] - pd.Timedelta(days=1))
-    with pytest.raises(DtmlError, match=r"bars of .* lie on no session of XNYS, the first on Sunday 20") as caught:
+    with pytest.raises(
+        DtmlError, match=r"bars of .* lie on no session of XNYS, the first on Sunday 20"
+    ) as caught:
         fetch_bars(replace(context, source=FrameSource(day_before)), AS_OF)
     assert "becomes the date in America/New_York" in str(caught.value)
-    holidays = BARS[BARS["session"].dt.month == 3].assign(session=lambda bars: bars["session"].dt.floor("D"))
+    holidays = BARS[BARS["session"].dt.month == 3].assign(
+        session=lambda bars: bars["session"].dt.floor("D")
+    )
     filled = holidays.drop_duplicates("symbol").assign(session=pd.Timestamp("2024-05-27"))
     found = fetch_bars(replace(context, source=FrameSource(pd.concat([BARS, filled]))), AS_OF)
     assert set(found.rejected["reason"]) == {"not_a_session"}
 
 
 @pytest.mark.parametrize(("ending", "write"), [(".parquet", write_parquet), (".csv", write_csv)])
-def test_instants_in_utc_have_the_dates_of_seoul_in_every_format(tmp_path: Path, ending: str, write: object) -> None:
+def test_instants_in_utc_have_the_dates_of_seoul_in_every_format(
+    tmp_path: Path, ending: str, write: object
+) -> None:
     market = load_market("kospi100")
     days = pd.bdate_range("2024-03-04", periods=7, tz="Asia/Seoul")
-    table = pd.DataFrame({"date": days.tz_convert("UTC"), "symbol": "005930", "close": np.arange(1.0, 8.0)})
+    table = pd.DataFrame(
+        {"date": days.tz_convert("UTC"), "symbol": "005930", "close": np.arange(1.0, 8.0)}
+    )
     assert callable(write)
     write(table, tmp_path / f"prices{ending}")
-    bars = FileSource(market, tmp_path / f"prices{ending}").fetch({"005930": date(2024, 3, 1)}, date(2024, 3, 31)).bars
+    bars = (
+        FileSource(market, tmp_path / f"prices{ending}")
+        .fetch({"005930": date(2024, 3, 1)}, date(2024, 3, 31))
+        .bars
+    )
     assert list(bars["session"]) == list(days.tz_localize(None))
 
 
@@ -138,8 +182,12 @@ def test_instants_in_utc_have_the_dates_of_seoul_in_every_format(tmp_path: Path,
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("sessions", [-1, 1])
-def test_no_real_stock_looks_shifted_and_nearly_each_does_when_it_is(name: str, sessions: int) -> None:
-    """Each seventh stock is moved at a time; of 1,137 stocks five follow no market closely enough to show it."""
+def test_no_real_stock_looks_shifted_and_nearly_each_does_when_it_is(
+    name: str, sessions: int
+) -> None:
+    """Each seventh stock is moved at a time; of 1,137 stocks five follow no
+    market closely enough to show it.
+    """
     bars, index, returns = checked(name).accepted, f"^{SETS[name].index}", SETS[name].returns
     assert shifted_stocks(bars, index, returns).empty
     moved = sorted(set(bars["symbol"]) - {index})[::7]
@@ -151,17 +199,27 @@ def test_no_real_stock_looks_shifted_and_nearly_each_does_when_it_is(name: str, 
     assert found["value"].str.contains("early" if sessions < 0 else "late").all()
 
 
-def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(context: MarketContext) -> None:
-    """The stocks of the simulated market have no market in common, so that one is laid over them here."""
+def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(
+    context: MarketContext,
+) -> None:
+    """The stocks of the simulated market have no market in common, so that one
+    is laid over them here.
+    """
     source = SimulatedSource(market=SimulatedMarket(start=date(2022, 1, 3)))
     bars = source.bars(AS_OF)
     assert shifted_stocks(bars, INDEX, "adj_close").empty
     sessions = pd.DatetimeIndex(sorted(bars["session"].unique()))
-    common = pd.Series(np.exp(np.random.default_rng(7).normal(0, 0.02, len(sessions)).cumsum()), sessions)
+    common = pd.Series(
+        np.exp(np.random.default_rng(7).normal(0, 0.02, len(sessions)).cumsum()), sessions
+    )
     for name in ("open", "high", "low", "close", "adj_close", "dividend"):
         bars[name] *= common.reindex(bars["session"]).to_numpy()
-    market = replace(context, market=load_market("simulated").with_symbols(sorted(source.market.symbols)))
-    found = fetch_bars(replace(market, source=FrameSource(redated(bars, -1, "F03A"))), AS_OF).doubtful
+    market = replace(
+        context, market=load_market("simulated").with_symbols(sorted(source.market.symbols))
+    )
+    found = fetch_bars(
+        replace(market, source=FrameSource(redated(bars, -1, "F03A"))), AS_OF
+    ).doubtful
     assert found["symbol"].tolist() == ["F03A"]
     assert "it looks dated 1 session early" in found["value"].item()
     with reading(context.engine) as conn:

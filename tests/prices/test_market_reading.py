@@ -39,7 +39,12 @@ def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_p
     market = _read(tmp_path, LEAST)
     assert (market.name, market.title, market.index.source_symbol) == ("mine", "My market", "^KS11")
     assert (market.constituents, market.constituents_complete) == ((), False)
-    assert (market.source, market.returns, market.z_close, market.retrain) == ("yahoo", "adj_close", "adjusted", 63)
+    assert (market.source, market.returns, market.z_close, market.retrain) == (
+        "yahoo",
+        "adj_close",
+        "adjusted",
+        63,
+    )
     assert market.checks == Checks(max_return=0.35, max_missing=0.2, stale_share=0.3)
     assert market.model == {}
 
@@ -68,7 +73,12 @@ symbols = [
 ]
 """
     market = _read(tmp_path, top + LEAST + rest)
-    assert (market.source, market.returns, market.z_close, market.retrain) == ("files", "close", "raw", 5)
+    assert (market.source, market.returns, market.z_close, market.retrain) == (
+        "files",
+        "close",
+        "raw",
+        5,
+    )
     assert market.facts == ("A fact.",)
     assert market.index.source_symbol == "^KOSPI"
     assert market.checks == Checks(max_return=1.0, max_missing=0.0, stale_share=1.0)
@@ -77,13 +87,17 @@ symbols = [
     assert (market.constituents_as_of, market.constituents_complete) == (date(2020, 1, 2), True)
     assert market.constituents == (
         Constituent("005930", "005930.KS"),
-        Constituent("000660", "000660.KS", "하이닉스", "chips", date(2012, 3, 26), date(2020, 1, 3)),
+        Constituent(
+            "000660", "000660.KS", "하이닉스", "chips", date(2012, 3, 26), date(2020, 1, 3)
+        ),
         Constituent("X", "Y.KQ"),
     )
 
 
 @pytest.mark.parametrize("retrain", ['"never"', '"missing"', "1"])
-def test_a_market_trains_never_when_missing_or_every_so_many_sessions(tmp_path: Path, retrain: str) -> None:
+def test_a_market_trains_never_when_missing_or_every_so_many_sessions(
+    tmp_path: Path, retrain: str
+) -> None:
     assert str(_read(tmp_path, f"retrain = {retrain}\n{LEAST}").retrain) == retrain.strip('"')
 
 
@@ -102,7 +116,10 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
     [
         ("titel = 1", "titel: unknown key, perhaps title; known: title, calendar"),
         ('"a\\nb" = 1', r"'a\nb': unknown key"),
-        ('retrain = "nightly"', 'retrain: expected "never", "missing" or a number of sessions, got \'nightly\''),
+        (
+            'retrain = "nightly"',
+            'retrain: expected "never", "missing" or a number of sessions, got \'nightly\'',
+        ),
         ("retrain = 0", "retrain: expected"),
         ("retrain = true", "retrain: expected"),
         ('source = "bloomberg"', "source: unknown 'bloomberg'; known: files, simulated, yahoo"),
@@ -122,17 +139,39 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
         ('title = "My market"', "title = 1", "title: expected text, got 1"),
         ('title = "My market"', 'title = " "', "title: expected a printable text"),
         ('title = "My market"', 'title = "a\\nb"', "title: expected a printable text"),
-        ('calendar = "XKRX"', 'calendar = "KRX"', "calendar: unknown 'KRX', perhaps XKRX; known: 24/5, 24/7"),
-        ('timezone = "Asia/Seoul"', 'timezone = "Asia/Soul"', "timezone: unknown time zone 'Asia/Soul'"),
-        ('timezone = "Asia/Seoul"', 'timezone = "/etc/passwd"', "timezone: unknown time zone '/etc/passwd'"),
-        ('timezone = "Asia/Seoul"', 'timezone = "../passwd"', "timezone: unknown time zone '../passwd'"),
+        (
+            'calendar = "XKRX"',
+            'calendar = "KRX"',
+            "calendar: unknown 'KRX', perhaps XKRX; known: 24/5, 24/7",
+        ),
+        (
+            'timezone = "Asia/Seoul"',
+            'timezone = "Asia/Soul"',
+            "timezone: unknown time zone 'Asia/Soul'",
+        ),
+        (
+            'timezone = "Asia/Seoul"',
+            'timezone = "/etc/passwd"',
+            "timezone: unknown time zone '/etc/passwd'",
+        ),
+        (
+            'timezone = "Asia/Seoul"',
+            'timezone = "../passwd"',
+            "timezone: unknown time zone '../passwd'",
+        ),
         ('timezone = "Asia/Seoul"', 'timezone = "Asia"', "timezone: unknown time zone 'Asia'"),
-        ('currency = "KRW"', 'currency = "won"', "currency: expected an ISO 4217 code such as USD, got 'won'"),
+        (
+            'currency = "KRW"',
+            'currency = "won"',
+            "currency: expected an ISO 4217 code such as USD, got 'won'",
+        ),
         ('symbol = "^KS11"', 'symbol = "../KS11"', "index.symbol: '../KS11' cannot be a symbol"),
         ('name = "KOSPI"', 'nmae = "KOSPI"', "index.nmae: unknown key, perhaps name"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_key(tmp_path: Path, line: str, wrong: str, complaint: str) -> None:
+def test_a_wrong_value_is_named_with_its_key(
+    tmp_path: Path, line: str, wrong: str, complaint: str
+) -> None:
     assert line in LEAST
     assert _complaint(tmp_path, LEAST.replace(line, wrong)).startswith(complaint)
 
@@ -151,7 +190,10 @@ def test_a_wrong_value_is_named_with_its_key(tmp_path: Path, line: str, wrong: s
         ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
         ("[model]\nwindow = 5.0", "model.window: expected a whole number, got 5.0"),
         ("[model]\nwindow = true", "model.window: expected a whole number, got True"),
-        ('[model]\nnormalisation = "batch"', "model.normalisation: unknown 'batch'; known: per_stock, shared"),
+        (
+            '[model]\nnormalisation = "batch"',
+            "model.normalisation: unknown 'batch'; known: per_stock, shared",
+        ),
     ],
 )
 def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint: str) -> None:
@@ -162,11 +204,20 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
     ("lines", "complaint"),
     [
         ('symbols = ["A"]', "constituents.as_of: missing"),
-        ('as_of = "2020-01-02"', "constituents.as_of: expected a date such as 2026-01-20, got '2020-01-02'"),
+        (
+            'as_of = "2020-01-02"',
+            "constituents.as_of: expected a date such as 2026-01-20, got '2020-01-02'",
+        ),
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
-        ("complete = true", "constituents.complete: a list without constituents cannot be complete"),
+        (
+            "complete = true",
+            "constituents.complete: a list without constituents cannot be complete",
+        ),
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
-        ('as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]', "constituents.count: says 3, but 2 constituents"),
+        (
+            'as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]',
+            "constituents.count: says 3, but 2 constituents",
+        ),
         ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
         ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
         ('symbols = ["A", "a/b"]', "constituents.symbols[2].symbol: 'a/b' cannot be a symbol"),
@@ -178,9 +229,13 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
             "symbols = [{symbol = 'A', since = 2020-01-02, until = 2020-01-02}]",
             "constituents.symbols[1].until: 2020-01-02 is not after since, 2020-01-02",
         ),
-        ('as_of = 2020-01-02\nsymbols = ["A", "A"]', "constituents.symbols: symbol 'A' comes twice"),
         (
-            "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', since = 2009-05-05}]",
+            'as_of = 2020-01-02\nsymbols = ["A", "A"]',
+            "constituents.symbols: symbol 'A' comes twice",
+        ),
+        (
+            "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', "
+            "since = 2009-05-05}]",
             "constituents.symbols: symbol 'A' comes twice; list it once, or each stay in order",
         ),
         (
@@ -196,7 +251,13 @@ def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint:
 
 @pytest.mark.parametrize(
     "text",
-    ["title = ", "as_of = 2020-02-30", "a = " + "[" * 9999, f"a = {'9' * 5000}", "title = 'x'\ntitle = 'y'"],
+    [
+        "title = ",
+        "as_of = 2020-02-30",
+        "a = " + "[" * 9999,
+        f"a = {'9' * 5000}",
+        "title = 'x'\ntitle = 'y'",
+    ],
     ids=["no value", "no such day", "too deep", "too long a number", "a key twice"],
 )
 def test_what_is_not_toml_is_called_so(tmp_path: Path, text: str) -> None:
@@ -228,7 +289,10 @@ def test_a_stock_that_came_back_is_a_member_in_each_of_its_stays(tmp_path: Path)
     market = load_market_file(file)
     assert market.symbols == ("A", "B")
     for known in (market, market.with_symbols(["A", "B"])):
-        members = [{each.symbol for each in known.constituents_on(date(year, 1, 3))} for year in (2010, 2011, 2013)]
+        members = [
+            {each.symbol for each in known.constituents_on(date(year, 1, 3))}
+            for year in (2010, 2011, 2013)
+        ]
         assert members == [{"A", "B"}, {"B"}, {"A", "B"}]
         days = pd.DatetimeIndex(["2010-01-03", "2011-01-03", "2013-01-03"])
         assert known.membership(days).tolist() == [[True, True], [False, True], [True, True]]

@@ -1,4 +1,6 @@
-"""The markets that come with the package: what their files say agrees with the data they describe."""
+"""The markets that come with the package: what their files say agrees with the
+data they describe.
+"""
 
 import subprocess
 import sys
@@ -15,7 +17,9 @@ from dtml.markets import Constituent, Market, is_symbol, load_market, load_marke
 from dtml.markets.definition import CALENDARS
 from tests.support.places import SHARED
 
-beside_shared_data = pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
+beside_shared_data = pytest.mark.skipif(
+    not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone"
+)
 EVERY_MARKET = pytest.mark.parametrize("name", market_names())
 
 ZONES = {
@@ -57,7 +61,9 @@ def test_every_market_states_its_facts_and_a_bound_with_its_reason(name: str) ->
     market = load_market(name)
     assert all(fact.endswith(".") for fact in market.facts)
     if name != "simulated":
-        assert any(fact.startswith(f"max_return {market.checks.max_return}:") for fact in market.facts)
+        assert any(
+            fact.startswith(f"max_return {market.checks.max_return}:") for fact in market.facts
+        )
     if not market.constituents:
         assert any("constituents are those" in fact for fact in market.facts)
 
@@ -73,17 +79,25 @@ def test_every_market_keeps_the_time_of_its_exchange(name: str) -> None:
 def test_every_symbol_is_one_and_names_one_instrument(name: str) -> None:
     market = load_market(name)
     symbols = [*market.symbols, market.index.symbol]
-    sources = [*(member.source_symbol for member in market.constituents), market.index.source_symbol]
+    sources = [
+        *(member.source_symbol for member in market.constituents),
+        market.index.source_symbol,
+    ]
     assert len(set(symbols)) == len(symbols)
     assert len(set(sources)) == len(sources)
     assert all(is_symbol(symbol) for symbol in (*symbols, *sources))
 
 
 @pytest.mark.parametrize(
-    ("name", "suffixes"), [("kospi200", {".KS"}), ("ni225", {".T"}), ("ftse100", {".L"}), ("csi300", {".SS", ".SZ"})]
+    ("name", "suffixes"),
+    [("kospi200", {".KS"}), ("ni225", {".T"}), ("ftse100", {".L"}), ("csi300", {".SS", ".SZ"})],
 )
-def test_the_source_symbols_of_a_market_abroad_carry_yahoos_suffix(name: str, suffixes: set[str]) -> None:
-    assert {Path(member.source_symbol).suffix for member in load_market(name).constituents} == suffixes
+def test_the_source_symbols_of_a_market_abroad_carry_yahoos_suffix(
+    name: str, suffixes: set[str]
+) -> None:
+    assert {
+        Path(member.source_symbol).suffix for member in load_market(name).constituents
+    } == suffixes
 
 
 def test_shanghai_numbers_begin_with_six_and_shenzhen_numbers_do_not() -> None:
@@ -93,9 +107,16 @@ def test_shanghai_numbers_begin_with_six_and_shenzhen_numbers_do_not() -> None:
 
 @pytest.mark.parametrize(
     ("name", "window", "hidden", "beta"),
-    [("acl18", 10, 64, 0.1), ("kdd17", 15, 64, 0.01), ("ndx100", 15, 128, 0.01), ("csi300", 15, 64, 1.0)],
+    [
+        ("acl18", 10, 64, 0.1),
+        ("kdd17", 15, 64, 0.01),
+        ("ndx100", 15, 128, 0.01),
+        ("csi300", 15, 64, 1.0),
+    ],
 )
-def test_the_papers_choices_stand_in_the_papers_markets(name: str, window: int, hidden: int, beta: float) -> None:
+def test_the_papers_choices_stand_in_the_papers_markets(
+    name: str, window: int, hidden: int, beta: float
+) -> None:
     model = load_market(name).model
     assert (model["window"], model["hidden"], model["beta"]) == (window, hidden, beta)
 
@@ -154,7 +175,11 @@ def test_kospi_200_has_the_members_and_the_korean_names_of_its_record() -> None:
 
 @beside_shared_data
 def test_london_symbols_are_those_of_the_open_prices_of_london() -> None:
-    prices = set(pd.read_parquet(SHARED / "prices" / "ftse30.parquet", columns=["symbol"])["symbol"].astype(str))
+    prices = set(
+        pd.read_parquet(SHARED / "prices" / "ftse30.parquet", columns=["symbol"])["symbol"].astype(
+            str
+        )
+    )
     listed = set(load_market("ftse100").symbols)
     # Renamed, bought up or out of the index between 2017 and 2025.
     left = {"BLT.L", "ITV.L", "MRW.L", "OML.L", "RBS.L", "RDSB.L", "SKY.L", "TW.L"}
@@ -201,13 +226,19 @@ def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_in
     assert market.constituents == (Constituent("C", "C"), known)
 
 
-@pytest.mark.parametrize("symbols", [["A", "A"], ["../A"], ["A/B"], [""], ["a b"], ["A'--"], ["-A"], ["A.."], ["Ä"]])
-def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(symbols: list[str]) -> None:
+@pytest.mark.parametrize(
+    "symbols", [["A", "A"], ["../A"], ["A/B"], [""], ["a b"], ["A'--"], ["-A"], ["A.."], ["Ä"]]
+)
+def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(
+    symbols: list[str],
+) -> None:
     with pytest.raises(UsageError, match="market mine: "):
         _market_with().with_symbols(symbols)
 
 
-@pytest.mark.parametrize("symbol", ["^GSPC", "BRK-B", "BT-A.L", "005930", "M&M.NS", "EURUSD=X", "000300.SS"])
+@pytest.mark.parametrize(
+    "symbol", ["^GSPC", "BRK-B", "BT-A.L", "005930", "M&M.NS", "EURUSD=X", "000300.SS"]
+)
 def test_symbols_as_yahoo_writes_them_are_symbols(symbol: str) -> None:
     assert is_symbol(symbol)
 

@@ -1,4 +1,6 @@
-"""Prices that are doubtful though every bar passes: an adjusted close that takes out more than the dividend."""
+"""Prices that are doubtful though every bar passes: an adjusted close that
+takes out more than the dividend.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +18,16 @@ from tests.support.nights import AS_OF, BARS, FrameSource
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
 FOUND = {"kdd17": ["NVS"], "acl18": ["BCH"]}
-FOUND["kospi200_2015"] = ["003410", "003850", "004990", "005300", "015760", "018880", "078930", "204320"]
+FOUND["kospi200_2015"] = [
+    "003410",
+    "003850",
+    "004990",
+    "005300",
+    "015760",
+    "018880",
+    "078930",
+    "204320",
+]
 
 
 def paying(taken_out: float) -> pd.DataFrame:

@@ -31,13 +31,18 @@ NEW_YORK = ZoneInfo("America/New_York")
     ("calendar", "counts"),
     [
         ("XNYS", (250, 252, 250, 251)),
-        ("XKRX", (245, 244, 242, 244)),  # 246 in the library for 2026, less the two closures it does not know
+        (
+            "XKRX",
+            (245, 244, 242, 244),
+        ),  # 246 in the library for 2026, less the two closures it does not know
         ("XTKS", (246, 245, 243, 242)),
         ("XSHG", (242, 242, 243, 242)),
         ("XLON", (251, 254, 253, 253)),
     ],
 )
-def test_the_exchanges_trade_so_many_sessions_a_year(calendar: str, counts: tuple[int, ...]) -> None:
+def test_the_exchanges_trade_so_many_sessions_a_year(
+    calendar: str, counts: tuple[int, ...]
+) -> None:
     for year, count in zip(range(2023, 2027), counts, strict=True):
         sessions = sessions_between(calendar, date(year, 1, 1), date(year, 12, 31))
         assert len(sessions) == count
@@ -73,7 +78,9 @@ def test_juneteenth_was_a_session_before_it_was_a_holiday() -> None:
 def test_sessions_are_naive_midnights_in_nanoseconds_and_both_ends_count() -> None:
     sessions = sessions_between("XNYS", date(2024, 12, 23), date(2024, 12, 26))
     assert sessions.dtype == "datetime64[ns]"
-    assert list(sessions) == [pd.Timestamp(day) for day in ("2024-12-23", "2024-12-24", "2024-12-26")]
+    assert list(sessions) == [
+        pd.Timestamp(day) for day in ("2024-12-23", "2024-12-24", "2024-12-26")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -144,10 +151,30 @@ def test_the_usual_week_is_that_of_the_year_to_come(
     ("calendar", "closed_at", "session", "before"),
     [
         ("XNYS", datetime(2024, 3, 8, 16, 30, tzinfo=NEW_YORK), date(2024, 3, 8), date(2024, 3, 7)),
-        ("XNYS", datetime(2024, 3, 11, 16, 30, tzinfo=NEW_YORK), date(2024, 3, 11), date(2024, 3, 8)),
-        ("XNYS", datetime(2024, 11, 29, 13, 30, tzinfo=NEW_YORK), date(2024, 11, 29), date(2024, 11, 27)),
-        ("XNYS", datetime(2024, 7, 6, 5, 30, tzinfo=ZoneInfo("Asia/Seoul")), date(2024, 7, 5), date(2024, 7, 3)),
-        ("XKRX", datetime(2024, 4, 11, 16, 0, tzinfo=ZoneInfo("Asia/Seoul")), date(2024, 4, 11), date(2024, 4, 9)),
+        (
+            "XNYS",
+            datetime(2024, 3, 11, 16, 30, tzinfo=NEW_YORK),
+            date(2024, 3, 11),
+            date(2024, 3, 8),
+        ),
+        (
+            "XNYS",
+            datetime(2024, 11, 29, 13, 30, tzinfo=NEW_YORK),
+            date(2024, 11, 29),
+            date(2024, 11, 27),
+        ),
+        (
+            "XNYS",
+            datetime(2024, 7, 6, 5, 30, tzinfo=ZoneInfo("Asia/Seoul")),
+            date(2024, 7, 5),
+            date(2024, 7, 3),
+        ),
+        (
+            "XKRX",
+            datetime(2024, 4, 11, 16, 0, tzinfo=ZoneInfo("Asia/Seoul")),
+            date(2024, 4, 11),
+            date(2024, 4, 9),
+        ),
         ("XKRX", datetime(2024, 4, 11, 3, 0, tzinfo=NEW_YORK), date(2024, 4, 11), date(2024, 4, 9)),
         ("XLON", datetime(2024, 12, 24, 13, 0, tzinfo=UTC), date(2024, 12, 24), date(2024, 12, 23)),
         ("XTKS", datetime(2024, 11, 5, 7, 0, tzinfo=UTC), date(2024, 11, 5), date(2024, 11, 1)),
@@ -164,8 +191,12 @@ def test_a_session_counts_as_closed_half_an_hour_after_its_close_to_the_minute(
 def test_without_grace_a_session_counts_at_its_close_and_with_more_it_waits() -> None:
     close = session_close("XNYS", date(2024, 3, 8))
     assert last_closed_session("XNYS", close, grace=timedelta(0)) == date(2024, 3, 8)
-    assert last_closed_session("XNYS", close - timedelta(seconds=1), grace=timedelta(0)) == date(2024, 3, 7)
-    assert last_closed_session("XNYS", close + timedelta(minutes=59), grace=timedelta(hours=1)) == date(2024, 3, 7)
+    assert last_closed_session("XNYS", close - timedelta(seconds=1), grace=timedelta(0)) == date(
+        2024, 3, 7
+    )
+    assert last_closed_session(
+        "XNYS", close + timedelta(minutes=59), grace=timedelta(hours=1)
+    ) == date(2024, 3, 7)
 
 
 def test_all_weekend_and_on_monday_morning_friday_was_last() -> None:
@@ -176,11 +207,15 @@ def test_all_weekend_and_on_monday_morning_friday_was_last() -> None:
 
 
 def test_every_hour_of_a_year_the_last_closed_session_is_the_one_its_close_says() -> None:
-    sessions = [session.date() for session in sessions_between("XLON", date(2023, 12, 27), date(2025, 1, 3))]
+    sessions = [
+        session.date() for session in sessions_between("XLON", date(2023, 12, 27), date(2025, 1, 3))
+    ]
     closes = [session_close("XLON", session) for session in sessions]
     for hour in pd.date_range("2024-01-01", "2024-12-31", freq="7h", tz="UTC"):
         now = hour.to_pydatetime()
-        expected = max(s for s, c in zip(sessions, closes, strict=True) if c + timedelta(minutes=30) <= now)
+        expected = max(
+            s for s, c in zip(sessions, closes, strict=True) if c + timedelta(minutes=30) <= now
+        )
         assert last_closed_session("XLON", now) == expected
 
 
@@ -191,7 +226,9 @@ def test_a_time_without_a_zone_is_refused() -> None:
 
 def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_named() -> None:
     assert require_session("XNYS", date(2016, 6, 30)) == date(2016, 6, 30)
-    expected = r"2016-07-04 \(Monday\) is no session of XNYS; the nearest are 2016-07-01 and 2016-07-05"
+    expected = (
+        r"2016-07-04 \(Monday\) is no session of XNYS; the nearest are 2016-07-01 and 2016-07-05"
+    )
     with pytest.raises(UsageError, match=expected):
         require_session("XNYS", date(2016, 7, 4))
     with pytest.raises(UsageError, match=expected):
@@ -208,16 +245,22 @@ def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
         lambda: next_session("XSHG", end),
         lambda: is_session("XSHG", after),
         lambda: sessions_between("XSHG", end, after),
-        lambda: last_closed_session("XSHG", datetime(after.year, after.month, after.day, 8, tzinfo=UTC)),
+        lambda: last_closed_session(
+            "XSHG", datetime(after.year, after.month, after.day, 8, tzinfo=UTC)
+        ),
     ):
-        with pytest.raises(DtmlError, match=rf"the calendar XSHG is known up to {end}; .*upgrade") as caught:
+        with pytest.raises(
+            DtmlError, match=rf"the calendar XSHG is known up to {end}; .*upgrade"
+        ) as caught:
             question()
         assert not isinstance(caught.value, UsageError)
 
 
 def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:
     assert sessions_between("XTKS", date(1997, 1, 6), date(1997, 1, 6)).size == 1
-    with pytest.raises(UsageError, match="the calendar XTKS begins on 1997-01-06, after 1990-01-04"):
+    with pytest.raises(
+        UsageError, match="the calendar XTKS begins on 1997-01-06, after 1990-01-04"
+    ):
         is_session("XTKS", date(1990, 1, 4))
     with pytest.raises(UsageError, match="begins on"):
         previous_session("XTKS", date(1997, 1, 6))

@@ -22,7 +22,9 @@ def bars() -> pd.DataFrame:
     return SOURCE.bars(LAST)
 
 
-def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_dividend(bars: pd.DataFrame) -> None:
+def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_dividend(
+    bars: pd.DataFrame,
+) -> None:
     key = ["symbol", "session"]
     until = pd.Timestamp(2021, 3, 11)
     earlier = SOURCE.bars(until.date()).set_index(key).sort_index()
@@ -39,12 +41,18 @@ def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_di
 
 def test_the_adjusted_close_ends_at_the_close(bars: pd.DataFrame) -> None:
     last = bars.sort_values("session").groupby("symbol").last()
-    pd.testing.assert_series_equal(last["adj_close"], last["close"], check_exact=True, check_names=False)
+    pd.testing.assert_series_equal(
+        last["adj_close"], last["close"], check_exact=True, check_names=False
+    )
 
 
-def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(bars: pd.DataFrame) -> None:
+def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
+    bars: pd.DataFrame,
+) -> None:
     market = SOURCE.market
-    change = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    change = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(
+        fill_method=None
+    )
     followers = list(market.follower_symbols)
     leading = change[[market.leader_of(symbol) for symbol in followers]].shift(1).to_numpy()
     known = np.isfinite(leading) & change[followers].notna().to_numpy()
@@ -54,7 +62,9 @@ def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(ba
     both = np.isfinite(own) & np.isfinite(before)
     assert ((own > 0) == (before > 0))[both].mean() == as_drawn(0.5, within=0.005)
     index = change[SOURCE.index_symbol].to_numpy()
-    assert np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1  # what the leaders' weight in the index gives away
+    assert (
+        np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1
+    )  # what the leaders' weight in the index gives away
 
 
 def test_the_best_accuracy_of_uncorrelated_followers_is_one_half() -> None:
@@ -78,7 +88,9 @@ def test_the_best_rank_ic_is_that_of_the_expected_returns() -> None:
     assert SimulatedMarket(correlation=0.01).best_rank_ic < 0.02
 
 
-def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(bars: pd.DataFrame) -> None:
+def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(
+    bars: pd.DataFrame,
+) -> None:
     market = load_market("simulated")
     sessions = sessions_between(SOURCE.calendar, SOURCE.market.start, LAST)
     checked = check(
@@ -108,10 +120,18 @@ def test_a_split_halves_the_price_and_leaves_the_adjusted_close(bars: pd.DataFra
 
 
 def test_each_symbol_is_given_from_its_own_first_session() -> None:
-    first = {"L01": date(2024, 6, 24), "F03A": date(2024, 6, 27), "SIMX": date(2024, 6, 28), "NONE": date(2024, 6, 3)}
+    first = {
+        "L01": date(2024, 6, 24),
+        "F03A": date(2024, 6, 27),
+        "SIMX": date(2024, 6, 28),
+        "NONE": date(2024, 6, 3),
+    }
     fetched = SOURCE.fetch(first, LAST)
     rows = fetched.bars.groupby("symbol").size().to_dict()
     assert rows == {"L01": 5, "F03A": 2, "SIMX": 1}
     assert fetched.outcomes.set_index("symbol")["status"].to_dict() == {
-        "L01": "ok", "F03A": "ok", "SIMX": "ok", "NONE": "no_data",
-    }  # fmt: skip
+        "L01": "ok",
+        "F03A": "ok",
+        "SIMX": "ok",
+        "NONE": "no_data",
+    }

@@ -27,8 +27,12 @@ SYMBOLS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG", "HHH")
 
 def history(level: float, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
     close = level + np.arange(len(sessions)) / 4
-    table = pd.DataFrame({"symbol": "as asked", "session": sessions, "open": close - 0.5, "close": close})
-    return bars_frame(table.assign(high=close + 1, low=close - 1, adj_close=close * 0.9, volume=1000.0))
+    table = pd.DataFrame(
+        {"symbol": "as asked", "session": sessions, "open": close - 0.5, "close": close}
+    )
+    return bars_frame(
+        table.assign(high=close + 1, low=close - 1, adj_close=close * 0.9, volume=1000.0)
+    )
 
 
 def prices(*symbols: str) -> dict[str, pd.DataFrame]:
@@ -84,12 +88,16 @@ def statuses(fetched: Fetched) -> dict[str, str]:
 
 def status_and_detail(fetched: Fetched) -> dict[str, tuple[str, str]]:
     outcomes = fetched.outcomes.set_index("symbol")
-    return dict(zip(outcomes.index, zip(outcomes["status"], outcomes["detail"], strict=True), strict=True))
+    return dict(
+        zip(outcomes.index, zip(outcomes["status"], outcomes["detail"], strict=True), strict=True)
+    )
 
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
-    """Two fetches of one process, with a dividend, a split and bars without values among what they bring."""
+    """Two fetches of one process, with a dividend, a split and bars without
+    values among what they bring.
+    """
     with FakeYahoo(prices("AAA", "BBB", "CCC", "^IDX")) as yahoo:
         bars = yahoo.prices["AAA"]
         bars.loc[3, "dividend"], bars.loc[7, "split"] = 0.25, 3.0
@@ -98,7 +106,10 @@ def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
         bars.loc[9, "volume"] = np.nan
         yahoo.prices["BBB"] = history(70, SESSIONS[4:9])
         first = {"aaa": FIRST, "bbb": FIRST, "ccc": SESSIONS[11].date(), "index": FIRST}
-        yield yahoo, ask(yahoo, market("AAA", "BBB", "CCC"), first=first, last=SESSIONS[11].date(), times=2)
+        yield (
+            yahoo,
+            ask(yahoo, market("AAA", "BBB", "CCC"), first=first, last=SESSIONS[11].date(), times=2),
+        )
 
 
 def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
@@ -106,10 +117,20 @@ def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
 ) -> None:
     yahoo, (fetched, _) = good
     index = fetched.bars[fetched.bars["symbol"] == "index"].reset_index(drop=True)
-    expected = yahoo.prices["^IDX"].iloc[:12].assign(symbol="index").astype({"symbol": index["symbol"].dtype})
+    expected = (
+        yahoo.prices["^IDX"]
+        .iloc[:12]
+        .assign(symbol="index")
+        .astype({"symbol": index["symbol"].dtype})
+    )
     pd.testing.assert_frame_equal(index, expected, rtol=1e-9)
     assert statuses(fetched) == dict.fromkeys(["aaa", "bbb", "ccc", "index"], "ok")
-    assert fetched.bars["symbol"].value_counts().to_dict() == {"aaa": 12, "bbb": 5, "ccc": 1, "index": 12}
+    assert fetched.bars["symbol"].value_counts().to_dict() == {
+        "aaa": 12,
+        "bbb": 5,
+        "ccc": 1,
+        "index": 12,
+    }
     assert fetched.outcomes["rows"].tolist() == [12, 5, 1, 12]
 
 
@@ -128,10 +149,14 @@ def test_what_yahoo_has_no_value_for_stays_missing(good: tuple[FakeYahoo, list[F
     bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
     assert bars.loc[5, ["open", "high", "low", "close", "adj_close", "volume"]].isna().all()
     assert bars["open"].isna().sum() == 2
-    assert bars.loc[9, "volume"] == 0  # yfinance knows no missing volume; a bar with prices keeps what it says
+    assert (
+        bars.loc[9, "volume"] == 0
+    )  # yfinance knows no missing volume; a bar with prices keeps what it says
 
 
-def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(good: tuple[FakeYahoo, list[Fetched]]) -> None:
+def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(
+    good: tuple[FakeYahoo, list[Fetched]],
+) -> None:
     _, (fetched, _) = good
     bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
     assert bars["dividend"].dropna().to_dict() == {3: 0.25}
@@ -148,7 +173,9 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
         "FFF": "nan_last",
         "GGG": "internal_error",
     }
-    where = market("AAA", "HHH", "BBB", "DDD", "CCC", "EEE", "FFF", "GGG", "GONE")  # no five failures in a row
+    where = market(
+        "AAA", "HHH", "BBB", "DDD", "CCC", "EEE", "FFF", "GGG", "GONE"
+    )  # no five failures in a row
     with FakeYahoo(prices(*SYMBOLS, "^IDX"), faults=faults) as yahoo:
         (fetched,) = ask(yahoo, where, timeout=1.5, threads=1)
     found = status_and_detail(fetched)
@@ -174,9 +201,13 @@ def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept
     assert counts["ok"] == 3
     assert counts["rate_limited"] in (1, 2)  # those under way in both threads
     assert counts["not_asked"] == 9 - counts["ok"] - counts["rate_limited"]
-    assert sorted(fetched.bars["symbol"].unique()) == sorted(fetched.outcomes.query("status == 'ok'")["symbol"])
+    assert sorted(fetched.bars["symbol"].unique()) == sorted(
+        fetched.outcomes.query("status == 'ok'")["symbol"]
+    )
     assert len(yahoo.refused) == counts["rate_limited"]
-    assert set(fetched.outcomes.query("status == 'not_asked'")["detail"]) == {"Yahoo's rate limit was reached"}
+    assert set(fetched.outcomes.query("status == 'not_asked'")["detail"]) == {
+        "Yahoo's rate limit was reached"
+    }
 
 
 @pytest.mark.soak
@@ -201,12 +232,16 @@ def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
 
 
 def stored() -> pd.DataFrame:
-    return pd.concat([history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")], ignore_index=True)
+    return pd.concat(
+        [history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")], ignore_index=True
+    )
 
 
 def test_prices_that_came_twice_the_same_are_not_restated() -> None:
     assert restated_symbols(stored(), stored()) == []
-    assert restated_symbols(stored().assign(adj_close=np.nan), stored().assign(adj_close=np.nan)) == []
+    assert (
+        restated_symbols(stored().assign(adj_close=np.nan), stored().assign(adj_close=np.nan)) == []
+    )
 
 
 def test_a_dividend_restates_the_adjusted_closes_before_it() -> None:
@@ -217,7 +252,9 @@ def test_a_dividend_restates_the_adjusted_closes_before_it() -> None:
 
 def test_a_split_restates_the_closes_before_it() -> None:
     fresh = stored()
-    fresh.loc[(fresh["symbol"] == "AAA") & (fresh["session"] < SESSIONS[5]), ["close", "adj_close"]] /= 2
+    fresh.loc[
+        (fresh["symbol"] == "AAA") & (fresh["session"] < SESSIONS[5]), ["close", "adj_close"]
+    ] /= 2
     assert restated_symbols(stored(), fresh) == ["AAA"]
 
 
@@ -228,6 +265,8 @@ def test_a_last_close_that_is_settled_later_restates_nothing_before_it() -> None
 
 
 def test_sessions_that_are_only_stored_or_only_fresh_tell_nothing() -> None:
-    fresh = stored().assign(close=1.0, adj_close=1.0, session=stored()["session"] + pd.Timedelta(weeks=52))
+    fresh = stored().assign(
+        close=1.0, adj_close=1.0, session=stored()["session"] + pd.Timedelta(weeks=52)
+    )
     assert restated_symbols(stored(), fresh) == []
     assert restated_symbols(stored().iloc[:0], fresh) == []

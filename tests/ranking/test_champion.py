@@ -1,4 +1,6 @@
-"""Who orders the stocks of a night where that is earned: a first one by a walk, another when nights have shown it."""
+"""Who orders the stocks of a night where that is earned: a first one by a walk,
+another when nights have shown it.
+"""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -32,7 +34,9 @@ NIGHTS = 120
 
 @pytest.fixture
 def earning(context: MarketContext) -> MarketContext:
-    """The market of the nights, with history enough for rankers, which lets its candidates earn their place."""
+    """The market of the nights, with history enough for rankers, which lets its
+    candidates earn their place.
+    """
     varied = vary(context.experiment, {"train_sessions": 400})
     return replace(context, experiment=varied, market=replace(context.market, ranker=EARNED))
 
@@ -51,21 +55,39 @@ def sessions_after(day: date, number: int) -> date:
 
 
 def score(context: MarketContext, gain: float) -> date:
-    """Store scores of nights from the first target on, in which boosting has that gain; return the last of them."""
+    """Store scores of nights from the first target on, in which boosting has
+    that gain; return the last of them.
+    """
     rng, champion = np.random.default_rng(3), stored(context)["predictor"]
     days = sessions_between("XNYS", TARGET, date(2026, 6, 30))[:NIGHTS]
     rows = [
-        {"target": day, "span": "night", "leg": "next_close", "predictor": name, "is_rule": False, "days": 1, "n": 9}
-        | {"rank_ic": rng.normal(0.05 + gain * (name == "boosting"), 0.1) if name in (champion, "boosting") else 0.0}
+        {
+            "target": day,
+            "span": "night",
+            "leg": "next_close",
+            "predictor": name,
+            "is_rule": False,
+            "days": 1,
+            "n": 9,
+        }
+        | {
+            "rank_ic": rng.normal(0.05 + gain * (name == "boosting"), 0.1)
+            if name in (champion, "boosting")
+            else 0.0
+        }
         for day in days
         for name in ("ridge", "boosting", "blend", "dtml")
     ]
     with transaction(context.engine) as conn:
-        rankings.save_rank_scores(conn, context.name, pd.DataFrame(rows), scored_at=datetime.now(UTC))
+        rankings.save_rank_scores(
+            conn, context.name, pd.DataFrame(rows), scored_at=datetime.now(UTC)
+        )
     return days[-1].date()
 
 
-def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(earning: MarketContext) -> None:
+def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
+    earning: MarketContext,
+) -> None:
     run_night(earning, AS_OF)
     first = stored(earning)
     assert (first["since"], first["replaced"], first["gain"]) == (TARGET, None, None)
@@ -89,7 +111,13 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
     earning: MarketContext, gain: float
 ) -> None:
     with transaction(earning.engine) as conn:
-        first = {"market": earning.name, "since": TARGET, "predictor": "ridge", "replaced": None, "nights": 0}
+        first = {
+            "market": earning.name,
+            "since": TARGET,
+            "predictor": "ridge",
+            "replaced": None,
+            "nights": 0,
+        }
         first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
         rankings.save_champion(conn, first)
     last = score(earning, gain)
@@ -100,32 +128,58 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
         assert stored(earning)["predictor"] == "ridge"
         return
     row = stored(earning)
-    assert (row["predictor"], row["replaced"], row["since"]) == ("boosting", "ridge", sessions_after(last, 2))
+    assert (row["predictor"], row["replaced"], row["since"]) == (
+        "boosting",
+        "ridge",
+        sessions_after(last, 2),
+    )
     assert row["stake"] >= row["needed"]
     assert row["nights"] >= TENURE
-    assert stored(earning, sessions_after(last, 1))["predictor"] == "ridge"  # of the night that was ordered before
+    assert (
+        stored(earning, sessions_after(last, 1))["predictor"] == "ridge"
+    )  # of the night that was ordered before
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, last) is None
 
 
-def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(earning: MarketContext) -> None:
+def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(
+    earning: MarketContext,
+) -> None:
     with transaction(earning.engine) as conn:
-        first = {"market": earning.name, "since": TARGET, "predictor": "ridge", "replaced": None, "nights": 0}
+        first = {
+            "market": earning.name,
+            "since": TARGET,
+            "predictor": "ridge",
+            "replaced": None,
+            "nights": 0,
+        }
         first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
         rankings.save_champion(conn, first)
-        rankings.save_ranker(conn, ranker(market=earning.name, checkpoint_path="none", checkpoint_hash="0" * 64))
+        rankings.save_ranker(
+            conn, ranker(market=earning.name, checkpoint_path="none", checkpoint_hash="0" * 64)
+        )
     score(earning, 0.2)
     days = [day.date() for day in sessions_between("XNYS", TARGET, date(2026, 6, 30))]
     early, late, ordered = days[TENURE // 2], days[NIGHTS - 9], days[NIGHTS + 3]
-    rows = pd.DataFrame({"symbol": earning.market.symbols, "score": 0.0, "place": 1, "probability": np.nan})
-    rows = rows.assign(speaks=True, predictor="ridge", ranker_id=ranker()["id"], target=pd.Timestamp(ordered))
+    rows = pd.DataFrame(
+        {"symbol": earning.market.symbols, "score": 0.0, "place": 1, "probability": np.nan}
+    )
+    rows = rows.assign(
+        speaks=True, predictor="ridge", ranker_id=ranker()["id"], target=pd.Timestamp(ordered)
+    )
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, early) is None
         now = datetime.now(UTC)
-        stocks = rows[["symbol"]].assign(kind="stock", source_symbol=rows["symbol"], name=None, sector=None)
+        stocks = rows[["symbol"]].assign(
+            kind="stock", source_symbol=rows["symbol"], name=None, sector=None
+        )
         save_instruments(conn, earning.name, stocks)
         rankings.save_order(
-            conn, earning.name, rows.assign(as_of=pd.Timestamp(days[NIGHTS + 2])), known_at=now, made_at=now
+            conn,
+            earning.name,
+            rows.assign(as_of=pd.Timestamp(days[NIGHTS + 2])),
+            known_at=now,
+            made_at=now,
         )
         made = promote(conn, earning, late)
     assert made is not None
@@ -137,15 +191,30 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
 def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> None:
     run_night(earning, AS_OF)
     with transaction(earning.engine) as conn:
-        row = {"market": earning.name, "since": next_session("XNYS", TARGET), "predictor": "dtml", "replaced": "ridge"}
-        row |= {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0, "decided_at": datetime.now(UTC)}
+        row = {
+            "market": earning.name,
+            "since": next_session("XNYS", TARGET),
+            "predictor": "dtml",
+            "replaced": "ridge",
+        }
+        row |= {
+            "nights": 33,
+            "gain": 0.25,
+            "stake": 70.0,
+            "needed": 60.0,
+            "decided_at": datetime.now(UTC),
+        }
         rankings.save_champion(conn, row)
     for _ in range(2):
         after_night(earning.engine, earning.name, AS_OF)
     with reading(earning.engine) as conn:
-        told = pd.read_sql(text("select kind, message from alert_log where kind = 'promoted'"), conn)
+        told = pd.read_sql(
+            text("select kind, message from alert_log where kind = 'promoted'"), conn
+        )
     evidence = "rank IC +.2500 over 33 nights, a stake of 70 where 60 was needed"
-    assert told["message"].tolist() == [f"dtml speaks since {row['since']} in place of ridge: {evidence}"]
+    assert told["message"].tolist() == [
+        f"dtml speaks since {row['since']} in place of ridge: {evidence}"
+    ]
 
 
 def test_a_market_names_its_candidates(tmp_path: Path) -> None:

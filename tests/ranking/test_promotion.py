@@ -1,4 +1,6 @@
-"""A challenger is promoted when it is better, hardly ever when it is not, however often one looks."""
+"""A challenger is promoted when it is better, hardly ever when it is not,
+however often one looks.
+"""
 
 import numpy as np
 import pytest
@@ -27,12 +29,18 @@ def test_equals_are_exchanged_in_fewer_than_one_year_in_twenty(deviation: float)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 97, 400])
-def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(before: int) -> None:
-    """The edge is that of the simulated market: a rank IC of .45 against 0, whatever the nights before said."""
+def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(
+    before: int,
+) -> None:
+    """The edge is that of the simulated market: a rank IC of .45 against 0,
+    whatever the nights before said.
+    """
     random = np.random.default_rng(6)
     delays = []
     for _ in range(20):
-        gains = np.concatenate([random.normal(-0.02, 0.25, before), random.normal(0.45, 0.25, 70)]).clip(-2, 2)
+        gains = np.concatenate(
+            [random.normal(-0.02, 0.25, before), random.normal(0.45, 0.25, 70)]
+        ).clip(-2, 2)
         delays.append((promoted_after(gains, challengers=3) or np.inf) - before)
     assert min(delays) > 0
     assert np.mean(np.array(delays) <= 60) >= 0.8
@@ -45,7 +53,9 @@ def test_a_small_gain_that_lasts_suffices_in_time() -> None:
 
 
 def test_the_stake_by_hand() -> None:
-    """After one night: half was bet from the start; of the year's restarts one has begun before the night."""
+    """After one night: half was bet from the start; of the year's restarts one
+    has begun before the night.
+    """
     starts = -(-YEAR // RESTART)
     grown = (1.05 + 1.225) / 2
     made = evidence("b", np.array([0.5]))
@@ -66,8 +76,13 @@ def test_what_is_no_difference_of_rank_ics_is_refused() -> None:
 
 
 def test_a_new_champion_speaks_for_a_while_and_the_best_challenger_comes_next() -> None:
-    early, sure, surer = (Evidence(name, stake, 20.0, nights, 0.5) for name, stake, nights in (
-        ("early", 1e9, TENURE - 1), ("sure", 21.0, TENURE), ("surer", 22.0, TENURE)
-    ))  # fmt: skip
+    early, sure, surer = (
+        Evidence(name, stake, 20.0, nights, 0.5)
+        for name, stake, nights in (
+            ("early", 1e9, TENURE - 1),
+            ("sure", 21.0, TENURE),
+            ("surer", 22.0, TENURE),
+        )
+    )
     assert promoted([early, sure, surer]) == surer
     assert promoted([early]) is None

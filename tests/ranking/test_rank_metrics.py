@@ -1,4 +1,6 @@
-"""The metrics of a ranking, against scikit-learn, SciPy and formulas, and the laws that make them honest."""
+"""The metrics of a ranking, against scikit-learn, SciPy and formulas, and the
+laws that make them honest.
+"""
 
 import numpy as np
 import pytest
@@ -31,7 +33,11 @@ def made(seed: int = 0, skill: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
 
 def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
     scores, outcome = made()
-    ics, aucs, counts = rank_ics(scores, outcome), within_day_aucs(scores, outcome), against_median(scores, outcome)
+    ics, aucs, counts = (
+        rank_ics(scores, outcome),
+        within_day_aucs(scores, outcome),
+        against_median(scores, outcome),
+    )
     for day in range(DAYS):
         known = np.isfinite(scores[day])
         s, y = scores[day, known], outcome[day, known]
@@ -39,7 +45,9 @@ def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
         above, called = rankdata(y) > middle, rankdata(s) > middle
         assert ics[day] == in_float64(spearmanr(s, y).statistic)
         assert aucs[day] == in_float64(roc_auc_score(above, s))
-        assert (counts[day, 0] + counts[day, 3]) / counts[day].sum() == in_float64(accuracy_score(above, called))
+        assert (counts[day, 0] + counts[day, 3]) / counts[day].sum() == in_float64(
+            accuracy_score(above, called)
+        )
     totals = counts.sum(axis=0)
     found = score_ranking(scores, outcome)
     assert found.mcc.value == in_float64(
@@ -65,8 +73,14 @@ def test_a_t_statistic_without_lags_is_the_usual_one_and_dependence_lowers_it() 
 def test_what_all_stocks_do_together_changes_no_figure() -> None:
     scores, outcome = made()
     market = np.random.default_rng(3).standard_normal((DAYS, 1))
-    assert score_ranking(scores + 5 * market, outcome + market).rank_ic == score_ranking(scores, outcome).rank_ic
-    assert score_ranking(scores + 5 * market, outcome + market).acc == score_ranking(scores, outcome).acc
+    assert (
+        score_ranking(scores + 5 * market, outcome + market).rank_ic
+        == score_ranking(scores, outcome).rank_ic
+    )
+    assert (
+        score_ranking(scores + 5 * market, outcome + market).acc
+        == score_ranking(scores, outcome).acc
+    )
 
 
 def test_a_ranking_turned_around_has_the_opposite_skill() -> None:
@@ -96,7 +110,9 @@ def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_no
 @pytest.mark.slow
 def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say() -> None:
     held = [score_ranking(*made(seed, skill=0.0)).rank_ic for seed in range(60)]
-    assert sum(each.low <= 0 <= each.high for each in held) >= 52  # of a binomial of .95, .0003 lie below
+    assert (
+        sum(each.low <= 0 <= each.high for each in held) >= 52
+    )  # of a binomial of .95, .0003 lie below
 
 
 def test_no_day_at_all_has_no_figure() -> None:

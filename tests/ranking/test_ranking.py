@@ -1,4 +1,6 @@
-"""The order of a day's stocks: features, outcomes, models and the walk, against formulas and laws."""
+"""The order of a day's stocks: features, outcomes, models and the walk, against
+formulas and laws.
+"""
 
 from dataclasses import replace
 
@@ -39,23 +41,33 @@ def full_bars() -> pd.DataFrame:
 def by_hand(bars: pd.DataFrame) -> dict[str, float]:
     """The features of one stock on one day, by the formulas of pandas."""
     stock = one(bars).iloc[: DAY + 1]
-    opened, high, low, close, volume = (stock[name] for name in ("open", "high", "low", "close", "volume"))
+    opened, high, low, close, volume = (
+        stock[name] for name in ("open", "high", "low", "close", "volume")
+    )
     r, gap, session = close.pct_change(), opened / close.shift() - 1, close / opened - 1
     closes = bars.pivot(index="session", columns="symbol", values="close").iloc[: DAY + 1]
     market = closes.pct_change(fill_method=None).mean(axis=1)
     flow = (volume / volume.shift()).transform(np.log)
     slope = r.tail(60).cov(market.tail(60)) / market.tail(60).var()
-    found = {f"return_{k}": close.iloc[-1] / close.iloc[-1 - k] - 1 for k in (1, 2, 3, 5, 10, 20, 60)}
+    found = {
+        f"return_{k}": close.iloc[-1] / close.iloc[-1 - k] - 1 for k in (1, 2, 3, 5, 10, 20, 60)
+    }
     found |= {f"momentum_{k}": close.iloc[-21] / close.iloc[-1 - k] - 1 for k in (120, 250)}
     found |= {f"volatility_{k}": r.tail(k).std(ddof=0) for k in (5, 20, 60)}
     found |= {
-        f"place_in_range_{k}": (close.iloc[-1] - low.tail(k).min()) / (high.tail(k).max() - low.tail(k).min())
+        f"place_in_range_{k}": (close.iloc[-1] - low.tail(k).min())
+        / (high.tail(k).max() - low.tail(k).min())
         for k in (5, 20, 60)
     }
     found |= {f"relative_volume_{k}": volume.iloc[-1] / volume.tail(k).mean() for k in (5, 20, 60)}
     found |= {f"residual_{k}": r.tail(k).mean() - slope * market.tail(k).mean() for k in (1, 5, 20)}
-    found |= {f"average_{k}": close.tail(k).mean() / close.iloc[-1] - 1 for k in (5, 10, 15, 20, 25, 30)}
-    found |= {f"{name}_over_close": stock[name].iloc[-1] / close.iloc[-1] - 1 for name in ("open", "high", "low")}
+    found |= {
+        f"average_{k}": close.tail(k).mean() / close.iloc[-1] - 1 for k in (5, 10, 15, 20, 25, 30)
+    }
+    found |= {
+        f"{name}_over_close": stock[name].iloc[-1] / close.iloc[-1] - 1
+        for name in ("open", "high", "low")
+    }
     return found | {
         "range": (high.iloc[-1] - low.iloc[-1]) / close.iloc[-1],
         "session": session.iloc[-1],
@@ -97,7 +109,9 @@ def test_a_feature_says_how_many_bars_it_reads() -> None:
 
 
 def peers_by_hand(returns: pd.DataFrame, day: int) -> pd.DataFrame:
-    """The correlations from which the peers of a day's month are chosen: those of returns less the day's mean."""
+    """The correlations from which the peers of a day's month are chosen: those
+    of returns less the day's mean.
+    """
     month = returns.index[day].to_period("M")
     first = int(np.argmax(returns.index.to_period("M") == month))
     seen = returns.iloc[max(0, first - 250) : first]
@@ -144,7 +158,9 @@ def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_featu
     bars, panel = made_bars(), made_panel()
     before = ranked_features(panel)[: DAY + 1]
     later = bars.copy()
-    later.loc[later["session"] > SESSIONS[DAY], ["open", "high", "low", "close", "adj_close", "volume"]] *= 3.3
+    later.loc[
+        later["session"] > SESSIONS[DAY], ["open", "high", "low", "close", "adj_close", "volume"]
+    ] *= 3.3
     assert np.array_equal(ranked_features(made_panel(later))[: DAY + 1], before, equal_nan=True)
     rescaled = bars.copy()
     rescaled.loc[rescaled["symbol"] == STOCK, "adj_close"] *= 0.37  # a dividend after the last bar
@@ -173,12 +189,16 @@ def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None
     assert np.isfinite(none.close[100:103, third]).all()
     early = (bars["symbol"] == "S02") & (bars["session"] < SESSIONS[200])
     later = bars.assign(volume=bars["volume"].mask(early, 0.0))
-    assert np.isfinite(made_panel(later).close[100:103, third]).all()  # nobody knew of volumes to come
+    assert np.isfinite(
+        made_panel(later).close[100:103, third]
+    ).all()  # nobody knew of volumes to come
 
 
 def test_all_four_prices_are_adjusted_by_one_factor() -> None:
     bars = made_bars()
-    halved = bars.assign(adj_close=np.where(bars["session"] < SESSIONS[150], bars["close"] / 2, bars["close"]))
+    halved = bars.assign(
+        adj_close=np.where(bars["session"] < SESSIONS[150], bars["close"] / 2, bars["close"])
+    )
     panel, whole = made_panel(halved), made_panel(bars)
     for name in ("open", "high", "low", "close"):
         assert_arrays_close_in_float64(getattr(panel, name)[:150], getattr(whole, name)[:150] / 2)
@@ -205,7 +225,10 @@ def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg: st
 
 def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None:
     bars = made_bars()
-    bars.loc[(bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]), ["open", "high", "low", "close"]] *= 10
+    bars.loc[
+        (bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]),
+        ["open", "high", "low", "close"],
+    ] *= 10
     panel = made_panel(bars.assign(adj_close=bars["close"]))
     column = panel.symbols.index(STOCK)
     assert np.isnan(outcomes(panel, "next_close", max_return=0.5)[DAY - 1, column])
@@ -222,7 +245,11 @@ def test_an_open_far_from_the_close_before_it_begins_and_ends_no_return() -> Non
     bars.loc[(bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY]), "open"] *= 2
     panel = made_panel(bars)
     column = panel.symbols.index(STOCK)
-    for leg, gone in {"overnight": [DAY - 1], "intraday": [DAY - 1], "open_to_open": [DAY - 2, DAY - 1]}.items():
+    for leg, gone in {
+        "overnight": [DAY - 1],
+        "intraday": [DAY - 1],
+        "open_to_open": [DAY - 2, DAY - 1],
+    }.items():
         found = outcomes(panel, leg, max_return=0.5)[:, column]  # type: ignore[arg-type]
         missing = np.flatnonzero(np.isnan(found[: DAY + 2]))
         assert missing.tolist() == gone
@@ -231,22 +258,31 @@ def test_an_open_far_from_the_close_before_it_begins_and_ends_no_return() -> Non
 
 def test_a_change_of_unit_over_sessions_without_a_bar_is_no_outcome_either() -> None:
     bars = made_bars()
-    bars.loc[(bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]), ["open", "high", "low", "close"]] *= 10
+    bars.loc[
+        (bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]),
+        ["open", "high", "low", "close"],
+    ] *= 10
     refused = (bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY])
     panel = made_panel(bars.assign(adj_close=bars["close"])[~refused])
     column = panel.symbols.index(STOCK)
-    assert not np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY - 6 : DAY + 1, column]).any()
+    assert not np.isfinite(
+        outcomes(panel, "five_days", max_return=0.5)[DAY - 6 : DAY + 1, column]
+    ).any()
     assert np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY + 1, column])
 
 
 def test_a_change_of_unit_of_one_stock_moves_no_market_return() -> None:
     bars = made_bars()
     times = np.where((bars["symbol"] == "S05") & (bars["session"] >= SESSIONS[DAY]), 10, 1)
-    torn = bars.assign(**{name: bars[name] * times for name in ("open", "high", "low", "close", "adj_close")})
+    torn = bars.assign(
+        **{name: bars[name] * times for name in ("open", "high", "low", "close", "adj_close")}
+    )
     bars = bars[(bars["symbol"] != "S05") | (bars["session"] != SESSIONS[DAY])]
     torn = torn[(torn["symbol"] != "S05") | (torn["session"] != SESSIONS[DAY])]
     column = made_panel(bars).symbols.index(STOCK)
-    whole, found = (Bars.of(made_panel(each), max_return=0.5).market[DAY + 1, column] for each in (bars, torn))
+    whole, found = (
+        Bars.of(made_panel(each), max_return=0.5).market[DAY + 1, column] for each in (bars, torn)
+    )
     assert abs(found - whole) < 0.02  # and not 900 % of a seventh
 
 
@@ -258,17 +294,24 @@ def test_a_ridge_is_scikit_learns() -> None:
     assert_arrays_close_in_float64(ours, theirs)
 
 
-def test_a_boosting_in_arrays_is_scikit_learns_to_the_last_bits_also_where_features_are_missing() -> None:
+def test_a_boosting_in_arrays_is_that_of_scikit_learn_also_where_features_are_missing() -> None:
     drawn = np.random.default_rng(6)
     x = drawn.uniform(-0.5, 0.5, (2003, 7)).astype(np.float32)
     y = np.where(x[:, 0] > 0.1, 0.3, -0.2) * x[:, 3] + 0.1 * drawn.standard_normal(2003)
     x[drawn.random(x.shape) < 0.2] = np.nan
     config = BoostingConfig(trees=29, leaves=11, rows_a_leaf=20)
     theirs = HistGradientBoostingRegressor(
-        max_iter=29, max_leaf_nodes=11, learning_rate=config.rate, min_samples_leaf=20, max_features=0.2,
-        early_stopping=False, random_state=0,
-    ).fit(x, y)  # fmt: skip
-    assert_arrays_close_in_float64(fit_boosting(x, y, config).score(x) + y.mean(), theirs.predict(x))
+        max_iter=29,
+        max_leaf_nodes=11,
+        learning_rate=config.rate,
+        min_samples_leaf=20,
+        max_features=0.2,
+        early_stopping=False,
+        random_state=0,
+    ).fit(x, y)
+    assert_arrays_close_in_float64(
+        fit_boosting(x, y, config).score(x) + y.mean(), theirs.predict(x)
+    )
 
 
 def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> None:
@@ -277,7 +320,9 @@ def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> No
     relative = np.where(drawn.random((37, 29)) < 1 / (1 + np.exp(-2 * rank)), 0.3, -0.3)
     relative[drawn.random((37, 29)) < 0.1] = np.nan
     known = np.isfinite(relative)
-    theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(rank[known][:, None], relative[known] > 0)
+    theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(
+        rank[known][:, None], relative[known] > 0
+    )
     assert slope_of(rank, relative) == as_solved(theirs.coef_[0, 0], 1e-5)
 
 
@@ -312,21 +357,34 @@ def leading(seed: int = 3) -> History:
     r[2:] -= 0.6 * np.nan_to_num(r[1:-1])
     close = 50 * np.exp(np.cumsum(np.nan_to_num(r), axis=0))
     wide = pd.DataFrame(close, index=SESSIONS, columns=sorted(bars["symbol"].unique()))
-    made = bars.assign(made=wide.to_numpy()[bars["session"].map(SESSIONS.get_loc), bars["symbol"].str[1:].astype(int)])
+    made = bars.assign(
+        made=wide.to_numpy()[
+            bars["session"].map(SESSIONS.get_loc), bars["symbol"].str[1:].astype(int)
+        ]
+    )
     factor = made["made"] / made["close"]
-    made = made.assign(**{name: made[name] * factor for name in ("open", "high", "low", "close", "adj_close")})
+    made = made.assign(
+        **{name: made[name] * factor for name in ("open", "high", "low", "close", "adj_close")}
+    )
     symbols = tuple(sorted(made["symbol"].unique()))
-    return History.of(panel_of(made, sessions=SESSIONS, symbols=symbols, returns="adj_close"), "next_close")
+    return History.of(
+        panel_of(made, sessions=SESSIONS, symbols=symbols, returns="adj_close"), "next_close"
+    )
 
 
 def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_score() -> None:
     history = leading()
     walked = folds(history, SESSIONS[280], SESSIONS[400])
-    assert [fold.scored for fold in walked] == [slice(280, 280 + RETRAIN_EVERY), slice(280 + RETRAIN_EVERY, 401)]
+    assert [fold.scored for fold in walked] == [
+        slice(280, 280 + RETRAIN_EVERY),
+        slice(280 + RETRAIN_EVERY, 401),
+    ]
     for fold in walked:
         assert fold.trained.stop - 1 + sessions_to(history.leg) + GAP == fold.scored.start
     scores = walk(history, walked, RankersConfig(boosting=BoostingConfig(trees=20, rows_a_leaf=50)))
-    np.testing.assert_array_equal(scores["blend"], blend({name: scores[name] for name in ("ridge", "boosting")}))
+    np.testing.assert_array_equal(
+        scores["blend"], blend({name: scores[name] for name in ("ridge", "boosting")})
+    )
     days = slice(280, 400)
     for name, found in scores.items():
         assert np.isnan(found[:280]).all()

@@ -1,4 +1,6 @@
-"""The order of each night's stocks: kept, replayed, scored beside one-line rules, and made of the past alone."""
+"""The order of each night's stocks: kept, replayed, scored beside one-line
+rules, and made of the past alone.
+"""
 
 import logging
 from dataclasses import replace
@@ -49,14 +51,20 @@ def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
         return rankings.rank_scores(conn, context.name, span=span)
 
 
-def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(long: MarketContext) -> None:
+def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
+    long: MarketContext,
+) -> None:
     after_nights(long, AS_OF)
     made = said(long)
     assert set(made["predictor"]) == PREDICTORS
     for name, own in made.groupby("predictor"):
         assert own["place"].tolist() == list(range(1, 10)), name
         assert own["score"].is_monotonic_decreasing
-        assert own["probability"].isna().all() if name == "dtml" else own["probability"].between(0, 1).all()
+        assert (
+            own["probability"].isna().all()
+            if name == "dtml"
+            else own["probability"].between(0, 1).all()
+        )
     run_night(long, AS_OF)
     assert len(said(long)) == len(made)
     with reading(long.engine) as conn:
@@ -65,12 +73,16 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(lo
     assert latest["symbol"].tolist() == made.loc[made["predictor"] == "dtml", "symbol"].tolist()
 
 
-def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: MarketContext) -> None:
+def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(
+    long: MarketContext,
+) -> None:
     after_nights(long, AS_OF)
     dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
     with reading(long.engine) as conn:
         for view in ("latest_prediction", "prediction_history"):
-            found = pd.read_sql(text(f"select symbol, probability, place, leg from {view}"), conn).set_index("symbol")
+            found = pd.read_sql(
+                text(f"select symbol, probability, place, leg from {view}"), conn
+            ).set_index("symbol")
             assert found["place"].to_dict() == dtml.to_dict()
             assert set(found["leg"]) == {"next_close"}
             assert found.sort_values("place")["probability"].is_monotonic_decreasing
@@ -82,16 +94,25 @@ def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: 
 
 
 @pytest.mark.soak
-def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(long: MarketContext) -> None:
+def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
+    long: MarketContext,
+) -> None:
     after_nights(long, AS_OF)
     run_night(long, TARGET)
     with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
         page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
         newest = client.get(f"/market/{long.name}").text
     assert "ordered by dtml for the return from this close to the next, best first" in page
-    shown = [each.split("<")[0] for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]]
+    shown = [
+        each.split("<")[0]
+        for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]
+    ]
     assert set(shown) == PREDICTORS | set(RULES)
-    best = said(long, next_session("XNYS", TARGET)).query("predictor == 'dtml' and place == 1")["symbol"].item()
+    best = (
+        said(long, next_session("XNYS", TARGET))
+        .query("predictor == 'dtml' and place == 1")["symbol"]
+        .item()
+    )
     first = newest.split('aria-label="The order of the stocks"')[1].split('<th scope="row">')[1]
     assert f">{best}</a>" in first
 
@@ -99,8 +120,13 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
 def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     other = said(long).assign(score=0.0)
-    with pytest.raises(StoreError, match="stored with another score"), transaction(long.engine) as conn:
-        rankings.save_order(conn, long.name, other, known_at=other["known_at"][0], made_at=other["made_at"][0])
+    with (
+        pytest.raises(StoreError, match="stored with another score"),
+        transaction(long.engine) as conn,
+    ):
+        rankings.save_order(
+            conn, long.name, other, known_at=other["known_at"][0], made_at=other["made_at"][0]
+        )
 
 
 def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) -> None:
@@ -119,32 +145,51 @@ def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) ->
     assert (both["score"] == both["score_again"]).all()
 
 
-def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(long: MarketContext, archive: Archive) -> None:
+def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
+    long: MarketContext, archive: Archive
+) -> None:
     after_nights(long, AS_OF)
     night = archive.night(AS_OF)
     assert replay_of(archive, night).reasons == []
     with transaction(long.engine) as conn:
-        conn.execute(text("update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"))
+        conn.execute(
+            text(
+                "update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"
+            )
+        )
     assert replay_of(archive, night).reasons == ["order: 1 of 36 places and scores"]
 
 
-def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(long: MarketContext) -> None:
+def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
+    long: MarketContext,
+) -> None:
     after = [AS_OF]
     for _ in range(3):
         after.append(next_session("XNYS", after[-1]))
         run_night(long, after[-2])
-    closes = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    closes = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
+        fill_method=None
+    )
     for target in after[1:3]:
-        returns, yesterday = closes.loc[pd.Timestamp(target)], closes.shift().loc[pd.Timestamp(target)]
+        returns, yesterday = (
+            closes.loc[pd.Timestamp(target)],
+            closes.shift().loc[pd.Timestamp(target)],
+        )
         found = scored(long)
-        mine = found[(found["target"] == pd.Timestamp(target)) & (found["leg"] == "next_close")].set_index("predictor")
+        mine = found[
+            (found["target"] == pd.Timestamp(target)) & (found["leg"] == "next_close")
+        ].set_index("predictor")
         assert set(mine.index) == PREDICTORS | set(RULES)
         own = said(long, target)
         ridge = own[own["predictor"] == "ridge"].set_index("symbol")["score"]
         assert mine.loc["ridge", "rank_ic"] == in_float64(spearmanr(ridge, returns[ridge.index])[0])
         losers = -yesterday[ridge.index]
-        assert mine.loc["day_losers", "rank_ic"] == in_float64(spearmanr(losers, returns[ridge.index])[0])
-    assert not ((scored(long)["target"] == pd.Timestamp(after[2])) & (scored(long)["leg"] == "second_close")).any()
+        assert mine.loc["day_losers", "rank_ic"] == in_float64(
+            spearmanr(losers, returns[ridge.index])[0]
+        )
+    assert not (
+        (scored(long)["target"] == pd.Timestamp(after[2])) & (scored(long)["leg"] == "second_close")
+    ).any()
     running = scored(long, "running")
     last = running[running["target"] == running["target"].max()].set_index("predictor")
     nights = scored(long).query("leg == 'next_close'").groupby("predictor")["rank_ic"].mean()
@@ -166,7 +211,9 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: Mar
 def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     run_night(long, TARGET)
-    with transaction(long.engine) as conn:  # as a store in which outcomes were there before the order
+    with transaction(
+        long.engine
+    ) as conn:  # as a store in which outcomes were there before the order
         conn.execute(text("delete from rank_score"))
     score_market(long, TARGET)
     assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
@@ -184,7 +231,9 @@ def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -
     run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
     score_market(long, next_session("XNYS", TARGET))
     after = scored(long)
-    after = after[after["target"] == pd.Timestamp(TARGET)].set_index(["leg", "predictor"])["rank_ic"]
+    after = after[after["target"] == pd.Timestamp(TARGET)].set_index(["leg", "predictor"])[
+        "rank_ic"
+    ]
     assert after["next_close", "ridge"] != before["next_close", "ridge"]
 
 
@@ -242,8 +291,13 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
     assert (again.row["id"], file.read_bytes()) == (first.row["id"], kept)
     file.unlink()
     fit = order.fit_rankers
-    other = lambda *given: replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})  # noqa: E731
-    monkeypatch.setattr(order, "fit_rankers", other)  # as another processor computes other last bits
+
+    def other(*given: Any) -> Any:
+        return replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})
+
+    monkeypatch.setattr(
+        order, "fit_rankers", other
+    )  # as another processor computes other last bits
     beside = order.rankers_for(long, AS_OF)
     assert beside is not None
     assert beside.row["id"] != first.row["id"]

@@ -1,4 +1,6 @@
-"""Models and rules walked through the stored history of a market: what is stored, printed, and known when."""
+"""Models and rules walked through the stored history of a market: what is
+stored, printed, and known when.
+"""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +40,9 @@ def walk(run_request: RunRequest) -> Walk:
     return Walk(open_stored_context(run_request), Plan(FIRST, LAST))
 
 
-def cell(found: Ranking, predictor: str, leg: str = "next_close", part: str = "all") -> Mapping[str, Any]:
+def cell(
+    found: Ranking, predictor: str, leg: str = "next_close", part: str = "all"
+) -> Mapping[str, Any]:
     scores = found.scores
     mine = (scores["predictor"] == predictor) & (scores["leg"] == leg) & (scores["slice"] == part)
     (row,) = scores[mine].to_dict("records")
@@ -57,7 +61,9 @@ def test_stocks_stand_in_the_order_of_symbols_however_a_file_lists_them(
     assert context.market.symbols == ("F01A", "L01", "L02")
 
 
-def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(walk: Walk, engine: Engine) -> None:
+def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(
+    walk: Walk, engine: Engine
+) -> None:
     found = run_ranking(walk)
     assert set(found.scores["predictor"]) == MODELS | set(RULES)
     assert set(found.scores["leg"]) == set(LEGS)
@@ -98,8 +104,11 @@ def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk)
     sessions = history.panel.sessions
     there = dict(zip(sessions.strftime("%Y-%m-%d"), history.there[:, column], strict=True))
     assert (there["2024-03-12"], there["2024-03-13"], there["2024-03-19"], there["2024-03-20"]) == (
-        True, False, False, True,
-    )  # fmt: skip
+        True,
+        False,
+        False,
+        True,
+    )
     assert np.isnan(history.features[~history.there]).all()
     assert np.isnan(history.outcome[~history.there]).all()
 
@@ -117,9 +126,12 @@ def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -
 def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
     market = walk.context.market
     stays = [
-        replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers") for each in market.constituents
+        replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers")
+        for each in market.constituents
     ]
-    found = run_ranking(Walk(replace(walk.context, market=replace(market, constituents=tuple(stays))), walk.plan))
+    found = run_ranking(
+        Walk(replace(walk.context, market=replace(market, constituents=tuple(stays))), walk.plan)
+    )
     parts = found.scores[found.scores["predictor"] == "ridge"].groupby("slice")["value"].unique()
     assert {name: sorted(set(values)) for name, values in parts.items()} == {
         "all": [""],
@@ -130,13 +142,19 @@ def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
     whole = cell(found, "ridge")["n"]
     sizes = found.scores[(found.scores["predictor"] == "ridge") & (found.scores["slice"] == "year")]
     assert sizes["n"].sum() == whole
-    followers = found.scores[(found.scores["value"] == "Followers") & (found.scores["predictor"] == "ridge")].iloc[0]
+    followers = found.scores[
+        (found.scores["value"] == "Followers") & (found.scores["predictor"] == "ridge")
+    ].iloc[0]
     assert 0 < followers["n"] < whole
-    assert np.isnan(found.scores.loc[found.scores["value"] == "Leaders", "rank_ic"]).all()  # three stocks have no order
+    assert np.isnan(
+        found.scores.loc[found.scores["value"] == "Leaders", "rank_ic"]
+    ).all()  # three stocks have no order
 
 
 @pytest.mark.soak
-def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_walk_resumes_at_the_training_it_was_in(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained, fit = [], rankers._fit
 
     def counted(name: str, *rest: Any) -> Any:
@@ -152,20 +170,31 @@ def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk: Walk, monke
     found = run_ranking(Walk(walk.context, walk.plan))
     assert trained[3:] == ["boosting", "boosting"]
     monkeypatch.setattr(rankers, "_fit", fit)
-    once = walk_rankers(walk.history, folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST)), walk.rankers)
+    once = walk_rankers(
+        walk.history, folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST)), walk.rankers
+    )
     expected = score_ranking(once["ridge"], walk.history.outcome)
     assert cell(found, "ridge")["rank_ic"] == in_float64(expected.rank_ic.value)
     assert not list((data_folder() / "rankings").glob("*/*.npy"))
 
 
 @pytest.mark.soak
-def test_a_network_is_asked_for_the_order_when_named(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_asked_for_the_order_when_named(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
     asking = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
     monkeypatch.setattr(RelativeConfig, "asking", asking)
     found = run_ranking(Walk(walk.context, replace(walk.plan, networks=("dtml", "lstm"), seeds=1)))
-    assert set(found.scores["predictor"]) == MODELS | set(RULES) | {"dtml_relative", "lstm_relative", "blend_relative"}
-    assert [each["model"]["network"] for each in found.row["config"]["networks"]] == ["dtml", "lstm"]
+    assert set(found.scores["predictor"]) == MODELS | set(RULES) | {
+        "dtml_relative",
+        "lstm_relative",
+        "blend_relative",
+    }
+    assert [each["model"]["network"] for each in found.row["config"]["networks"]] == [
+        "dtml",
+        "lstm",
+    ]
     assert found.row["id"] != run_ranking(walk).row["id"]
 
 
@@ -184,28 +213,44 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
     bars = BARS[(BARS["symbol"] != "SIMX") & (BARS["session"] <= pd.Timestamp("2024-06-28"))]
     bars.rename(columns={"session": "date"}).to_parquet(tmp_path / "toy.parquet")
     code, said, _ = command(*asked)
-    assert (code, "ranking-toy-2024-02-01" in said, "how well the stocks of a day" in said) == (0, True, True)
+    assert (code, "ranking-toy-2024-02-01" in said, "how well the stocks of a day" in said) == (
+        0,
+        True,
+        True,
+    )
     code, said, complaint = command(*asked, "--markdown")
-    assert (code, "nothing was trained" in complaint, said.startswith("**toy**: 9 stocks")) == (0, True, True)
+    assert (code, "nothing was trained" in complaint, said.startswith("**toy**: 9 stocks")) == (
+        0,
+        True,
+        True,
+    )
     code, said, _ = command(*asked, "--json")
     assert json.loads(said)["toy"]["ranking"]["market"] == "ranking-toy"
 
 
 def test_another_leg_or_other_days_are_another_ranking(walk: Walk) -> None:
     context = walk.context
-    ids = {Walk(context, plan).id for plan in (walk.plan, Plan(FIRST, LAST, "open_to_open"), Plan(FIRST, FIRST))}
+    ids = {
+        Walk(context, plan).id
+        for plan in (walk.plan, Plan(FIRST, LAST, "open_to_open"), Plan(FIRST, FIRST))
+    }
     assert len(ids) == 3
 
 
 def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(walk: Walk) -> None:
     market = walk.context.market
-    others = market.with_symbols(market.symbols[:-1]), replace(market, returns="close", z_close="raw")
+    others = (
+        market.with_symbols(market.symbols[:-1]),
+        replace(market, returns="close", z_close="raw"),
+    )
     ids = {Walk(replace(walk.context, market=each), walk.plan).id for each in (market, *others)}
     assert len(ids) == 3
 
 
 def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
-    with pytest.raises(DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose --to up to then"):
+    with pytest.raises(
+        DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose --to up to then"
+    ):
         run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
     end = walk.history.panel.sessions[-1].date()
     with pytest.raises(DtmlError, match=f"from {end} to {end} .*next_close"):
@@ -222,7 +267,15 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     run_request: RunRequest, walk: Walk, command: Command
 ) -> None:
     stored = run_ranking(walk)
-    asked = ("ranking", "--market-file", str(run_request.market_file), "--from", str(FIRST), "--to", str(LAST))
+    asked = (
+        "ranking",
+        "--market-file",
+        str(run_request.market_file),
+        "--from",
+        str(FIRST),
+        "--to",
+        str(LAST),
+    )
     code, said, complaint = command(*asked, "--json")
     assert (code, "nothing was trained" in complaint) == (0, True)
     document = json.loads(said)
@@ -236,8 +289,13 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     assert verdict.count(f" {rule}: rank IC ") == 1
     assert "after costs, at the next open" in said
     page = Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8")
-    assert all(words in page for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"))
-    whole = stored.scores[(stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")]
+    assert all(
+        words in page
+        for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free")
+    )
+    whole = stored.scores[
+        (stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")
+    ]
     assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
     code, said, _ = command(*asked, "--markdown")
     assert said.startswith("| predictor | rank IC [95 %] |")

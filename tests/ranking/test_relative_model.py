@@ -17,8 +17,21 @@ from dtml.markets.definition import NetworkName
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.panel import Panel, ranked
-from dtml.ranking.rankers import BLEND_RELATIVE, RELATIVE, RankersConfig, fit_rankers, load_rankers, save_rankers
-from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, RelativeModelConfig, fit_relative
+from dtml.ranking.rankers import (
+    BLEND_RELATIVE,
+    RELATIVE,
+    RankersConfig,
+    fit_rankers,
+    load_rankers,
+    save_rankers,
+)
+from dtml.ranking.relative import (
+    NETWORKS,
+    Relative,
+    RelativeConfig,
+    RelativeModelConfig,
+    fit_relative,
+)
 from dtml.ranking.walk import History
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training.recipe import TrainingConfig
@@ -41,7 +54,9 @@ TRAINED, SCORED = slice(60, 320), slice(330, 430)
 
 @cache
 def reverting(seed: int = 3) -> History:
-    """A market in which the day's losers rise: outcomes are drawn anew from the rank of the last return."""
+    """A market in which the day's losers rise: outcomes are drawn anew from the
+    rank of the last return.
+    """
     history = History.of(made_panel(made_bars(stocks=23, seed=seed)), "next_close")
     noise = np.random.default_rng(seed).standard_normal(history.outcome.shape)
     last = history.features[..., list(FEATURES).index("return_1")]
@@ -76,11 +91,15 @@ def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_can_be_asked(network: NetworkName) -> None:
     config = replace(
-        SMALL, seeds=1, model=RelativeConfig.asking(network).model, training=replace(SMALL.training, epochs=14)
+        SMALL,
+        seeds=1,
+        model=RelativeConfig.asking(network).model,
+        training=replace(SMALL.training, epochs=14),
     )
     assert config.name == f"{network}_relative"
     found = mean_ic(scores_of(fit_relative(reverting(), TRAINED, config), reverting()), reverting())
-    # Over six markets .13, deviation .02, by StockNet and .53 to .58, deviation .04, by the others; .02 is chance.
+    # Over six markets .13, deviation .02, by StockNet and .53 to .58, deviation .04, by the others;
+    # .02 is chance.
     assert found > (0.05 if network == "stocknet" else 0.3)
     assert RankersConfig.asking("next_close", config.name).networks[0].model.network == network
 
@@ -88,9 +107,15 @@ def test_every_network_can_be_asked(network: NetworkName) -> None:
 @pytest.mark.soak
 def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
     history, drawn = reverting(), np.random.default_rng(11)
-    outcome = np.array([drawn.permutation(day) for day in np.where(history.there, history.outcome, np.nan)])
-    model = fit_relative(replace(history, outcome=np.where(history.there, outcome, np.nan)), TRAINED, SMALL)
-    shuffled = replace(history, outcome=np.where(history.there, drawn.permutation(outcome.T).T, np.nan))
+    outcome = np.array(
+        [drawn.permutation(day) for day in np.where(history.there, history.outcome, np.nan)]
+    )
+    model = fit_relative(
+        replace(history, outcome=np.where(history.there, outcome, np.nan)), TRAINED, SMALL
+    )
+    shuffled = replace(
+        history, outcome=np.where(history.there, drawn.permutation(outcome.T).T, np.nan)
+    )
     assert (
         abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.12
     )  # deviation .027 over ten trainings; .5 is there before
@@ -99,8 +124,14 @@ def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
 @pytest.mark.soak
 def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
     again = fit_relative(reverting(), TRAINED, SMALL)
-    assert np.array_equal(scores_of(again, reverting()), scores_of(fitted(), reverting()), equal_nan=True)
-    assert all(not np.array_equal(value[0], value[1]) for name, value in again.weights.items() if "transform" in name)
+    assert np.array_equal(
+        scores_of(again, reverting()), scores_of(fitted(), reverting()), equal_nan=True
+    )
+    assert all(
+        not np.array_equal(value[0], value[1])
+        for name, value in again.weights.items()
+        if "transform" in name
+    )
 
 
 @pytest.mark.soak
@@ -126,7 +157,9 @@ def test_stocks_are_interchangeable() -> None:
 def test_later_prices_change_no_weight_and_no_score() -> None:
     bars, cut = made_bars(stocks=23, seed=3), SESSIONS[340]
     later = bars.copy()
-    later.loc[later["session"] > cut, ["open", "high", "low", "close", "adj_close", "volume"]] *= 2.7
+    later.loc[later["session"] > cut, ["open", "high", "low", "close", "adj_close", "volume"]] *= (
+        2.7
+    )
     one, other = (History.of(made_panel(each), "next_close") for each in (bars, later))
     days, config = slice(320, 341), QUICK
     found = [scores_of(fit_relative(each, TRAINED, config), each, days) for each in (one, other)]
@@ -149,18 +182,25 @@ def test_what_validation_counts_is_the_rank_ic_of_each_day() -> None:
     unused = torch.zeros(1)
     batch = Batch(unused, unused, unused, held > 0, torch.from_numpy(counted), unused, held)
     found = SMALL.model.build(13).correct(torch.from_numpy(logits), batch)
-    expected = [spearmanr(a[c], b[c]).statistic for a, b, c in zip(logits, outcome, counted, strict=True)]
+    expected = [
+        spearmanr(a[c], b[c]).statistic for a, b, c in zip(logits, outcome, counted, strict=True)
+    ]
     assert_arrays_close_in_float32(found[:, 0].numpy(), expected)  # 1e-12 beside each variance
 
 
 def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
     history = reverting()
-    config = RankersConfig(boosting=BoostingConfig(trees=5, rows_a_leaf=50), networks=(replace(QUICK, seeds=2),))
+    config = RankersConfig(
+        boosting=BoostingConfig(trees=5, rows_a_leaf=50), networks=(replace(QUICK, seeds=2),)
+    )
     made = fit_rankers(history, config)
     assert {RELATIVE, BLEND_RELATIVE} <= set(made.slopes)
     card = {
         "market": "toy",
-        "config": {"features": list(FEATURES), "networks": [asdict(each) for each in config.networks]},
+        "config": {
+            "features": list(FEATURES),
+            "networks": [asdict(each) for each in config.networks],
+        },
     }
     file, sha = save_rankers(made, card, tmp_path / "toy", write_whole)
     read = load_rankers(file, market="toy", sha=sha)
@@ -181,15 +221,21 @@ def test_on_stocks_that_follow_others_it_finds_most_of_what_can_be_known() -> No
     opened = np.vstack([close[:1], close[:-1]])
     high, low, volume = np.maximum(opened, close), np.minimum(opened, close), np.ones_like(close)
     days = pd.bdate_range("2015-01-02", periods=sessions)
-    history = History.of(Panel(days, market.symbols, opened, high, low, close, volume, close), "next_close")
+    history = History.of(
+        Panel(days, market.symbols, opened, high, low, close, volume, close), "next_close"
+    )
     config = replace(
         SMALL,
         seeds=1,
         sessions=1200,
         validation=100,
-        model=RelativeModelConfig(settings={"normalisation": "per_stock", "identity": 1.0}),  # tells leaders apart
+        model=RelativeModelConfig(
+            settings={"normalisation": "per_stock", "identity": 1.0}
+        ),  # tells leaders apart
         training=replace(SMALL.training, epochs=12, batch_days=16),
     )
     scored = slice(1252, sessions - 1)
-    found = mean_ic(scores_of(fit_relative(history, slice(0, 1250), config), history, scored), history, scored)
+    found = mean_ic(
+        scores_of(fit_relative(history, slice(0, 1250), config), history, scored), history, scored
+    )
     assert 0.8 * market.best_rank_ic < found < market.best_rank_ic + 0.03

@@ -1,4 +1,6 @@
-"""Whoever opens connections to Prefect's server and sends nothing, or half a request, keeps nobody from it."""
+"""Whoever opens connections to Prefect's server and sends nothing, or half a
+request, keeps nobody from it.
+"""
 
 import socket
 import threading
@@ -27,7 +29,9 @@ HALF = {
 async def app(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
     while (await receive()).get("more_body"):
         pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -37,7 +41,9 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(bounded_connections, "PATIENCE_S", 0.3)
     monkeypatch.setattr(bounded_connections, "MOST_UNFINISHED", 5)
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, http=BoundedConnection, lifespan="off", log_level="critical", timeout_keep_alive=3)
+    config = uvicorn.Config(
+        app, http=BoundedConnection, lifespan="off", log_level="critical", timeout_keep_alive=3
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -82,7 +88,9 @@ def dribble(connection: socket.socket) -> None:
 
 def test_the_oldest_silent_connection_makes_room_and_a_caller_is_answered(port: int) -> None:
     with ExitStack() as opened:
-        silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(30)]
+        silent = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(30)
+        ]
         begun = time.monotonic()
         with urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
             assert answer.read() == b"ok"

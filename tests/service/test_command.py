@@ -1,4 +1,6 @@
-"""The command as its user meets it: through Prefect and yfinance where it counts, one line for every mistake."""
+"""The command as its user meets it: through Prefect and yfinance where it
+counts, one line for every mistake.
+"""
 
 import json
 import os
@@ -44,8 +46,17 @@ def dtml(home: Path, command: Command) -> Command:
     return command
 
 
-def run_process(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([DTML, *arguments], env=environment, capture_output=True, text=True, timeout=550, check=False)
+def run_process(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [DTML, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
 
 
 def nights_of(dtml: Command) -> list[dict[str, Any]]:
@@ -121,9 +132,15 @@ def yahoo_market(home: Path, stocks: list[str]) -> Path:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
-def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml: Command, home: Path) -> None:
+def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(
+    dtml: Command, home: Path
+) -> None:
     file = yahoo_market(home, ["L01", "L02"])
-    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+    nowhere = {
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+        "NO_PROXY": "127.0.0.1",
+    }
     closed = os.environ | nowhere
     ended = run_process("nightly", "--market-file", str(file), "--as-of", AS_OF, environment=closed)
     assert ended.returncode == 1
@@ -141,7 +158,10 @@ MISTAKES = {
     "unknown market": (("nightly", "nasdaq"), "unknown market 'nasdaq'"),
     "no market": (("nightly",), "name one market"),
     "two markets": (("nightly", "kdd17", "--market-file", "small.toml"), "name one market"),
-    "day that is no session": (("nightly", "simulated", "--as-of", "2024-07-04"), "is no session of XNYS"),
+    "day that is no session": (
+        ("nightly", "simulated", "--as-of", "2024-07-04"),
+        "is no session of XNYS",
+    ),
     "day that is no date": (("nightly", "simulated", "--as-of", "July"), "July"),
     "future day": (("nightly", "simulated", "--as-of", "2030-01-02"), "2030-01-02"),
     "unknown source": (("nightly", "simulated", "--source", "bloomberg"), "bloomberg"),
@@ -152,7 +172,10 @@ MISTAKES = {
     "broken market file": (("nightly", "--market-file", "broken.toml"), "broken.toml"),
     "unknown device": (("predict", "simulated", "--device", "tpu"), "tpu"),
     "unknown market of a history": (("history", "L01", "--market", "nowhere"), "nowhere"),
-    "unknown market of models": (("runs", "nowhere"), "nothing of a market 'nowhere': run a night first"),
+    "unknown market of models": (
+        ("runs", "nowhere"),
+        "nothing of a market 'nowhere': run a night first",
+    ),
     "unknown symbol": (("history", "NVDA"), "NVDA"),
     "sql that does not run": (("query", "selec 1"), "selec"),
     "nothing stored": (("score", "simulated"), "dtml fetch simulated"),
@@ -162,7 +185,9 @@ MISTAKES = {
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(mistake: str, dtml: Command, home: Path) -> None:
+def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
+    mistake: str, dtml: Command, home: Path
+) -> None:
     open_engine().dispose()
     assert dtml("db", "upgrade")[0] == 0
     (home / "torn.parquet").write_bytes(b"PAR1 and then nothing")
@@ -202,7 +227,9 @@ def test_a_store_of_an_older_schema_is_refused_with_what_to_do(
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
-def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(dtml: Command, home: Path) -> None:
+def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(
+    dtml: Command, home: Path
+) -> None:
     market = ("--market-file", "small.toml")
     assert dtml("fetch", *market, "--as-of", AS_OF)[0] == 0
     assert dtml("train", *market, "--as-of", AS_OF)[0] == 0
@@ -214,21 +241,34 @@ def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(dtml: Comm
     assert nights_of(dtml)[0]["status"] == "refused"
 
 
-def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml: Command, home: Path) -> None:
+def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(
+    dtml: Command, home: Path
+) -> None:
     bars = SimulatedSource().bars(date(2024, 7, 2))
     bars = bars[bars["session"] >= pd.Timestamp(2023, 6, 1)].rename(columns={"session": "Date"})
     bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
     code, said, complaint = dtml(
-        "fetch", "--market-file", "small.toml", "--source", "files", "--prices", "prices.csv", "--json"
+        "fetch",
+        "--market-file",
+        "small.toml",
+        "--source",
+        "files",
+        "--prices",
+        "prices.csv",
+        "--json",
     )
     assert code == 0, complaint
     assert json.loads(said)["as_of"] == AS_OF
 
 
-def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(dtml: Command, home: Path) -> None:
+def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(
+    dtml: Command, home: Path
+) -> None:
     bars = SimulatedSource().bars(date(2024, 6, 28))
     bars = bars[bars["session"] >= pd.Timestamp(2024, 1, 2)].drop(columns=["split", "dividend"])
-    saturday = bars[bars["session"] == pd.Timestamp(2024, 6, 28)].assign(session=pd.Timestamp(2024, 6, 29))
+    saturday = bars[bars["session"] == pd.Timestamp(2024, 6, 28)].assign(
+        session=pd.Timestamp(2024, 6, 29)
+    )
     pd.concat([bars, saturday]).to_csv(home / "prices.csv", index=False)
     files = ("--market-file", "small.toml", "--source", "files", "--prices", "prices.csv")
     code, said, complaint = dtml("fetch", *files, "--json")
@@ -240,9 +280,21 @@ def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(dtml:
 def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path) -> None:
     bars = SimulatedSource().bars(date(2024, 7, 2))
     bars = bars[bars["session"] >= pd.Timestamp(2023, 6, 1)]
-    bars.loc[(bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(2024, 6, 3)), "close"] = -1.0
+    bars.loc[
+        (bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(2024, 6, 3)), "close"
+    ] = -1.0
     bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
-    command = ("nightly", "--market-file", "small.toml", "--source", "files", "--prices", "prices.csv", "--nights", "2")
+    command = (
+        "nightly",
+        "--market-file",
+        "small.toml",
+        "--source",
+        "files",
+        "--prices",
+        "prices.csv",
+        "--nights",
+        "2",
+    )
     code, said, complaint = dtml(*command)
     assert code == 0, complaint
     assert "night of 2024-07-01: " in said
@@ -250,11 +302,16 @@ def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path
     assert "2024-06-03" in said
     assert "non_positive_price" in said
     document = json.loads(dtml(*command, "--json")[1])
-    assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [("2024-07-01", 1), (AS_OF, 0)]
+    assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [
+        ("2024-07-01", 1),
+        (AS_OF, 0),
+    ]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     dtml: Command, home: Path, number: int, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +337,8 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
 
 def test_help_answers_without_importing_anything_heavy() -> None:
     code = (
-        "import sys, flows.cli; print(sorted({'torch','prefect','pandas','sqlalchemy','yfinance'} & set(sys.modules)))"
+        "import sys, flows.cli; "
+        "print(sorted({'torch','prefect','pandas','sqlalchemy','yfinance'} & set(sys.modules)))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

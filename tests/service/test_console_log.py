@@ -1,4 +1,6 @@
-"""Which lines of our own a command shows: all on a terminal, in a pipe warnings and that a long step moves."""
+"""Which lines of our own a command shows: all on a terminal, in a pipe warnings
+and that a long step moves.
+"""
 
 import logging
 
@@ -22,11 +24,16 @@ def test_a_terminal_gets_all_but_what_its_bar_shows() -> None:
     assert not shown(lines, "prefect.flow_runs", WARNING)
 
 
-def test_a_pipe_gets_warnings_and_once_a_minute_that_a_long_step_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_warnings_and_once_a_minute_that_a_long_step_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 0.0
     monkeypatch.setattr(settings.time, "monotonic", lambda: now)
     lines = Shown(terminal=False)
-    assert [shown(lines, "flows.nightly.fetch", level) for level in (INFO, WARNING)] == [False, True]
+    assert [shown(lines, "flows.nightly.fetch", level) for level in (INFO, WARNING)] == [
+        False,
+        True,
+    ]
     seen = []
     for now in range(0, 200, 20):
         seen += [now] if shown(lines, "flows.progress") else []

@@ -1,4 +1,6 @@
-"""What `dtml doctor` says of a healthy machine, and of one that lacks a database, Prefect, room or a network."""
+"""What `dtml doctor` says of a healthy machine, and of one that lacks a
+database, Prefect, room or a network.
+"""
 
 import json
 import shutil
@@ -25,8 +27,17 @@ from translation.atomic_files import write_whole
 pytestmark = pytest.mark.slow
 Examine = Callable[[], tuple[int, dict[str, dict[str, Any]]]]
 PARTS = [
-    "python", "packages", "processor", "data folder", "reports folder", "database", "clock", "prefect", "yahoo", "cpu",
-]  # fmt: skip
+    "python",
+    "packages",
+    "processor",
+    "data folder",
+    "reports folder",
+    "database",
+    "clock",
+    "prefect",
+    "yahoo",
+    "cpu",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +65,9 @@ def index_bars() -> pd.DataFrame:
     return bars[bars["symbol"] == "SIMX"].tail(9)
 
 
-def test_a_healthy_machine_is_well_in_every_part(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_machine_is_well_in_every_part(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with FakeYahoo({"^GSPC": index_bars()}) as yahoo:
         for name, value in yahoo.environment().items():
             monkeypatch.setenv(name, value)
@@ -74,10 +87,14 @@ def test_without_a_network_nights_from_files_can_run(examine: Examine) -> None:
 
 
 @pytest.mark.soak
-def test_a_database_that_is_not_there_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_not_there_is_named(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    monkeypatch.setenv("DTML_DATABASE_URL", f"postgresql+psycopg://reader:secret@127.0.0.1:{port}/nothing")
+    monkeypatch.setenv(
+        "DTML_DATABASE_URL", f"postgresql+psycopg://reader:secret@127.0.0.1:{port}/nothing"
+    )
     code, found = examine()
     assert code == 1
     assert "refused" in str(found["database"]["said"])
@@ -85,7 +102,9 @@ def test_a_database_that_is_not_there_is_named(examine: Examine, monkeypatch: py
 
 
 @pytest.mark.soak
-def test_a_prefect_server_that_does_not_answer_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefect_server_that_does_not_answer_is_named(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
@@ -108,9 +127,13 @@ def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
 
 
 @pytest.mark.soak
-def test_a_package_outside_its_tested_range_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_outside_its_tested_range_is_named(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = flows.doctor.version
-    monkeypatch.setattr(flows.doctor, "version", lambda name: "99.0" if name == "torch" else known(name))
+    monkeypatch.setattr(
+        flows.doctor, "version", lambda name: "99.0" if name == "torch" else known(name)
+    )
     code, found = examine()
     assert code == 1
     assert str(found["packages"]["said"]).startswith("torch 99.0: not a version that was tested")
@@ -125,7 +148,9 @@ def test_a_device_that_computes_something_else_fails_its_self_test(
 
     def wrong(*given: Any) -> torch.Tensor:
         runs.append(given)
-        return right(*given) + (1e-6 if len(runs) == 3 else 0.0)  # the one on the CPU that it is compared with
+        return right(*given) + (
+            1e-6 if len(runs) == 3 else 0.0
+        )  # the one on the CPU that it is compared with
 
     monkeypatch.setattr(trial, "member_probabilities", wrong)
     with pytest.raises(DtmlError, match="from those of another on the CPU"):

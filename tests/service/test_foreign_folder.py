@@ -1,4 +1,6 @@
-"""A folder that a stranger filled runs nothing and sets nothing: no process of ours opens a file of his."""
+"""A folder that a stranger filled runs nothing and sets nothing: no process of
+ours opens a file of his.
+"""
 
 import asyncio
 import importlib
@@ -26,13 +28,28 @@ from tests.support.service import serving
 pytestmark = [needs_inotify, pytest.mark.slow]
 
 BIN = Path(sys.executable).parent
-TO_BE_BACKTESTED = ("--from", "2024-03-04", "--to", "2024-03-13", "--retrain-every", "4", "--source", "simulated")
+TO_BE_BACKTESTED = (
+    "--from",
+    "2024-03-04",
+    "--to",
+    "2024-03-13",
+    "--retrain-every",
+    "4",
+    "--source",
+    "simulated",
+)
 
 
 def run(folder: Path, *command: str | Path) -> "subprocess.CompletedProcess[str]":
     """As its user does: with none of the variables that tests share."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    return subprocess.run(command, cwd=folder, env=plain, capture_output=True, text=True, timeout=550, check=False)
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PREFECT_"))
+    }
+    return subprocess.run(
+        command, cwd=folder, env=plain, capture_output=True, text=True, timeout=550, check=False
+    )
 
 
 def fill(folder: Path) -> set[Path]:
@@ -53,7 +70,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("what", ["a night", pytest.param("a backtest", marks=pytest.mark.soak)])
-def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(tmp_path: Path, what: str) -> None:
+def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(
+    tmp_path: Path, what: str
+) -> None:
     market, text, (verb, *more) = COMMANDS[what]
     theirs = fill(tmp_path)
     (tmp_path / market).write_text(text)
@@ -67,31 +86,42 @@ def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(tmp_pat
 @pytest.mark.soak
 def test_a_service_its_server_and_its_runs_open_no_file_of_a_stranger(tmp_path: Path) -> None:
     theirs = fill(tmp_path)
-    with opened_files(tmp_path, tmp_path / "data" / "prefect") as opened, serving(tmp_path) as service:
+    with (
+        opened_files(tmp_path, tmp_path / "data" / "prefect") as opened,
+        serving(tmp_path) as service,
+    ):
         service.wait_for(re.compile("small night done"))
     assert {str(file) for file in opened & theirs} == set()
 
 
-def test_the_process_of_own_code_opens_no_file_of_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_of_own_code_opens_no_file_of_a_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = fill_as_a_stranger(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dtml.own.process._idle", [])
     with opened_files(tmp_path) as opened:
-        _, values = Asked(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(made_panel())
+        _, values = Asked(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(
+            made_panel()
+        )
     assert np.isfinite(values).any()
     assert {str(file) for file in opened & theirs} == set()
 
 
 def test_translation_alone_opens_no_file_of_a_stranger(tmp_path: Path) -> None:
     theirs = fill_as_a_stranger(tmp_path)
-    (tmp_path / "translation.py").unlink()  # of that name Python itself asks for, before any line of ours is run
+    (
+        tmp_path / "translation.py"
+    ).unlink()  # of that name Python itself asks for, before any line of ours is run
     with opened_files(tmp_path) as opened:
         ended = run(tmp_path, sys.executable, "-m", "translation", "--help")
     assert ended.returncode == 0, ended.stderr
     assert {str(file) for file in opened & theirs} == set()
 
 
-def test_a_run_that_cannot_be_forked_is_no_process_of_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_be_forked_is_no_process_of_prefects_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from prefect.runner import _starter_engine as starter
 
     started: list[list[str]] = []
@@ -109,9 +139,13 @@ def test_a_run_that_cannot_be_forked_is_no_process_of_prefects_own(monkeypatch: 
     assert started == [[sys.executable, "-P", "-m", "flows.service.engine"]]
 
 
-def test_a_prefect_that_reads_its_settings_by_other_means_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefect_that_reads_its_settings_by_other_means_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     name = "prefect.settings.sources"
     monkeypatch.setitem(working_folder.REPLACED, name, {"GoneSource._read_files": dict})  # type: ignore[misc]
     monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=r"no prefect\.settings\.sources\.GoneSource\._read_files"):
+    with pytest.raises(
+        ImportError, match=r"no prefect\.settings\.sources\.GoneSource\._read_files"
+    ):
         importlib.import_module(name)

@@ -1,4 +1,6 @@
-"""What comes in at every door may be anything: it is read, or refused in one line, and leaves nothing half done."""
+"""What comes in at every door may be anything: it is read, or refused in one
+line, and leaves nothing half done.
+"""
 
 import gzip
 import json
@@ -41,7 +43,8 @@ from translation.training.checkpoints import read_tensors
 
 pytestmark = pytest.mark.soak
 
-# A file is written again for each example, and machines that test are slow and busy: no example has a deadline.
+# A file is written again for each example, and machines that test are slow and busy: no example has
+# a deadline.
 fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 REFUSALS = (DtmlError, StoreError, TranslationError)
 WORDS = [
@@ -71,7 +74,9 @@ Change = tuple[float, bytes]  # where in a file, as a share of it, and what is p
 @st.composite
 def changes(draw: st.DrawFn) -> list[Change]:
     """A few places of a file, and other bytes for them."""
-    told = st.one_of(st.binary(max_size=6), st.sampled_from([each.encode(errors="replace") for each in WORDS]))
+    told = st.one_of(
+        st.binary(max_size=6), st.sampled_from([each.encode(errors="replace") for each in WORDS])
+    )
     return draw(st.lists(st.tuples(st.floats(0, 1), told), min_size=1, max_size=4))
 
 
@@ -106,7 +111,9 @@ def parquet() -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize(("content", "name"), [(csv, "p.csv"), (parquet, "p.parquet"), (csv, "p.csv.gz")])
+@pytest.mark.parametrize(
+    ("content", "name"), [(csv, "p.csv"), (parquet, "p.parquet"), (csv, "p.csv.gz")]
+)
 @fuzzed
 @given(by=changes())
 @example(by=[(0.0, b'"'), (0.5, b'"')])  # half the file is the name of a column
@@ -114,7 +121,9 @@ def test_prices(content: Callable[[], bytes], name: str, by: list[Change], tmp_p
     whole = gzip.compress(content(), mtime=0) if name.endswith(".gz") else content()
     (tmp_path / name).write_bytes(changed(whole, by))
     fetched = read_or_refused(
-        lambda: FileSource(MARKET, tmp_path / name).fetch(dict.fromkeys(MARKET.symbols, FIRST), LAST)
+        lambda: FileSource(MARKET, tmp_path / name).fetch(
+            dict.fromkeys(MARKET.symbols, FIRST), LAST
+        )
     )
     if fetched is not None:
         assert list(fetched.bars.columns) == list(BAR_COLUMNS)
@@ -176,7 +185,9 @@ def test_recipes(by: list[Change], tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_bytes(changed(RECIPE, by))
     recipe = read_or_refused(lambda: read_recipe(tmp_path / "m.toml"))
     if recipe is not None:  # a change may make a path of several folders of the name
-        written = tomllib.loads((tmp_path / "m.toml").read_text(encoding="utf-8"))["train"]["source"]
+        written = tomllib.loads((tmp_path / "m.toml").read_text(encoding="utf-8"))["train"][
+            "source"
+        ]
         assert recipe.train.source == tmp_path.resolve() / written
 
 
@@ -188,7 +199,9 @@ def test_corpora(packed: bool, by: list[Change], tmp_path: Path) -> None:
     written = changed(gzip.compress(lines, mtime=0) if packed else lines, by)
     (tmp_path / "a.en").write_bytes(written)
     (tmp_path / "a.de").write_bytes(lines)
-    pairs = read_or_refused(lambda: list(Corpus(tmp_path / "a.en", tmp_path / "a.de", name="a").pairs()))
+    pairs = read_or_refused(
+        lambda: list(Corpus(tmp_path / "a.en", tmp_path / "a.de", name="a").pairs())
+    )
     assert pairs is None or len(pairs) == 30
 
 
@@ -207,7 +220,8 @@ CARD = {
 @given(by=changes())
 def test_checkpoints(by: list[Change], tmp_path: Path) -> None:
     written = save(
-        {"w": torch.arange(6.0).reshape(2, 3)}, metadata={"card": json.dumps(CARD | {"model": {}, "windows": {}})}
+        {"w": torch.arange(6.0).reshape(2, 3)},
+        metadata={"card": json.dumps(CARD | {"model": {}, "windows": {}})},
     )
     file = tmp_path / "model.safetensors"
     file.write_bytes(changed(written, by))
@@ -229,19 +243,57 @@ def vocabulary() -> bytes:
 
 
 @fuzzed
-@given(document=st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: (
-    st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "kind", "network", "made", "x"]), inner)
-), max_leaves=8))  # fmt: skip
+@given(
+    document=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["name", "kind", "network", "made", "x"]), inner)
+        ),
+        max_leaves=8,
+    )
+)
 def test_model_folders(document: object, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps(document))
     assert read_or_refused(lambda: load_model(tmp_path, torch.device("cpu"))) is None
 
 
 SQL = [
-    "select", "from", "price", "where", "1", "=", "(", ")", ";", "--", "/*", "'", '"', "union", "with", "explain", "$$",
-    "limit", ":x", "%", "é", "commit", "attach", "pragma", "drop", "table", "insert", "into", "delete", "update", "run",
-    "set", "copy", "\0",
-]  # fmt: skip
+    "select",
+    "from",
+    "price",
+    "where",
+    "1",
+    "=",
+    "(",
+    ")",
+    ";",
+    "--",
+    "/*",
+    "'",
+    '"',
+    "union",
+    "with",
+    "explain",
+    "$$",
+    "limit",
+    ":x",
+    "%",
+    "é",
+    "commit",
+    "attach",
+    "pragma",
+    "drop",
+    "table",
+    "insert",
+    "into",
+    "delete",
+    "update",
+    "run",
+    "set",
+    "copy",
+    "\0",
+]
 
 
 @fuzzed
@@ -265,14 +317,28 @@ def test_sql(words: list[str], engine: Engine) -> None:
 @fuzzed
 @given(told=st.sampled_from(WORDS[:-1]) | st.text(max_size=12) | st.dates(date(1, 1, 1)).map(str))
 def test_dates(told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    argv = ["dtml", "fetch", "simulated", "--as-of", told, "--market-file", str(tmp_path / "none.toml")]
+    argv = [
+        "dtml",
+        "fetch",
+        "simulated",
+        "--as-of",
+        told,
+        "--market-file",
+        str(tmp_path / "none.toml"),
+    ]
     assert refused_in_a_line(argv, {}, capfd)
 
 
 @fuzzed
-@given(told=st.sampled_from(["sqlite:///", "postgresql://", "mysql://a:s3cret@h/d", "sqlite://", "://", "x"]),
-       more=st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12))  # fmt: skip
-def test_environment_variables(told: str, more: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@given(
+    told=st.sampled_from(
+        ["sqlite:///", "postgresql://", "mysql://a:s3cret@h/d", "sqlite://", "://", "x"]
+    ),
+    more=st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12),
+)
+def test_environment_variables(
+    told: str, more: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     environment = {"DTML_DATABASE_URL": told + more, "DTML_DATA": str(tmp_path)}
     before = Path.cwd()
     os.chdir(tmp_path)
@@ -282,7 +348,9 @@ def test_environment_variables(told: str, more: str, tmp_path: Path, capfd: pyte
         os.chdir(before)
 
 
-def refused_in_a_line(argv: list[str], environment: dict[str, str], capfd: pytest.CaptureFixture[str]) -> bool:
+def refused_in_a_line(
+    argv: list[str], environment: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> bool:
     with patch.object(sys, "argv", argv), patch.dict(os.environ, environment):
         code = run_command(app)
     said = capfd.readouterr().err

@@ -24,7 +24,9 @@ from flows.signals import GO_ON
 from tests.support.commands import Command, whole_command
 
 
-def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(
+    group: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command by its path."""
     group = whole_command() if group is None else group
     for name, command in group.commands.items():
@@ -48,8 +50,18 @@ def test_markets_say_how_many_stocks_each_has(command: Command) -> None:
 
 def test_every_command_is_under_a_heading_of_the_help_which_begins_as_its_own() -> None:
     said = CliRunner().invoke(app, ["--help"]).output
-    headings = ["Every night", "Read the history", "Test the model", "Maintain the store", "Translate"]
-    assert re.findall(r"^╭─ (.+?) ─+╮$", said, re.MULTILINE) == ["Options", *headings] == ["Options", *COMMANDS]
+    headings = [
+        "Every night",
+        "Read the history",
+        "Test the model",
+        "Maintain the store",
+        "Translate",
+    ]
+    assert (
+        re.findall(r"^╭─ (.+?) ─+╮$", said, re.MULTILINE)
+        == ["Options", *headings]
+        == ["Options", *COMMANDS]
+    )
     for listed in COMMANDS.values():
         for name, (_, line) in listed.items():
             assert re.search(rf"^│ {name} ", said, re.MULTILINE)
@@ -57,10 +69,14 @@ def test_every_command_is_under_a_heading_of_the_help_which_begins_as_its_own() 
 
 
 @pytest.mark.parametrize(
-    ("path", "command"), list(commands()), ids=lambda each: " ".join(each) if type(each) is tuple else ""
+    ("path", "command"),
+    list(commands()),
+    ids=lambda each: " ".join(each) if type(each) is tuple else "",
 )
 def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command: Any) -> None:
-    examples = [line.split("Example: ")[1] for line in command.help.splitlines() if "Example: " in line]
+    examples = [
+        line.split("Example: ")[1] for line in command.help.splitlines() if "Example: " in line
+    ]
     assert examples
     for example in examples:
         variable, *rest = shlex.split(example)  # one of the environment may come first
@@ -117,6 +133,10 @@ def test_a_shell_completes_commands_and_markets(typed: str, offered: list[str]) 
     asked = {"_DTML_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
     code = "import sys; sys.argv = ['dtml']; from flows.cli import main; main()"
     said = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert said.stdout.split() == offered, said.stderr

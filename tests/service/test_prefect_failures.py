@@ -1,4 +1,6 @@
-"""What a command says of a Prefect server that does not answer or start, sends it away, or lets everybody in."""
+"""What a command says of a Prefect server that does not answer or start, sends
+it away, or lets everybody in.
+"""
 
 import io
 import os
@@ -18,7 +20,14 @@ from db.engine import open_store
 from dtml.errors import DtmlError
 from flows.failures import run_command
 from flows.service import prefect_server as server
-from flows.service.prefect_server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
+from flows.service.prefect_server import (
+    LOGIN,
+    REMEDY,
+    SERVER_LOGIN,
+    Server,
+    is_open,
+    warning_of_open_server,
+)
 from flows.settings import prefect_folder
 from tests.support.service import BIN, answering, failed_service, needs_proc, processes_of
 
@@ -27,12 +36,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """The address of a server that takes connections and never answers, as one of a starved machine."""
+    """The address of a server that takes connections and never answers, as one
+    of a starved machine.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/api"
 
 
-def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: httpx.Request) -> str:
+def said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, failing: httpx.Request
+) -> str:
     """What is printed when a request fails inside a command, behind an error of Prefect's own."""
     app = typer.Typer()
 
@@ -62,15 +75,23 @@ def test_a_server_that_is_gone_is_named_with_what_to_do(
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     line = said(capsys, monkeypatch, httpx.Request("GET", "http://127.0.0.1:1/api/health"))
-    assert line == f"error: Prefect's server at http://127.0.0.1:1/api did not answer (ConnectError): {REMEDY}\n"
+    assert (
+        line == "error: Prefect's server at http://127.0.0.1:1/api did not answer (ConnectError): "
+        f"{REMEDY}\n"
+    )
 
 
 def test_a_server_that_wants_a_login_is_named_with_the_variable_for_it(
     prefect_api: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
-    line = said(capsys, monkeypatch, httpx.Request("POST", f"{prefect_api}/deployments/filter", json={}))
-    assert line == f"error: Prefect's server at {prefect_api} asks for a login: set {LOGIN} to its USER:PASSWORD\n"
+    line = said(
+        capsys, monkeypatch, httpx.Request("POST", f"{prefect_api}/deployments/filter", json={})
+    )
+    assert (
+        line == f"error: Prefect's server at {prefect_api} asks for a login: set {LOGIN} to its "
+        "USER:PASSWORD\n"
+    )
 
 
 def test_a_server_that_starts_too_slowly_is_waited_for_with_a_word_and_then_named(
@@ -82,18 +103,30 @@ def test_a_server_that_starts_too_slowly_is_waited_for_with_a_word_and_then_name
         with pytest.raises(DtmlError) as ended:
             server._wait(Server(process, deaf, "login", socket.socket()), lambda: "its last words")
         process.kill()
-    assert str(ended.value) == f"Prefect's server did not answer at {deaf} within 1 s (its last words): {REMEDY}"
+    assert (
+        str(ended.value)
+        == f"Prefect's server did not answer at {deaf} within 1 s (its last words): {REMEDY}"
+    )
     assert "waiting for Prefect's server" in capsys.readouterr().err
 
 
 @pytest.mark.soak
 @needs_proc
 def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PREFECT_"))
+    }
     code = (
-        "from flows.service import prefect_server as server; server._wait = lambda *_: exit(7); server.require_server()"
+        "from flows.service import prefect_server as server; server._wait = lambda *_: "
+        "exit(7); "
+        "server.require_server()"
     )
-    environment = plain | {"DTML_DATA": str(tmp_path / "data"), "PREFECT_HOME": str(tmp_path / "data" / "prefect")}
+    environment = plain | {
+        "DTML_DATA": str(tmp_path / "data"),
+        "PREFECT_HOME": str(tmp_path / "data" / "prefect"),
+    }
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=550)
     assert ended.returncode == 7
     assert processes_of(tmp_path) == []
@@ -101,12 +134,15 @@ def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("foreign", [b'"3.8.8"', b"<html>"])
-def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path: Path, foreign: bytes) -> None:
+def test_a_port_that_another_server_has_is_an_error_that_names_it(
+    tmp_path: Path, foreign: bytes
+) -> None:
     with answering(lambda _: (200, foreign)) as port:
         ended = failed_service(tmp_path, PREFECT_SERVER_API_PORT=str(port))
     assert ended.returncode == 1
     taken = (
-        f"cannot listen on 127.0.0.1, port {port}: Address already in use; set PREFECT_SERVER_API_PORT to a free one"
+        f"cannot listen on 127.0.0.1, port {port}: Address already in use; set "
+        "PREFECT_SERVER_API_PORT to a free one"
     )
     assert f"error: Prefect's server {taken}" in ended.stdout
     assert "ended\n" not in ended.stdout
@@ -117,14 +153,19 @@ def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
     ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="nothing://at/all")
     assert ended.returncode == 1
     assert re.search(
-        r"error: Prefect's server ended with \d+ at its start: see \S+server\.log; run the same command again",
+        r"error: Prefect's server ended with \d+ at its start: see \S+server\.log; run the same "
+        r"command again",
         ended.stdout,
     )
 
 
 @pytest.fixture
-def start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, str]]:
-    """Ask for the server of a service inside a command, in this process: the exit code, and what is printed."""
+def start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], tuple[int, str]]:
+    """Ask for the server of a service inside a command, in this process: the
+    exit code, and what is printed.
+    """
     app = typer.Typer()
 
     @app.command()
@@ -160,7 +201,11 @@ def test_a_folder_of_prefects_that_others_may_write_to_is_refused(
     ],
 )
 def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(
-    name: str, value: str, said: str, start: Callable[[], tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    value: str,
+    said: str,
+    start: Callable[[], tuple[int, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PREFECT_SERVER_API_PORT", "0")
     monkeypatch.setenv(name, value)
@@ -168,7 +213,9 @@ def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(
     assert (code, said in printed) == (2, True), printed
 
 
-def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_login_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     assert warning_of_open_server() is None
     with answering(lambda _: (200, b'"3.8.8"')) as port:
@@ -179,7 +226,9 @@ def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pyte
         assert SERVER_LOGIN in said
         monkeypatch.setenv("DTML_DATA", str(tmp_path))
         open_store().dispose()
-        ended = subprocess.run([BIN / "dtml", "status"], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [BIN / "dtml", "status"], capture_output=True, text=True, check=False
+        )
         assert said in ended.stderr
     assert warning_of_open_server() is None  # it does not answer any more
     with answering(lambda _: (401, b"{}")) as port:
@@ -195,8 +244,12 @@ def greet(listening: socket.socket) -> None:
         connection.sendall(b"SSH-2.0-other\r\n")
 
 
-@pytest.mark.parametrize(("given", "then"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1"), ("*", "*")])
-def test_a_login_is_shown_to_no_proxy(given: str, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "then"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1"), ("*", "*")]
+)
+def test_a_login_is_shown_to_no_proxy(
+    given: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("NO_PROXY", "no_proxy", "PREFECT_API_URL", LOGIN):
         monkeypatch.setenv(name, given)
     monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: None)
@@ -208,7 +261,10 @@ def test_a_login_is_shown_to_no_proxy(given: str, then: str, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("failing", "remedy"),
     [
-        ((Path.mkdir, "a file/reports"), "choose a folder that can be written to (DTML_DATA and DTML_REPORTS"),
+        (
+            (Path.mkdir, "a file/reports"),
+            "choose a folder that can be written to (DTML_DATA and DTML_REPORTS",
+        ),
         ((Path.write_text, "/dev/full"), "make room and run the same command again"),
     ],
 )

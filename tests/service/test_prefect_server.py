@@ -1,4 +1,6 @@
-"""Who reaches a Prefect server of ours: its own command and whoever holds its login, no page of another origin."""
+"""Who reaches a Prefect server of ours: its own command and whoever holds its
+login, no page of another origin.
+"""
 
 import os
 import re
@@ -40,10 +42,15 @@ pytestmark = pytest.mark.soak
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
 OF_RUNS = {"DTML_ALERTS": "http://127.0.0.1:9/planted"}  # nothing to the server
-PLANTED = ("uvicorn.py", "orjson.py", "anyio.py")  # what server and runs import, if it is found first
+PLANTED = (
+    "uvicorn.py",
+    "orjson.py",
+    "anyio.py",
+)  # what server and runs import, if it is found first
 RUN_ENDED = re.compile("small night (done|skipped)")
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]
-# What made one run programs: a page lists the deployments, gives one a step of its own, and starts it.
+# What made one run programs: a page lists the deployments, gives one a step of its own, and starts
+# it.
 ATTACK = """async ([url, steps]) => {
     const ask = async (method, path, body) => {
         const answer = await fetch(url + path, {
@@ -81,11 +88,20 @@ def api(service: Serving) -> str:
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
-    """A process with a temporary server, as a night has: the address of its API, the login, and the process."""
+    """A process with a temporary server, as a night has: the address of its
+    API, the login, and the process.
+    """
     code = "from flows.service.prefect_server import require_server; import os; require_server(); "
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    environment = plain | {"DTML_DATA": str(folder / "data"), "PREFECT_HOME": str(folder / "data" / "prefect")}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PREFECT_"))
+    }
+    environment = plain | {
+        "DTML_DATA": str(folder / "data"),
+        "PREFECT_HOME": str(folder / "data" / "prefect"),
+    }
     give_tables(folder / "data" / "prefect")
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-P", "-c", code]
@@ -97,7 +113,9 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
 
 
 def refusals(api: str, login: str) -> dict[str, int]:
-    """The status with which each stranger is sent away from the list of what could be run; 200 for none."""
+    """The status with which each stranger is sent away from the list of what
+    could be run; 200 for none.
+    """
     strangers: dict[str, tuple[str | None, dict[str, str]]] = {
         "without a login": (None, {}),
         "with another login": (f"{login}x", {}),
@@ -118,10 +136,14 @@ def status(api: str, shown: str | None, headers: dict[str, str]) -> int:
 
 
 @needs_proc
-def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(service: Serving, api: str) -> None:
+def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(
+    service: Serving, api: str
+) -> None:
     assert set(refusals(api, service.login).values()) <= {400, 401, 403}
     assert len(asked(f"{api}/deployments/filter", service.login)) == 4
-    assert len(asked(f"{api}/deployments/filter", service.login, Origin=api.removesuffix("/api"))) == 4
+    assert (
+        len(asked(f"{api}/deployments/filter", service.login, Origin=api.removesuffix("/api"))) == 4
+    )
     login = service.words.parent / "data" / "prefect" / "login"
     assert login.stat().st_mode & 0o777 == 0o600
     assert service.login not in service.said
@@ -137,27 +159,42 @@ def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Pat
         assert set(refusals(api, login).values()) <= {400, 401, 403}
         assert asked(f"{api}/deployments/filter", login) == []
         assert (tmp_path / "data" / "prefect").stat().st_mode & 0o777 == 0o700
-    waited(lambda: not processes_of(tmp_path), lambda: "the server to end with a process that was killed")
+    waited(
+        lambda: not processes_of(tmp_path),
+        lambda: "the server to end with a process that was killed",
+    )
     assert not (tmp_path / "imported").exists()
 
 
 @pytest.mark.soak
 @needs_proc
-def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(tmp_path: Path) -> None:
+def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
+    tmp_path: Path,
+) -> None:
     with temporary(tmp_path) as (api, _, process):
         port = int(re.findall(r":(\d+)/", api)[0])
-        (serving_pid,) = (pid for pid in processes_of(tmp_path) if b"flows.service.guarded_server" in cmdline(pid))
+        (serving_pid,) = (
+            pid for pid in processes_of(tmp_path) if b"flows.service.guarded_server" in cmdline(pid)
+        )
         os.kill(serving_pid, signal.SIGKILL)
         while process.poll() is None:
             with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-                waited(lambda: process.poll() is not None, lambda: "the command to end: the port was free before")
+                waited(
+                    lambda: process.poll() is not None,
+                    lambda: "the command to end: the port was free before",
+                )
         assert process.stderr is not None
-        assert "error: Prefect's server ended with -9: run the same command again" in process.stderr.read()
+        assert (
+            "error: Prefect's server ended with -9: run the same command again"
+            in process.stderr.read()
+        )
         assert process.returncode == 1
 
 
 @needs_proc
-def test_a_real_page_of_another_origin_reaches_nothing(service: Serving, api: str, tmp_path: Path) -> None:
+def test_a_real_page_of_another_origin_reaches_nothing(
+    service: Serving, api: str, tmp_path: Path
+) -> None:
     before = asked(f"{api}/deployments/filter", service.login)
     with browser() as opened, page_elsewhere() as elsewhere:
         page = opened.new_page()
@@ -191,10 +228,16 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
     service.wait_for(RUN_ENDED)  # of what was missed, which begins with the service
     before = len(RUN_ENDED.findall(service.said))
-    asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
+    asked(
+        f"{api}/deployments/{night['id']}/create_flow_run",
+        service.login,
+        {"state": {"type": "SCHEDULED"}},
+    )
     seen: dict[int, set[str]] = {}
     run_pids: set[int] = set()
-    (serving_pid,) = (pid for pid in processes_of(folder) if b"flows.service.guarded_server" in cmdline(pid))
+    (serving_pid,) = (
+        pid for pid in processes_of(folder) if b"flows.service.guarded_server" in cmdline(pid)
+    )
 
     def ended() -> bool:
         run_pids.update(runs_of(folder))
@@ -219,13 +262,17 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
 
 @pytest.mark.soak
 @needs_proc
-def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(tmp_path: Path) -> None:
+def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(
+    tmp_path: Path,
+) -> None:
     any_port = {"PREFECT_SERVER_API_PORT": ""}
     with serving(tmp_path / "one", **any_port) as one, serving(tmp_path / "two", **any_port) as two:
         pages = {service.wait_for(r"page (\S+),")[1] for service in (one, two)}
         assert len(pages) == 2
         (serving_pid,) = (
-            pid for pid in processes_of(tmp_path / "one") if b"flows.service.guarded_server" in cmdline(pid)
+            pid
+            for pid in processes_of(tmp_path / "one")
+            if b"flows.service.guarded_server" in cmdline(pid)
         )
         os.kill(serving_pid, signal.SIGKILL)
         assert one.process.wait(PATIENCE_S) == 1
@@ -238,15 +285,24 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
 def test_a_server_waits_until_another_of_its_folder_has_made_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of three that started at once in a new folder, one died of the tables that another was making."""
+    """Of three that started at once in a new folder, one died of the tables
+    that another was making.
+    """
     monkeypatch.setenv("DTML_DATA", str(tmp_path))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(prefect_server, "PATIENCE_S", 0.1)
     monkeypatch.setattr(prefect_server, "START_LIMIT_S", 0.2)
-    monkeypatch.setattr(prefect_server, "_start", lambda *_, **__: pytest.fail("a second server was started"))
+    monkeypatch.setattr(
+        prefect_server, "_start", lambda *_, **__: pytest.fail("a second server was started")
+    )
     with FileLock(prefect_folder() / "start.lock"):
-        with pytest.raises(DtmlError, match=r"another Prefect server .* run the same command again"):
+        with pytest.raises(
+            DtmlError, match=r"another Prefect server .* run the same command again"
+        ):
             prefect_server.require_server()
-        with pytest.raises(DtmlError, match="another Prefect server"), prefect_server.own_server(prefect_folder()):
+        with (
+            pytest.raises(DtmlError, match="another Prefect server"),
+            prefect_server.own_server(prefect_folder()),
+        ):
             pytest.fail("a service went on without its server")
     assert "waiting for Prefect's server" in capsys.readouterr().err

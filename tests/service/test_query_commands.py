@@ -1,4 +1,6 @@
-"""What is asked on the command line: answers kept as files, histories of stocks, and the twenty questions."""
+"""What is asked on the command line: answers kept as files, histories of
+stocks, and the twenty questions.
+"""
 
 import io
 import json
@@ -39,14 +41,26 @@ def store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> En
 
 @pytest.fixture
 def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """Fifty nights of Z, which rises every third day and is predicted to rise every second; the last is open."""
+    """Fifty nights of Z, which rises every third day and is predicted to rise
+    every second; the last is open.
+    """
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     with transaction(engine) as conn:
         for market in ("toy", "other"):
-            stock = pd.DataFrame({"symbol": ["Z"], "kind": "stock", "source_symbol": "Z", "name": None, "sector": None})
+            stock = pd.DataFrame(
+                {
+                    "symbol": ["Z"],
+                    "kind": "stock",
+                    "source_symbol": "Z",
+                    "name": None,
+                    "sector": None,
+                }
+            )
             markets.save_instruments(conn, market, stock)
         runs.save_run(conn, run())
-        made = pd.DataFrame({"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]})
+        made = pd.DataFrame(
+            {"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]}
+        )
         made["probability"] = [0.75 if night % 2 else 0.25 for night in range(NIGHTS)]
         made = made.assign(probability_std=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
         predictions.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
@@ -54,12 +68,16 @@ def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> E
         happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "realised_return": returns})
         happened = happened.assign(rise=happened["realised_return"] > 0, label=1)
         outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
-        directions = made[["target", "as_of"]].assign(always_up=True, index_reversal=False, index_below_mean20=None)
+        directions = made[["target", "as_of"]].assign(
+            always_up=True, index_reversal=False, index_below_mean20=None
+        )
         predictions.save_rule_directions(conn, "toy", directions)
     return engine
 
 
-def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Engine, tmp_path: Path) -> None:
+def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
+    store: Engine, tmp_path: Path
+) -> None:
     asked = """
         select h.symbol, h.target, h.made_at, h.probability, h.probability_std, h.correct, n.gaps
         from prediction_history h
@@ -69,7 +87,9 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Eng
     file = tmp_path / "new folder" / "directions.parquet"
     query(asked, **ASKED, parquet=file)
     kept = pq.read_table(file)
-    assert {field.name: str(field.type) for field in kept.schema if field.name not in ("symbol", "gaps")} == {
+    assert {
+        field.name: str(field.type) for field in kept.schema if field.name not in ("symbol", "gaps")
+    } == {
         "target": "date32[day]",
         "made_at": "timestamp[us, tz=UTC]",
         "probability": "double",
@@ -87,12 +107,22 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Eng
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_text_that_only_looks_like_a_day_stays_text(store: Engine, tmp_path: Path) -> None:
     file = tmp_path / "days.parquet"
-    query("select '2024-02-30' as never, '2024-02-29 or so' as about, '7' as digit", **ASKED, parquet=file)
-    assert pq.read_table(file).to_pylist() == [{"never": "2024-02-30", "about": "2024-02-29 or so", "digit": "7"}]
+    query(
+        "select '2024-02-30' as never, '2024-02-29 or so' as about, '7' as digit",
+        **ASKED,
+        parquet=file,
+    )
+    assert pq.read_table(file).to_pylist() == [
+        {"never": "2024-02-30", "about": "2024-02-29 or so", "digit": "7"}
+    ]
 
 
 def test_an_answer_without_rows_is_a_file_with_its_columns(store: Engine, tmp_path: Path) -> None:
-    query("select symbol, target from prediction_history where 1 = 0", **ASKED, parquet=tmp_path / "none.parquet")
+    query(
+        "select symbol, target from prediction_history where 1 = 0",
+        **ASKED,
+        parquet=tmp_path / "none.parquet",
+    )
     kept = pq.read_table(tmp_path / "none.parquet")
     assert (kept.num_rows, kept.column_names) == (0, ["symbol", "target"])
 
@@ -142,10 +172,23 @@ def test_a_column_has_the_type_that_all_of_its_rows_have(
         query(asked, **ASKED, parquet=tmp_path / "rows.parquet")
         table = pq.read_table(tmp_path / "rows.parquet")
         kept.append((table.schema.types[:2], table.to_pylist()))
-        assert [str(each).removeprefix("large_") for each in table.schema.types[2:]] == ["string", "string", "null"]
+        assert [str(each).removeprefix("large_") for each in table.schema.types[2:]] == [
+            "string",
+            "string",
+            "null",
+        ]
     assert kept[0] == kept[1] == kept[2]
-    assert [row["c"] for row in kept[0][1]] == ["2024-01-05", "2024-01-06", "2024-01-07", "2024-02-30", None]
-    assert [row["d"] for row in kept[0][1]][:2] == ["2024-01-05 02:30:00.000007", "2024-01-05 02:30:00.000008"]
+    assert [row["c"] for row in kept[0][1]] == [
+        "2024-01-05",
+        "2024-01-06",
+        "2024-01-07",
+        "2024-02-30",
+        None,
+    ]
+    assert [row["d"] for row in kept[0][1]][:2] == [
+        "2024-01-05 02:30:00.000007",
+        "2024-01-05 02:30:00.000008",
+    ]
     assert [row["b"] for row in kept[0][1]] == [1.0, 2.0, 9007199254740992.0, 2.5, 3.0]
 
 
@@ -153,8 +196,14 @@ def test_two_columns_of_one_name_never_become_one(
     store: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = "select 1 as n, 2 as x, 3 as x"
-    for form in ({"as_json": True, "as_csv": False}, ASKED, ASKED | {"parquet": tmp_path / "x.parquet"}):
-        with pytest.raises(UsageError, match="two columns are named 'x': give one another name with `as`"):
+    for form in (
+        {"as_json": True, "as_csv": False},
+        ASKED,
+        ASKED | {"parquet": tmp_path / "x.parquet"},
+    ):
+        with pytest.raises(
+            UsageError, match="two columns are named 'x': give one another name with `as`"
+        ):
             query(asked, **form)
     query(asked, as_json=False, as_csv=True)
     assert capsys.readouterr().out == "n,x,x\n1,2,3\n"
@@ -168,7 +217,11 @@ def test_sql_comes_from_standard_input_for_a_dash(
     sql = b"select symbol\nfrom latest_prediction\norder by symbol\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sql)))
     query("-", as_json=True, as_csv=False)
-    assert json.loads(capsys.readouterr().out) == [{"symbol": "A"}, {"symbol": "B"}, {"symbol": "C"}]
+    assert json.loads(capsys.readouterr().out) == [
+        {"symbol": "A"},
+        {"symbol": "B"},
+        {"symbol": "C"},
+    ]
     with pytest.raises(StoreUsageError):  # all of it was read
         query("-", **ASKED)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
@@ -196,7 +249,11 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
     assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
     assert said[7].endswith("the model's: 5 by first")
-    assert said[8] == "all 49 outcomes, each called by one half: ACC .4898, MCC -.0280; always up: ACC .3469, MCC .0000"
+    assert (
+        said[8]
+        == "all 49 outcomes, each called by one half: ACC .4898, MCC -.0280; always up: ACC .3469, "
+        "MCC .0000"
+    )
     assert len(said) == 9
 
 
@@ -205,7 +262,9 @@ def test_a_history_reads_no_row_that_it_does_not_show(
 ) -> None:
     read = []
     ask = predictions.prediction_history
-    monkeypatch.setattr(predictions, "prediction_history", lambda *a, **k: read.append(ask(*a, **k)) or read[-1])
+    monkeypatch.setattr(
+        predictions, "prediction_history", lambda *a, **k: read.append(ask(*a, **k)) or read[-1]
+    )
     for limit, count in ((1, 1), (7, 7), (NIGHTS, NIGHTS), (10 * NIGHTS, NIGHTS)):
         history("Z", "toy", limit, as_json=True)
         shown = json.loads(capsys.readouterr().out)
@@ -223,29 +282,42 @@ def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
             history(symbol, None, 5, as_json=False)
 
 
-def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stocks_of_one_name_have_a_table_for_each_market(
+    nights: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
     later = MOMENT + timedelta(days=1)
     with transaction(nights) as conn:
         runs.save_run(conn, run("second", market="other"))
-        made = pd.DataFrame({"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]})
+        made = pd.DataFrame(
+            {"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]}
+        )
         made = made.assign(probability=0.5, probability_std=0.0)
         predictions.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
     history("Z", None, 4, as_json=False)
     said = capsys.readouterr().out
-    assert said.index("Z, other") < said.index("1 by second") < said.index("Z, toy") < said.index("3 by first")
+    assert (
+        said.index("Z, other")
+        < said.index("1 by second")
+        < said.index("Z, toy")
+        < said.index("3 by first")
+    )
 
 
 def test_the_questions_are_listed_with_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     show_questions(None, "toy", as_json=False, as_markdown=False)
     said = capsys.readouterr().out
-    assert all(f"{number}  {each.title}" in said for number, each in enumerate(all_questions(), start=1))
+    assert all(
+        f"{number}  {each.title}" in said for number, each in enumerate(all_questions(), start=1)
+    )
     show_questions(None, "toy", as_json=True, as_markdown=False)
     told = json.loads(capsys.readouterr().out)
     assert [each["number"] for each in told] == list(range(1, 21))
     assert [each["sql"] for each in told] == [each.sql for each in all_questions()]
 
 
-def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_is_asked_of_the_market_that_is_named(
+    store: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = CliRunner().invoke(commands, ["19", "--market", "toy", "--json"])
     assert asked.exit_code == 0, asked.exception
     told = json.loads(asked.stdout)
@@ -266,16 +338,22 @@ def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: 
     assert capsys.readouterr().out.endswith("The history of toy has no row for it yet.\n")
 
 
-def test_a_market_that_is_not_there_is_named_with_those_that_are(store: Engine, engine: Engine) -> None:
+def test_a_market_that_is_not_there_is_named_with_those_that_are(
+    store: Engine, engine: Engine
+) -> None:
     for market in ("simulated", "it's"):
-        with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy with --market"):
+        with pytest.raises(
+            UsageError, match=f"nothing of a market .{market}.: name one of toy with --market"
+        ):
             show_questions(2, market, as_json=False, as_markdown=False)
         with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy$"):
             list_runs(market, as_json=False)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_an_empty_store_says_what_to_do_first(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_store_says_what_to_do_first(
+    engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     with pytest.raises(UsageError, match="run a night first"):
         show_questions(2, "simulated", as_json=False, as_markdown=False)
@@ -286,13 +364,17 @@ def test_a_question_that_is_none_of_the_twenty_is_a_mistake(number: str) -> None
     assert CliRunner().invoke(commands, [number]).exit_code == 2
 
 
-def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moments_are_shown_alike_by_either_engine(
+    store: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
     earlier = datetime(2024, 1, 4, 22, 15, tzinfo=UTC)
     bar = {"symbol": "B", "session": pd.Timestamp("2024-01-04"), "close": 10.0}
     with transaction(store) as conn:
         for close, known_at in ((10.0, earlier), (11.0, earlier + timedelta(days=3))):
             row = pd.DataFrame([bar | {"close": close}]).reindex(columns=list(BAR_COLUMNS))
-            prices.append_prices(conn, "toy", row.astype({"open": float}), source="files", known_at=known_at)
+            prices.append_prices(
+                conn, "toy", row.astype({"open": float}), source="files", known_at=known_at
+            )
     show_questions(18, "toy", as_json=True, as_markdown=False)
     (told,) = json.loads(capsys.readouterr().out)["answer"]
     assert told["restated_at"] == "2024-01-07 22:15 UTC"

@@ -1,4 +1,6 @@
-"""When nights are due, in the exchange's own time; what a scheduled run does, and why it does nothing."""
+"""When nights are due, in the exchange's own time; what a scheduled run does,
+and why it does nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +44,9 @@ def at(text: str, zone: str) -> datetime:
         ("csi300", "30 17 * * 1-5", "Asia/Shanghai"),
     ],
 )
-def test_a_night_is_due_150_minutes_after_the_usual_close_of_its_exchange(market: str, cron: str, zone: str) -> None:
+def test_a_night_is_due_150_minutes_after_the_usual_close_of_its_exchange(
+    market: str, cron: str, zone: str
+) -> None:
     night = schedules_of(load_market(market), NOW)[0]
     assert (night.work, night.cron, night.timezone) == ("night", cron, zone)
 
@@ -52,12 +56,17 @@ def test_a_night_after_midnight_moves_to_the_next_weekday() -> None:
     assert late == "15 1 * * 2-6"
     always_open = replace(load_market("sp500"), calendar="24/7")
     assert night_cron(always_open, NOW) == "30 2 * * *"
-    assert night_cron(replace(always_open, calendar="XSAU"), NOW) == "30 17 * * 0-4"  # Sunday to Thursday
+    assert (
+        night_cron(replace(always_open, calendar="XSAU"), NOW) == "30 17 * * 0-4"
+    )  # Sunday to Thursday
 
 
 def test_a_model_that_never_changes_is_not_trained_by_schedule() -> None:
     frozen, renewed = load_market("kdd17"), load_market("kospi200")
-    assert [each.work for each in schedules_of(replace(frozen, retrain="never"), NOW)] == ["night", "refetch"]
+    assert [each.work for each in schedules_of(replace(frozen, retrain="never"), NOW)] == [
+        "night",
+        "refetch",
+    ]
     assert {each.work for each in schedules_of(renewed, NOW)} == {"night", "training", "refetch"}
 
 
@@ -66,7 +75,9 @@ def test_every_session_of_two_years_has_closed_when_its_night_is_due(market: str
     known = load_market(market)
     now = datetime(2023, 11, 1, tzinfo=UTC)
     for session in sessions_between(known.calendar, date(2023, 11, 1), date(2025, 11, 1)):
-        due = next_night(known, max(now, session_close(known.calendar, session.date()) - timedelta(hours=4)))
+        due = next_night(
+            known, max(now, session_close(known.calendar, session.date()) - timedelta(hours=4))
+        )
         assert last_closed_session(known.calendar, due) == session.date()
         assert skip_reason(known, due) is None
 
@@ -82,12 +93,28 @@ def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late(
 @pytest.mark.parametrize(
     ("market", "after", "due"),
     [
-        ("sp500", "2026-03-06 22:00 America/New_York", "2026-03-09 22:30"),  # summer time begins on the 8th
-        ("sp500", "2026-10-30 22:00 America/New_York", "2026-11-02 23:30"),  # and ends on 1 November
+        (
+            "sp500",
+            "2026-03-06 22:00 America/New_York",
+            "2026-03-09 22:30",
+        ),  # summer time begins on the 8th
+        (
+            "sp500",
+            "2026-10-30 22:00 America/New_York",
+            "2026-11-02 23:30",
+        ),  # and ends on 1 November
         ("ftse100", "2026-03-27 22:00 Europe/London", "2026-03-30 18:00"),
         ("ftse100", "2026-10-23 22:00 Europe/London", "2026-10-26 19:00"),
-        ("sp500", "2026-11-25 22:00 America/New_York", "2026-11-27 23:30"),  # Thanksgiving; a half day after it
-        ("sp500", "2026-12-24 12:00 America/New_York", "2026-12-24 23:30"),  # a half day keeps its hour
+        (
+            "sp500",
+            "2026-11-25 22:00 America/New_York",
+            "2026-11-27 23:30",
+        ),  # Thanksgiving; a half day after it
+        (
+            "sp500",
+            "2026-12-24 12:00 America/New_York",
+            "2026-12-24 23:30",
+        ),  # a half day keeps its hour
         ("sp500", "2026-12-24 22:00 America/New_York", "2026-12-28 23:30"),
         ("kospi200", "2026-06-02 20:00 Asia/Seoul", "2026-06-04 09:00"),  # elections
         ("ni225", "2026-11-20 20:00 Asia/Tokyo", "2026-11-24 09:00"),  # Labour Thanksgiving
@@ -95,7 +122,9 @@ def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late(
         ("sp500", "2026-11-23 18:30 America/New_York", "2026-11-24 23:30"),
     ],
 )
-def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(market: str, after: str, due: str) -> None:
+def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(
+    market: str, after: str, due: str
+) -> None:
     moment, zone = after.rsplit(" ", 1)
     assert next_night(load_market(market), at(moment, zone)) == at(due, "UTC")
 
@@ -105,13 +134,19 @@ def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(market: st
     [
         ("sp500", "2026-11-26 18:30 America/New_York", "2026-11-26 (Thursday)"),
         ("sp500", "2026-12-25 18:30 America/New_York", "2026-12-25 (Friday)"),
-        ("sp500", "2026-11-27 03:00 America/New_York", "2026-11-26 (Thursday)"),  # due after midnight
+        (
+            "sp500",
+            "2026-11-27 03:00 America/New_York",
+            "2026-11-26 (Thursday)",
+        ),  # due after midnight
         ("kospi200", "2026-06-03 18:00 Asia/Seoul", "2026-06-03 (Wednesday)"),
         ("ni225", "2026-11-23 18:00 Asia/Tokyo", "2026-11-23 (Monday)"),
         ("sp500", "2026-11-21 18:30 America/New_York", "2026-11-21 (Saturday)"),
     ],
 )
-def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(market: str, due: str, day: str) -> None:
+def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(
+    market: str, due: str, day: str
+) -> None:
     moment, zone = due.rsplit(" ", 1)
     known = load_market(market)
     assert skip_reason(known, at(moment, zone)) == f"{day} is no session of {known.calendar}"
@@ -147,14 +182,18 @@ DUE = session_close("XNYS", AS_OF) + DELAY
 
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """The moment for which a run of this process was scheduled; its stages are plain calls and leave no pages."""
+    """The moment for which a run of this process was scheduled; its stages are
+    plain calls and leave no pages.
+    """
     monkeypatch.setattr(scheduled, "_due", lambda: DUE)
     monkeypatch.setattr(scheduled, "as_task", directly)
     monkeypatch.setattr(scheduled, "leave_artifact", lambda _context, _night: None)
     return DUE
 
 
-def ended(context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False) -> State[None]:
+def ended(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False
+) -> State[None]:
     monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
     return scheduled.scheduled_night.fn(RunRequest(context.name), None, waits, any_day=any_day)
 
@@ -190,7 +229,9 @@ def test_a_night_whose_source_limits_the_rate_is_tried_again_after_each_wait(
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr(scheduled.time, "sleep", waited.append)
-    state = ended(replace(context, source=RecoveringSource(BARS, limited=2)), monkeypatch, 300, 900, 2700)
+    state = ended(
+        replace(context, source=RecoveringSource(BARS, limited=2)), monkeypatch, 300, 900, 2700
+    )
     assert state.name == "Completed"
     assert waited == [300, 900]
     assert status(context.engine, AS_OF) == "complete"
@@ -236,9 +277,13 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
     assert state.name == "Completed"
     assert f"night {lacking} of simulated refused" in str(state.message)
     assert [status(context.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
-    again = ended(replace(context, source=source), monkeypatch, 10_000)  # nothing of today's to do, or to wait for
+    again = ended(
+        replace(context, source=source), monkeypatch, 10_000
+    )  # nothing of today's to do, or to wait for
     assert again.name == "Skipped"
-    assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(again.message)
+    assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(
+        again.message
+    )
 
 
 @pytest.mark.soak
@@ -265,6 +310,13 @@ def test_a_source_that_ends_early_has_no_night_after_its_end(
 
 
 def test_the_look_for_late_nights_is_at_the_markets_that_are_served_with_their_delay() -> None:
-    served = Service({"kospi200": load_market("kospi200")}, {"kospi200": RunRequest("kospi200")}, 540 * MINUTE, None)
-    (watched,) = [parameters for schedule, parameters in served.schedules(DUE) if schedule.work == "watch"]
+    served = Service(
+        {"kospi200": load_market("kospi200")},
+        {"kospi200": RunRequest("kospi200")},
+        540 * MINUTE,
+        None,
+    )
+    (watched,) = [
+        parameters for schedule, parameters in served.schedules(DUE) if schedule.work == "watch"
+    ]
     assert watched == {"markets": ["kospi200"], "market_files": [], "delay_minutes": 540}

@@ -1,4 +1,6 @@
-"""A password and a token that the environment holds come out nowhere: not said, not in a file, not in the store."""
+"""A password and a token that the environment holds come out nowhere: not said,
+not in a file, not in the store.
+"""
 
 import os
 import subprocess
@@ -22,7 +24,11 @@ from tests.support.webhook import TOKEN, Webhook, webhook
 pytestmark = pytest.mark.soak
 
 DTML = Path(sys.executable).with_name("dtml")
-PARTS = ("zebr4cut", "mang0pit", "quil1ton")  # of the password, each of which would give some of it away
+PARTS = (
+    "zebr4cut",
+    "mang0pit",
+    "quil1ton",
+)  # of the password, each of which would give some of it away
 PASSWORD = "{}/{}@{} %:".format(*PARTS)
 PLANTED = (*PARTS, TOKEN)
 NIGHT = ("nightly", "--market-file", "small.toml", "--as-of")
@@ -30,7 +36,9 @@ NIGHT = ("nightly", "--market-file", "small.toml", "--as-of")
 
 @dataclass
 class Scene:
-    """A folder in which commands ran, what they said, the store as its administrator sees it, and the webhook."""
+    """A folder in which commands ran, what they said, the store as its
+    administrator sees it, and the webhook.
+    """
 
     folder: Path
     url: str
@@ -39,7 +47,11 @@ class Scene:
     said: dict[str, subprocess.CompletedProcess[str]]
 
     def run(self, name: str, *arguments: str, url: str | None = None) -> None:
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+        plain = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("DTML_", "PREFECT_"))
+        }
         environment = plain | {
             "DTML_DATABASE_URL": url or self.url,
             "DTML_ALERTS": self.hook.url,
@@ -58,18 +70,28 @@ class Scene:
 
 
 def plant(server: str) -> tuple[Engine, URL]:
-    """A role that needs its password, with a schema of its own; the administrator's engine and the role's URL."""
+    """A role that needs its password, with a schema of its own; the
+    administrator's engine and the role's URL.
+    """
     url = make_url(server)
     admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-    lines = ("local all planted scram-sha-256", "local all all trust", "host all all 127.0.0.1/32 trust")
+    lines = (
+        "local all planted scram-sha-256",
+        "local all all trust",
+        "host all all 127.0.0.1/32 trust",
+    )
     rules = ", ".join(f"({number}, '{line}')" for number, line in enumerate(lines))
     with admin.connect() as conn:
         conn.exec_driver_sql(f"create role planted login password '{PASSWORD.replace('%', '%%')}'")
         conn.exec_driver_sql("create schema planted authorization planted")
         file = conn.exec_driver_sql("show hba_file").scalar_one()
-        conn.exec_driver_sql(f"copy (select rule from (values {rules}) as r(i, rule) order by i) to '{file}'")
+        conn.exec_driver_sql(
+            f"copy (select rule from (values {rules}) as r(i, rule) order by i) to '{file}'"
+        )
         conn.exec_driver_sql("select pg_reload_conf()")
-    own = url.set(username="planted", password=PASSWORD).update_query_dict({"options": "-c search_path=planted"})
+    own = url.set(username="planted", password=PASSWORD).update_query_dict(
+        {"options": "-c search_path=planted"}
+    )
     return admin, own
 
 
@@ -90,8 +112,12 @@ def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> I
         scene.run("query", "query", f"select '{PASSWORD}'::int")
         scene.run("upgrade", "db", "upgrade")
         wrong = own.set(password=f"{PASSWORD}x")
-        scene.run("wrong password", "--debug", "runs", url=wrong.render_as_string(hide_password=False))
-        as_typed = own.render_as_string(hide_password=False).replace(quote(PASSWORD, safe=" "), PASSWORD)
+        scene.run(
+            "wrong password", "--debug", "runs", url=wrong.render_as_string(hide_password=False)
+        )
+        as_typed = own.render_as_string(hide_password=False).replace(
+            quote(PASSWORD, safe=" "), PASSWORD
+        )
         scene.run("raw password", "--debug", "runs", url=as_typed)
         nowhere = f"postgresql://planted@127.0.0.1:9/x?password={quote(PASSWORD)}"
         scene.run("no server", "--debug", *NIGHT, "2024-07-03", url=nowhere)
@@ -123,7 +149,9 @@ def test_no_command_says_a_secret(scene: Scene) -> None:
 def test_no_file_holds_a_secret(scene: Scene) -> None:
     files = [file for file in scene.folder.rglob("*") if file.is_file()]
     assert {"prefect.db", "2024-07-02.html"} <= {file.name for file in files}
-    held = [(file, part) for file in files for part in PLANTED if part.encode() in file.read_bytes()]
+    held = [
+        (file, part) for file in files for part in PLANTED if part.encode() in file.read_bytes()
+    ]
     assert held == []
 
 

@@ -1,4 +1,6 @@
-"""`dtml serve` as its user meets it: schedules that really fire on a real Prefect server, and what is left after it."""
+"""`dtml serve` as its user meets it: schedules that really fire on a real
+Prefect server, and what is left after it.
+"""
 
 import os
 import signal
@@ -32,7 +34,9 @@ pytestmark = pytest.mark.soak
 
 @pytest.mark.soak
 @needs_proc
-def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_nothing_is_left(tmp_path: Path) -> None:
+def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
     due = last_closed_session("XNYS", datetime.now(UTC), grace=DELAY)
     with serving(tmp_path / "one") as first:
         page = first.wait_for(r"page (http://127\.0\.0\.1:\d+)")[1]
@@ -69,7 +73,11 @@ def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: 
 def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as service:
         service.wait_for("Ctrl-C ends it")
-        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.service.guarded_server" in cmdline(pid))
+        (server,) = (
+            pid
+            for pid in processes_of(tmp_path / "one")
+            if b"flows.service.guarded_server" in cmdline(pid)
+        )
         refused = subprocess.run(
             [BIN / "dtml", "serve", "simulated"],
             env=os.environ | {"DTML_DATA": str(tmp_path / "one" / "data")},
@@ -86,11 +94,24 @@ def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> No
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
-def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_path: Path, prefect_api: str) -> None:
-    environment = os.environ | {"PREFECT_API_URL": prefect_api, "PREFECT_HOME": str(tmp_path / "home")}
-    for arguments in (("work-pool", "create", "dtml", "--type", "process"), ("deploy", "--all", "--no-prompt")):
+def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
+    tmp_path: Path, prefect_api: str
+) -> None:
+    environment = os.environ | {
+        "PREFECT_API_URL": prefect_api,
+        "PREFECT_HOME": str(tmp_path / "home"),
+    }
+    for arguments in (
+        ("work-pool", "create", "dtml", "--type", "process"),
+        ("deploy", "--all", "--no-prompt"),
+    ):
         ended = subprocess.run(
-            [BIN / "prefect", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            [BIN / "prefect", *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
     found = asked(f"{prefect_api}/deployments/filter", os.environ[LOGIN])
@@ -119,5 +140,7 @@ def test_without_a_market_and_a_night_there_is_nothing_to_serve(
     monkeypatch.chdir(tmp_path)
     for name in [each for each in os.environ if each.startswith(("DTML_", "PREFECT_"))]:
         monkeypatch.delenv(name)
-    words = "error: the store has no night of any market yet: name one, as in `dtml serve simulated`\n"
+    words = (
+        "error: the store has no night of any market yet: name one, as in `dtml serve simulated`\n"
+    )
     assert command("serve") == (2, "", words)

@@ -1,4 +1,6 @@
-"""How each market stands: what is late, refused, running or interrupted, told without writing anything."""
+"""How each market stands: what is late, refused, running or interrupted, told
+without writing anything.
+"""
 
 import json
 import subprocess
@@ -30,7 +32,9 @@ from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 MARKET = replace(load_market("simulated"), retrain=63)
-EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)  # of AS_OF, a quarter of an hour after its night is due
+EVENING = datetime(
+    2024, 7, 1, 22, 45, tzinfo=UTC
+)  # of AS_OF, a quarter of an hour after its night is due
 NEXT_NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
@@ -38,7 +42,9 @@ NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 @pytest.fixture
 def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
-    app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
+    app = typer.Typer(
+        callback=lambda: None
+    )  # with one command alone, typer would want no name of it
     app.add_typer(commands)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     return partial(command, "status", of=app)
@@ -57,11 +63,20 @@ def refuse(context: MarketContext, day: date) -> None:
 def begin(engine: Engine) -> None:
     with transaction(engine) as conn:
         after = next_session("XNYS", AS_OF)
-        stored_nights.start_night(conn, "simulated", AS_OF, target=after, source="simulated", started_at=EVENING)
+        stored_nights.start_night(
+            conn, "simulated", AS_OF, target=after, source="simulated", started_at=EVENING
+        )
 
 
 def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
-    figures = {"acc": 0.51, "acc_low": 0.49, "acc_high": 0.53, "mcc": 0.02, "mcc_low": -0.02, "mcc_high": 0.06}
+    figures = {
+        "acc": 0.51,
+        "acc_low": 0.49,
+        "acc_high": 0.53,
+        "mcc": 0.02,
+        "mcc_low": -0.02,
+        "mcc_high": 0.06,
+    }
     best = {"acc": 0.52, "mcc": 0.04}
     key = {
         "target": target,
@@ -72,7 +87,10 @@ def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
         "rises": 50,
         "predicted_rises": 50,
     }
-    rows = [key | figures | {"predictor": "dtml"}, key | figures | {"predictor": "always_up", "mcc": 0.0}]
+    rows = [
+        key | figures | {"predictor": "dtml"},
+        key | figures | {"predictor": "always_up", "mcc": 0.0},
+    ]
     rows += [key | figures | best | {"predictor": "index_reversal"}]
     rows += [key | figures | {"predictor": "index_below_mean20", "nights": 3, "mcc": 0.9}]
     with transaction(engine) as conn:
@@ -84,10 +102,22 @@ def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
     [
         ("2024-07-02T00:29", "2024-06-28", "2024-06-28T22:30"),
         ("2024-07-02T00:30", "2024-07-01", "2024-07-01T22:30"),
-        ("2024-07-07T12:00", "2024-07-05", "2024-07-05T22:30"),  # a weekend, after a holiday on Thursday
-        ("2024-07-03T23:00", "2024-07-02", "2024-07-02T22:30"),  # a half day's night has the usual hour
+        (
+            "2024-07-07T12:00",
+            "2024-07-05",
+            "2024-07-05T22:30",
+        ),  # a weekend, after a holiday on Thursday
+        (
+            "2024-07-03T23:00",
+            "2024-07-02",
+            "2024-07-02T22:30",
+        ),  # a half day's night has the usual hour
         ("2024-07-04T00:30", "2024-07-03", "2024-07-03T22:30"),
-        ("2024-11-05T01:29", "2024-11-01", "2024-11-01T22:30"),  # New York has left summer time on 3 November
+        (
+            "2024-11-05T01:29",
+            "2024-11-01",
+            "2024-11-01T22:30",
+        ),  # New York has left summer time on 3 November
         ("2024-11-05T01:30", "2024-11-04", "2024-11-04T23:30"),
     ],
 )
@@ -101,7 +131,13 @@ def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(
 ) -> None:
     row = run_night(context, AS_OF).row
     found = stands(reader, NEXT_NOON)
-    assert (found.as_of, found.outcome, found.age, found.is_late, found.problem) == (AS_OF, "complete", 0, False, None)
+    assert (found.as_of, found.outcome, found.age, found.is_late, found.problem) == (
+        AS_OF,
+        "complete",
+        0,
+        False,
+        None,
+    )
     assert found.next_run == datetime(2024, 7, 2, 22, 30, tzinfo=UTC)
     assert found.model is not None
     assert (found.model.run_id, found.model.age, found.model.due_in) == (row["run_id"], 0, 63)
@@ -115,10 +151,15 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
     found = stands(reader, NEXT_MIDNIGHT)
     assert found.age == 1
-    assert found.problem == "simulated: night of 2024-07-02 is not complete, due since 2024-07-02 22:30 UTC"
+    assert (
+        found.problem
+        == "simulated: night of 2024-07-02 is not complete, due since 2024-07-02 22:30 UTC"
+    )
 
 
-def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(context: MarketContext, reader: Engine) -> None:
+def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(
+    context: MarketContext, reader: Engine
+) -> None:
     fetch_bars(context, AS_OF)
     found = stands(reader, NEXT_MIDNIGHT)
     assert (found.as_of, found.outcome, found.age, found.problem) == (None, None, None, None)
@@ -129,7 +170,9 @@ def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counte
     context: MarketContext, reader: Engine
 ) -> None:
     broken = BARS.copy()
-    broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), ["close", "low"]] = -1.0
+    broken.loc[
+        (broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), ["close", "low"]
+    ] = -1.0
     run_night(replace(context, source=FrameSource(broken)), AS_OF)
     assert stands(reader, EVENING).outcome == "complete_with_gaps"
     assert stands(reader, EVENING).gaps == 1
@@ -138,11 +181,15 @@ def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counte
     refuse(context, next_session("XNYS", AS_OF))
     found = stands(reader, NEXT_MIDNIGHT)
     assert (found.outcome, found.age) == ("refused", 1)
-    assert str(found.problem).startswith("simulated: night of 2024-07-02 refused: no good bar of the index")
+    assert str(found.problem).startswith(
+        "simulated: night of 2024-07-02 refused: no good bar of the index"
+    )
 
 
 @pytest.mark.soak
-def test_a_night_that_nobody_is_at_was_interrupted(engine: Engine, reader: Engine, tmp_path: Path) -> None:
+def test_a_night_that_nobody_is_at_was_interrupted(
+    engine: Engine, reader: Engine, tmp_path: Path
+) -> None:
     begin(engine)
     with market_lock(engine, "simulated"):
         assert stands(reader, EVENING).outcome == "running"
@@ -150,7 +197,9 @@ def test_a_night_that_nobody_is_at_was_interrupted(engine: Engine, reader: Engin
     assert not list(Path.cwd().glob("file:*"))
 
 
-def test_the_running_scores_stand_beside_the_best_rule_of_as_many_nights(engine: Engine, reader: Engine) -> None:
+def test_the_running_scores_stand_beside_the_best_rule_of_as_many_nights(
+    engine: Engine, reader: Engine
+) -> None:
     begin(engine)
     save_scores(engine, date(2024, 6, 28), nights=39)
     save_scores(engine, AS_OF)
@@ -167,10 +216,17 @@ def test_the_running_scores_stand_beside_the_best_rule_of_as_many_nights(engine:
     )
 
 
-def test_a_market_of_a_file_that_is_not_named_stands_without_its_exchange(engine: Engine, reader: Engine) -> None:
+def test_a_market_of_a_file_that_is_not_named_stands_without_its_exchange(
+    engine: Engine, reader: Engine
+) -> None:
     begin(engine)
     found = market_status(reader, "simulated", None, EVENING)
-    assert (found.outcome, found.age, found.due, found.is_late) == ("interrupted", None, None, False)
+    assert (found.outcome, found.age, found.due, found.is_late) == (
+        "interrupted",
+        None,
+        None,
+        False,
+    )
     assert "--market-file" in str(found.note)
 
 
@@ -184,7 +240,14 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
         '[index]\nsymbol = "I"\nname = "An index"\n'
     )
     counts = {"fetched": 0, "stored": 0, "rejected": 0, "asked": 0}
-    fetch = {"market": "mine", "known_at": EVENING, "as_of": AS_OF, "source": "files", "restated": [], "failures": []}
+    fetch = {
+        "market": "mine",
+        "known_at": EVENING,
+        "as_of": AS_OF,
+        "source": "files",
+        "restated": [],
+        "failures": [],
+    }
     with transaction(engine) as conn:
         fetches.save_fetch(conn, fetch | counts)
     everything = named_markets(reader, [], [mine])
@@ -194,7 +257,9 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     }
     assert named_markets(reader, [], []) == {"mine": None, "simulated": load_market("simulated")}
     assert list(named_markets(reader, ["simulated"], [])) == ["simulated"]
-    with pytest.raises(UsageError, match="no night and no fetch of market 'sp500': it has mine, simulated"):
+    with pytest.raises(
+        UsageError, match="no night and no fetch of market 'sp500': it has mine, simulated"
+    ):
         named_markets(reader, ["sp500"], [])
 
 
@@ -216,7 +281,12 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     assert "refused: no good bar of the index" in said
     code, said, _ = dtml("simulated", "--json")
     (row,) = json.loads(said)
-    assert (code, row["as_of"], row["outcome"], row["alerts_not_sent"]) == (0, "2024-07-01", "refused", 0)
+    assert (code, row["as_of"], row["outcome"], row["alerts_not_sent"]) == (
+        0,
+        "2024-07-01",
+        "refused",
+        0,
+    )
     code, said, complaint = dtml("--check", "--json")
     assert code == 1
     assert complaint.startswith("simulated: night of 2024-07-01 refused")
@@ -225,14 +295,18 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
 
 
-def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(engine: Engine, dtml: Command) -> None:
+def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
+    engine: Engine, dtml: Command
+) -> None:
     assert dtml() == (0, "the store has no night and no fetch of any market yet\n", "")
     code, _, complaint = dtml("simulated")
     assert code == 2
     assert "it has none yet" in complaint
 
 
-def test_a_store_that_cannot_be_reached_is_not_well(dtml: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_reached_is_not_well(
+    dtml: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant@127.0.0.1:9/prices")
     assert dtml("--check")[0] == 1
 

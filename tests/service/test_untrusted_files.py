@@ -13,7 +13,14 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from dtml.checkpoints import Ensemble, load_ensemble, read_tensors, save_ensemble, sha256, write_tensors
+from dtml.checkpoints import (
+    Ensemble,
+    load_ensemble,
+    read_tensors,
+    save_ensemble,
+    sha256,
+    write_tensors,
+)
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import _model
 from dtml.markets import is_symbol, load_market_file
@@ -24,10 +31,19 @@ from tests.support.price_files import FIRST, LAST, MARKET
 from translation.atomic_files import write_whole
 
 CARD: dict[str, Any] = {
-    "format": 1, "market": "made", "symbols": ["A"], "seeds": [0], "network": "ModelConfig", "model": {}, "windows": {},
-}  # fmt: skip
+    "format": 1,
+    "market": "made",
+    "symbols": ["A"],
+    "seeds": [0],
+    "network": "ModelConfig",
+    "model": {},
+    "windows": {},
+}
 HEADER = b"date,symbol,open,high,low,close,volume\n"
-MARKET_FILE = 'title = "{title}"\ncalendar = "XNYS"\ntimezone = "{zone}"\ncurrency = "USD"\n[index]\n{index}\n{more}'
+MARKET_FILE = (
+    'title = "{title}"\ncalendar = "XNYS"\ntimezone = "{zone}"\ncurrency = '
+    '"USD"\n[index]\n{index}\n{more}'
+)
 INDEX = 'symbol = "I"\nname = "An index"'
 
 
@@ -56,8 +72,12 @@ CHECKPOINTS = {
     "a header of 9 EB": raw(b"{}", 2**63),
     "a header longer than the file": raw(b"{}", 90_000_000),
     "a header that is no JSON": raw(b"{'w': 1}"),
-    "a tensor of 2^80 numbers": raw({"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}}),
-    "a tensor beyond the end": raw({"w": {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]}}),
+    "a tensor of 2^80 numbers": raw(
+        {"w": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}}
+    ),
+    "a tensor beyond the end": raw(
+        {"w": {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]}}
+    ),
     "truncated": checkpoint()[:-3],
     "no card": save({"w": torch.ones(2)}),
     "a card that is a list": save({"w": torch.ones(2)}, metadata={"card": "[1]"}),
@@ -73,7 +93,9 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(
+    name: str, tmp_path: Path
+) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(CHECKPOINTS[name])
     with pytest.raises(DtmlError) as caught:
@@ -82,12 +104,20 @@ def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(name: str
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(wrong: float, tmp_path: Path) -> None:
-    file, weights = tmp_path / "model.safetensors", {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)}
+def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
+    wrong: float, tmp_path: Path
+) -> None:
+    file, weights = (
+        tmp_path / "model.safetensors",
+        {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)},
+    )
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
     save_ensemble(ensemble, file, write_whole)
     weights["predict.bias"][0, 1] = wrong
-    said = r"1 of 3 weights of predict.bias are NaN or infinite: train it anew with a lower learning rate"
+    said = (
+        r"1 of 3 weights of predict.bias are NaN or infinite: train it anew with a lower "
+        r"learning rate"
+    )
     with pytest.raises(DtmlError, match=f"^the model of made is not saved: {said}"):
         save_ensemble(ensemble, tmp_path / "new.safetensors", write_whole)
     assert not (tmp_path / "new.safetensors").exists()
@@ -124,7 +154,15 @@ def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) 
         (b"2024-03-04,AAA," + b"x" * 900_000 + b",2,1,2,3\n", "row 1: open 'xxxx"),
         (b"x" * 900_000 + b",AAA,1,2,1,2,3\n", "row 1: 'xxxx"),
     ],
-    ids=["a formula", "a NUL byte", "hexadecimal", "an open quote", "a line of 10 MB", "a long word", "a long date"],
+    ids=[
+        "a formula",
+        "a NUL byte",
+        "hexadecimal",
+        "an open quote",
+        "a line of 10 MB",
+        "a long word",
+        "a long date",
+    ],
 )
 def test_a_csv_that_is_wrong_is_a_short_line(rows: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes(HEADER + rows)
@@ -136,12 +174,16 @@ def test_a_csv_that_is_wrong_is_a_short_line(rows: bytes, said: str, tmp_path: P
 
 
 def parquet(file: Path, **columns: object) -> FileSource:
-    pa.parquet.write_table(pa.table({"date": ["2024-03-04"], "symbol": ["AAA"], "close": [1.0]} | columns), file)
+    pa.parquet.write_table(
+        pa.table({"date": ["2024-03-04"], "symbol": ["AAA"], "close": [1.0]} | columns), file
+    )
     return FileSource(MARKET, file)
 
 
 @pytest.mark.parametrize("column", ["date", "symbol", "close"])
-def test_a_parquet_that_holds_pickles_is_a_mistake_and_runs_none(column: str, tmp_path: Path) -> None:
+def test_a_parquet_that_holds_pickles_is_a_mistake_and_runs_none(
+    column: str, tmp_path: Path
+) -> None:
     mark = tmp_path / "ran"
     source = parquet(tmp_path / "p.parquet", **{column: [pickle.dumps(Evil(mark))]})
     with pytest.raises(UsageError):
@@ -154,7 +196,9 @@ def test_a_type_that_names_python_in_a_parquet_runs_nothing(tmp_path: Path) -> N
     hidden = {b"ARROW:extension:name": b"arrow.py_extension_type"}
     hidden |= {b"ARROW:extension:metadata": pickle.dumps(Evil(mark))}
     close = pa.field("close", pa.float64(), metadata=hidden)
-    schema = pa.schema([("date", pa.string()), ("symbol", pa.string()), close], metadata={b"pandas": b"{not json"})
+    schema = pa.schema(
+        [("date", pa.string()), ("symbol", pa.string()), close], metadata={b"pandas": b"{not json"}
+    )
     rows = [pa.array(["2024-03-04"]), pa.array(["AAA"]), pa.array([1.0])]
     pa.parquet.write_table(pa.table(rows, schema=schema), tmp_path / "p.parquet")
     found = FileSource(MARKET, tmp_path / "p.parquet").fetch({"AAA": FIRST}, LAST)
@@ -162,17 +206,45 @@ def test_a_type_that_names_python_in_a_parquet_runs_nothing(tmp_path: Path) -> N
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("close", [[[1.0, 2.0]], [{"a": 1}], [b"\xff"], pa.array([(1, 2)], pa.list_(pa.int8(), 2))])
-def test_a_parquet_of_things_that_are_no_numbers_is_a_mistake(close: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "close", [[[1.0, 2.0]], [{"a": 1}], [b"\xff"], pa.array([(1, 2)], pa.list_(pa.int8(), 2))]
+)
+def test_a_parquet_of_things_that_are_no_numbers_is_a_mistake(
+    close: object, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=r"column 'close' holds .*, not numbers"):
         parquet(tmp_path / "p.parquet", close=close).fetch({"AAA": FIRST}, LAST)
 
 
 SYMBOLS = [
-    "../../etc/passwd", "/etc/passwd", "..", "A/B", "A\\B", "C:A", "-rf", "--as-of", "A B", "A\0B", "A\nB", "A\u202eB",
-    "AAA'; drop table price; --", "A\"B", "A`B", "A$(id)", "A;B", "A|B", "=cmd|' /C calc'!A0", "{{7*7}}", "<b>", "%s",
-    "!!python/object", "A" * 25, "", "Ä", "\uff21",
-]  # fmt: skip
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..",
+    "A/B",
+    "A\\B",
+    "C:A",
+    "-rf",
+    "--as-of",
+    "A B",
+    "A\0B",
+    "A\nB",
+    "A\u202eB",
+    "AAA'; drop table price; --",
+    'A"B',
+    "A`B",
+    "A$(id)",
+    "A;B",
+    "A|B",
+    "=cmd|' /C calc'!A0",
+    "{{7*7}}",
+    "<b>",
+    "%s",
+    "!!python/object",
+    "A" * 25,
+    "",
+    "Ä",
+    "\uff21",
+]
 
 
 @pytest.mark.parametrize("symbol", SYMBOLS)
@@ -181,7 +253,10 @@ def test_what_could_be_a_path_an_option_or_sql_is_no_symbol(symbol: str, tmp_pat
     written = json.dumps(symbol, ensure_ascii=True)
     (tmp_path / "mine.toml").write_text(
         MARKET_FILE.format(
-            title="T", zone="UTC", index=INDEX, more=f"[constituents]\nas_of = 2024-01-02\nsymbols = [{written}]"
+            title="T",
+            zone="UTC",
+            index=INDEX,
+            more=f"[constituents]\nas_of = 2024-01-02\nsymbols = [{written}]",
         )
     )
     with pytest.raises(UsageError):

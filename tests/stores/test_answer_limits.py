@@ -1,4 +1,6 @@
-"""How much an answer to SQL of a user may be: rows, bytes and memory are bounded, on either engine, in every form."""
+"""How much an answer to SQL of a user may be: rows, bytes and memory are
+bounded, on either engine, in every form.
+"""
 
 import json
 import os
@@ -20,11 +22,14 @@ from tests.support.stores import fill
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
 ENDLESS = NUMBERS.format(end="") + " select i from n"
-LONG_TEXTS = NUMBERS.format(end=" where i < 150000") + f" select i, '{'x' * 1000}' || i as said from n"
+LONG_TEXTS = (
+    NUMBERS.format(end=" where i < 150000") + f" select i, '{'x' * 1000}' || i as said from n"
+)
 TABLE = {"as_json": False, "as_csv": False}
 JSON, CSV = TABLE | {"as_json": True}, TABLE | {"as_csv": True}
 
-# Says in which form, what memory it may take, and what it asks; prints the peak of its resident memory in bytes.
+# Says in which form, what memory it may take, and what it asks; prints the peak of its resident
+# memory in bytes.
 CHILD = """
 import resource, sys
 from pathlib import Path
@@ -37,7 +42,8 @@ flows.commands.query.MEMORY = int(memory)
 db.engine.READ_LIMIT_S = 3600  # not what is asked about here
 try:
     forms = {name: name == form for name in ("as_json", "as_csv")}
-    flows.commands.query.query(sql, **forms, parquet=Path("rows.parquet") if form == "parquet" else None)
+    parquet = Path("rows.parquet") if form == "parquet" else None
+    flows.commands.query.query(sql, **forms, parquet=parquet)
 except (DtmlError, StoreError) as error:
     print(error, file=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
@@ -51,8 +57,12 @@ def named_store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch)
     fill(engine)
 
 
-def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -> tuple[list[str], int]:
-    """What a process of its own complains of that asks this in a form, and the most memory that it had."""
+def asked_in_a_process(
+    folder: Path, form: str, sql: str, memory: int = 2**31
+) -> tuple[list[str], int]:
+    """What a process of its own complains of that asks this in a form, and the
+    most memory that it had.
+    """
     done = subprocess.run(
         [sys.executable, "-c", CHILD, form, str(memory), sql],
         cwd=folder,
@@ -67,7 +77,9 @@ def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("form", ["as_csv", "parquet", pytest.param("as_json", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "form", ["as_csv", "parquet", pytest.param("as_json", marks=pytest.mark.soak)]
+)
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
     said, all_of_them = asked_in_a_process(tmp_path, form, LONG_TEXTS)
@@ -78,14 +90,21 @@ def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -
 def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     query(ENDLESS, **TABLE)
     printed = capsys.readouterr()
-    assert [line.split() for line in printed.out.splitlines()] == [["i"], *([str(i)] for i in range(1, SHOWN + 1))]
-    assert printed.err == "note: these are the first 1,000 rows; --csv and --json print all of them\n"
+    assert [line.split() for line in printed.out.splitlines()] == [
+        ["i"],
+        *([str(i)] for i in range(1, SHOWN + 1)),
+    ]
+    assert (
+        printed.err == "note: these are the first 1,000 rows; --csv and --json print all of them\n"
+    )
     query(NUMBERS.format(end=f" where i < {SHOWN}") + " select i from n", **TABLE)
     printed = capsys.readouterr()
     assert (len(printed.out.splitlines()), printed.err) == (SHOWN + 1, "")
 
 
-def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     sql = f"select '{'x' * 5000}' as said"
     query(sql, **TABLE)
     printed = "".join(each.strip() for each in capsys.readouterr().out.splitlines())
@@ -95,10 +114,15 @@ def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out) == [{"said": "x" * 5000}]
 
 
-def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 5000)
     reader = open_reader()
-    with pytest.raises(StoreUsageError, match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV"):
+    with pytest.raises(
+        StoreUsageError,
+        match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV",
+    ):
         select(reader, ENDLESS, own=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
@@ -111,13 +135,17 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
 ) -> None:
     monkeypatch.setattr("flows.commands.query.GROUP", 5000)
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
-    with pytest.raises(UsageError, match="more than 50,000 bytes is not written: ask for it in parts"):
+    with pytest.raises(
+        UsageError, match="more than 50,000 bytes is not written: ask for it in parts"
+    ):
         query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
 
 
 @pytest.mark.soak
-def test_a_file_is_not_ended_by_time(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_not_ended_by_time(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     is_sqlite = store_url.startswith("sqlite")
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.1 if is_sqlite else 1)
     counted = NUMBERS.format(end=" where i < 3000000") + " select max(i) as n from n"
@@ -134,7 +162,9 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
-    with pytest.raises(UsageError, match="more than 100,000 characters is not printed: ask for it in parts"):
+    with pytest.raises(
+        UsageError, match="more than 100,000 characters is not printed: ask for it in parts"
+    ):
         query(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
 
@@ -145,7 +175,9 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 1)
-    crossed = NUMBERS.format(end=" where i < 100000") + " select a.i, b.i as j from n a cross join n b"
+    crossed = (
+        NUMBERS.format(end=" where i < 100000") + " select a.i, b.i as j from n a cross join n b"
+    )
     for sql in (ENDLESS, crossed):
         with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
             query(sql, **TABLE | {form: True})
@@ -154,7 +186,9 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_huge_value_takes_no_more_memory_than_an_answer_may(tmp_path: Path, store_url: str) -> None:
+def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
+    tmp_path: Path, store_url: str
+) -> None:
     if store_url.startswith("sqlite"):  # whose values are bounded too, but not how many a row has
         values = ", ".join(f"randomblob(15000000) as b{number}" for number in range(40))
         sql = f"select {values}"
@@ -181,9 +215,15 @@ def test_an_answer_is_the_same_in_batches_of_any_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = (
-        NUMBERS.format(end=" where i < 9") + " select i, case when i > 4 then i end as later, 'é\"' || i as t from n"
+        NUMBERS.format(end=" where i < 9")
+        + " select i, case when i > 4 then i end as later, 'é\"' || i as t from n"
     )
-    asked = ["select * from prediction_history", "select * from night_log", "select * from price", texts]
+    asked = [
+        "select * from prediction_history",
+        "select * from night_log",
+        "select * from price",
+        texts,
+    ]
     for form in (CSV, JSON):
         for sql in asked:
             found = set()

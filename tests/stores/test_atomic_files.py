@@ -32,7 +32,9 @@ def little_room() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_file_that_finds_no_room_leaves_nothing_behind(kind: str, tmp_path: Path, little_room: None) -> None:
+def test_a_file_that_finds_no_room_leaves_nothing_behind(
+    kind: str, tmp_path: Path, little_room: None
+) -> None:
     with pytest.raises(OSError, match="File too large"):
         WRITERS[kind](tmp_path / "whole")
     assert list(tmp_path.iterdir()) == []
@@ -69,8 +71,12 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path:
     """Each of four processes writes it fifty times, and what it finds there then is whole."""
     texts = [str(number) * 1000 for number in range(4)]
     writers: dict[str, Callable[[Path, str], object]] = {
-        "checkpoint": lambda file, text: write_tensors(file, {"weights": torch.ones(9)}, {"card": text}, write_whole),
-        "vocabulary": lambda file, text: write_whole(file, lambda partial: partial.write_text(text)),
+        "checkpoint": lambda file, text: write_tensors(
+            file, {"weights": torch.ones(9)}, {"card": text}, write_whole
+        ),
+        "vocabulary": lambda file, text: write_whole(
+            file, lambda partial: partial.write_text(text)
+        ),
     }
     write, whole = writers[kind], set()
     for text in texts:
@@ -88,13 +94,20 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path:
             finally:
                 os._exit(failed)
         children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [
+        0,
+        0,
+        0,
+        0,
+    ]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["many", "one"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("begins_new", [False, True])
-def test_a_folder_that_several_write_at_once_is_one_of_theirs(tmp_path: Path, begins_new: bool) -> None:
+def test_a_folder_that_several_write_at_once_is_one_of_theirs(
+    tmp_path: Path, begins_new: bool
+) -> None:
     """Each of four processes writes it thirty times, and none takes from another what it fills."""
 
     def write(mark: str) -> None:
@@ -117,7 +130,12 @@ def test_a_folder_that_several_write_at_once_is_one_of_theirs(tmp_path: Path, be
             finally:
                 os._exit(failed)
         children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [
+        0,
+        0,
+        0,
+        0,
+    ]
     assert [folder.name for folder in tmp_path.iterdir()] == ["many"]
     assert len({file.read_text() for file in (tmp_path / "many").iterdir()}) == 1
     assert len(list((tmp_path / "many").iterdir())) == 9
@@ -131,4 +149,7 @@ def test_a_folder_that_somebody_filled_meanwhile_is_left_as_it_is(tmp_path: Path
 
     with pytest.raises(OSError, match="not empty"):
         write_folder_whole(tmp_path / "kept", fill)
-    assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")] == ["kept", "kept/theirs"]
+    assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")] == [
+        "kept",
+        "kept/theirs",
+    ]

@@ -17,15 +17,29 @@ from db.rows import attention as stored_attention
 from db.rows import backtests, markets, runs
 from db.rows import predictions as stored_predictions
 from db.views import data_dictionary, views
-from tests.support.backtest_rows import COUNTS, NAME, NOW, attention, backtest, fold, portfolios, returns, scores
+from tests.support.backtest_rows import (
+    COUNTS,
+    NAME,
+    NOW,
+    attention,
+    backtest,
+    fold,
+    portfolios,
+    returns,
+    scores,
+)
 from tests.support.prediction_rows import NEXT, STOCKS, TARGET, predictions, run
 
-TABLES = {"attention_weight", "backtest"} | {f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")}
+TABLES = {"attention_weight", "backtest"} | {
+    f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")
+}
 
 
 @pytest.fixture
 def store(engine: Engine) -> Engine:
-    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None})
+    stocks = pd.DataFrame(
+        {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None}
+    )
     with transaction(engine) as conn:
         markets.save_instruments(conn, "toy", stocks)
         for name in ("first", "second"):
@@ -42,9 +56,16 @@ def add_folds(store: Engine, *folds: dict[str, Any]) -> int:
 
 
 def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) -> int:
-    figures: dict[str, Any] = {"scores": scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
+    figures: dict[str, Any] = {
+        "scores": scores(),
+        "returns": returns(),
+        "portfolios": portfolios(),
+        "counts": COUNTS,
+    }
     with transaction(store) as conn:
-        return backtests.finish_backtest(conn, name, finished_at=at, seconds=97.5, **(figures | changed))
+        return backtests.finish_backtest(
+            conn, name, finished_at=at, seconds=97.5, **(figures | changed)
+        )
 
 
 def keep_attention(store: Engine, frame: pd.DataFrame) -> int:
@@ -69,9 +90,16 @@ def test_a_backtest_comes_back_as_it_went_in(store: Engine, reader: Engine) -> N
     assert add_folds(store, fold(2, "second"), fold()) == 2
     assert finish(store) == len(scores()) + len(returns()) + len(portfolios())
     with reading(reader) as conn:
-        assert backtests.backtest(conn, NAME) == backtest() | COUNTS | {"finished_at": NOW, "seconds": 97.5}
+        assert backtests.backtest(conn, NAME) == backtest() | COUNTS | {
+            "finished_at": NOW,
+            "seconds": 97.5,
+        }
         folds = backtests.backtest_folds(conn, NAME)
-        read = (backtests.backtest_scores, backtests.backtest_returns, backtests.backtest_portfolios)
+        read = (
+            backtests.backtest_scores,
+            backtests.backtest_returns,
+            backtests.backtest_portfolios,
+        )
         stored = [each(conn, NAME) for each in read]
     assert folds["run_id"].tolist() == ["first", "second"]
     assert folds["first"].tolist() == folds["last"].tolist() == [TARGET, NEXT]
@@ -98,7 +126,15 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
     with transaction(store) as conn:
         assert backtests.save_backtest(conn, backtest(created_at=NOW + timedelta(days=1))) == 0
     assert add_folds(store, fold(seconds=9.0), fold(2, "second")) == 0
-    assert finish(store, at=NOW + timedelta(days=1), scores=scores().iloc[::-1], returns=returns().iloc[::-1]) == 0
+    assert (
+        finish(
+            store,
+            at=NOW + timedelta(days=1),
+            scores=scores().iloc[::-1],
+            returns=returns().iloc[::-1],
+        )
+        == 0
+    )
     assert counted(store) == before
     with reading(store) as conn:
         kept = backtests.backtest(conn, NAME) or {}
@@ -110,15 +146,25 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
     ("changed", "named"),
     [
         ({"scores": scores().assign(rises=[3, 3, 3, 2, 2, 0])}, f"{NAME} symbol A all dtml"),
-        ({"scores": scores().assign(acc=[0.6875, 0.76, 0.625, 0.5, 0.5, np.nan])}, f"{NAME} all  all dtml"),
-        ({"returns": returns().assign(net=[0.01, -0.02, 0.0098, -0.0006])}, f"{NAME} long, next open 2024-01-05"),
+        (
+            {"scores": scores().assign(acc=[0.6875, 0.76, 0.625, 0.5, 0.5, np.nan])},
+            f"{NAME} all  all dtml",
+        ),
+        (
+            {"returns": returns().assign(net=[0.01, -0.02, 0.0098, -0.0006])},
+            f"{NAME} long, next open 2024-01-05",
+        ),
         ({"portfolios": portfolios().assign(break_even=[1.0, 33.0])}, f"{NAME} index"),
         ({"counts": COUNTS | {"tried": 3}}, f"{NAME} tried"),
     ],
 )
-def test_a_figure_of_a_finished_backtest_is_never_rewritten(store: Engine, changed: dict[str, Any], named: str) -> None:
+def test_a_figure_of_a_finished_backtest_is_never_rewritten(
+    store: Engine, changed: dict[str, Any], named: str
+) -> None:
     finish(store)
-    with pytest.raises(StoreError, match=f"{named} is stored with another figure: a finished backtest stands"):
+    with pytest.raises(
+        StoreError, match=f"{named} is stored with another figure: a finished backtest stands"
+    ):
         finish(store, **changed)
 
 
@@ -127,10 +173,15 @@ def test_a_rounding_of_zero_is_no_other_figure(store: Engine) -> None:
     assert finish(store, returns=returns().assign(borrow=1e-17)) == 0
 
 
-@pytest.mark.parametrize("changed", [{"run_id": "second"}, {"predictions": 2}, {"last": NEXT.date()}])
+@pytest.mark.parametrize(
+    "changed", [{"run_id": "second"}, {"predictions": 2}, {"last": NEXT.date()}]
+)
 def test_a_fold_is_never_rewritten(store: Engine, changed: dict[str, Any]) -> None:
     add_folds(store, fold())
-    with pytest.raises(StoreError, match=rf"fold 1 of {NAME} is stored with {next(iter(changed))} .*never rewritten"):
+    with pytest.raises(
+        StoreError,
+        match=rf"fold 1 of {NAME} is stored with {next(iter(changed))} .*never rewritten",
+    ):
         add_folds(store, fold(**changed))
 
 
@@ -153,12 +204,16 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
         ({"constituent_days": 1, "without_price": 2}, "counts"),
     ],
 )
-def test_a_backtest_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object], check: str) -> None:
+def test_a_backtest_that_makes_no_sense_is_refused(
+    store: Engine, changed: dict[str, object], check: str
+) -> None:
     with pytest.raises(StoreError, match=f"ck_backtest_{check}"), transaction(store) as conn:
         backtests.save_backtest(conn, backtest("other", **changed))
 
 
-@pytest.mark.parametrize("changed", [{"slice": "week"}, {"value": "x"}, {"acc": 1.01}, {"mcc": -1.01}, {"rises": 7}])
+@pytest.mark.parametrize(
+    "changed", [{"slice": "week"}, {"value": "x"}, {"acc": 1.01}, {"mcc": -1.01}, {"rises": 7}]
+)
 def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match=r"ck_backtest_score_(slice|ranges|counts)"):
         finish(store, scores=scores().head(1).assign(**changed))
@@ -174,7 +229,9 @@ def test_a_fold_sees_only_what_came_before_it_and_needs_its_run(store: Engine) -
 def test_the_predictions_of_a_backtest_are_those_of_its_folds(store: Engine) -> None:
     """A model may have predicted other sessions too: they are no part of it."""
     with transaction(store) as conn:
-        stored_predictions.save_predictions(conn, "toy", predictions("first", NEXT), known_at=NOW, made_at=NOW)
+        stored_predictions.save_predictions(
+            conn, "toy", predictions("first", NEXT), known_at=NOW, made_at=NOW
+        )
     add_folds(store, fold(), fold(2, "second"))
     with reading(store) as conn:
         made = backtests.backtest_predictions(conn, NAME)
@@ -182,7 +239,9 @@ def test_the_predictions_of_a_backtest_are_those_of_its_folds(store: Engine) -> 
     pd.testing.assert_frame_equal(made[list(given)], given, check_dtype=False)
 
 
-def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_market(store: Engine) -> None:
+def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_market(
+    store: Engine,
+) -> None:
     with transaction(store) as conn:
         for name, market in (("other", "toy"), ("elsewhere", "far")):
             backtests.save_backtest(conn, backtest(name, market=market))
@@ -194,7 +253,9 @@ def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_
         assert backtests.sharpe_ratios(conn, "none", other_than=NAME).tolist() == []
 
 
-def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store: Engine, reader: Engine) -> None:
+def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(
+    store: Engine, reader: Engine
+) -> None:
     finish(store)
     rows = select(reader, "select * from backtest_summary order by portfolio")
     assert list(rows) == list(views()["backtest_summary"].meanings())
@@ -210,10 +271,15 @@ def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store: Engi
 
 def test_of_two_rules_alike_the_summary_takes_one(store: Engine, reader: Engine) -> None:
     finish(store, scores=scores().assign(mcc=0.25))
-    assert select(reader, "select best_rule from backtest_summary")["best_rule"].tolist() == ["always_up"] * 2
+    assert (
+        select(reader, "select best_rule from backtest_summary")["best_rule"].tolist()
+        == ["always_up"] * 2
+    )
 
 
-def test_a_backtest_without_scores_has_its_portfolios_in_the_summary(store: Engine, reader: Engine) -> None:
+def test_a_backtest_without_scores_has_its_portfolios_in_the_summary(
+    store: Engine, reader: Engine
+) -> None:
     finish(store, scores=scores().head(0))
     assert select(reader, "select acc, best_rule from backtest_summary").isna().all(axis=None)
 
@@ -223,11 +289,17 @@ def test_attention_comes_back_as_it_went_in(store: Engine, reader: Engine) -> No
     with reading(reader) as conn:
         stored = stored_attention.attention(conn, "first", TARGET.date())
         assert stored_attention.attention(conn, "second", NEXT.date()).empty
-    pd.testing.assert_frame_equal(stored, attention()[["symbol", "source", "weight"]], check_dtype=False)
+    pd.testing.assert_frame_equal(
+        stored, attention()[["symbol", "source", "weight"]], check_dtype=False
+    )
     rows = select(reader, "select * from attention where symbol = 'C' order by source")
     assert list(rows) == list(views()["attention"].meanings())
     assert rows["weight"].tolist() == [0.125, 0.25, 0.625]
-    assert rows[["market", "as_of", "target"]].astype(str).iloc[0].tolist() == ["toy", "2024-01-04", "2024-01-05"]
+    assert rows[["market", "as_of", "target"]].astype(str).iloc[0].tolist() == [
+        "toy",
+        "2024-01-04",
+        "2024-01-05",
+    ]
 
 
 def test_attention_once_stored_stands(store: Engine) -> None:
@@ -236,7 +308,9 @@ def test_attention_once_stored_stands(store: Engine) -> None:
     assert keep_attention(store, again) == 5
     assert keep_attention(store, again.head(0)) == 0
     with pytest.raises(StoreError, match="attention of first 2024-01-05 B C is stored: it stands"):
-        keep_attention(store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625]))
+        keep_attention(
+            store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625])
+        )
 
 
 def test_attention_needs_its_prediction_and_its_stocks(store: Engine) -> None:
@@ -277,7 +351,9 @@ def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None
         add_folds(store, fold(run_id="second"))
 
 
-def test_predictions_come_by_session_and_symbol_whatever_the_order_of_their_numbers(store: Engine) -> None:
+def test_predictions_come_by_session_and_symbol_whatever_the_order_of_their_numbers(
+    store: Engine,
+) -> None:
     """B is renamed to Z: its number stays between those of A and C."""
     add_folds(store, fold(), fold(2, "second"))
     with transaction(store) as conn:
@@ -292,8 +368,16 @@ def test_sharpe_ratios_come_by_backtest_and_portfolio(store: Engine) -> None:
     for name, figures in (("b", {"y": 3.0, "x": 4.0}), ("a", {"z": 1.0, "w": 2.0})):
         with transaction(store) as conn:
             backtests.save_backtest(conn, backtest(name))
-        rows = [chosen.assign(portfolio=portfolio, sharpe=sharpe) for portfolio, sharpe in figures.items()]
+        rows = [
+            chosen.assign(portfolio=portfolio, sharpe=sharpe)
+            for portfolio, sharpe in figures.items()
+        ]
         finish(store, name, portfolios=pd.concat(rows))
     with reading(store) as conn:
-        assert backtests.sharpe_ratios(conn, "toy", other_than=NAME).tolist() == [2.0, 1.0, 4.0, 3.0]
+        assert backtests.sharpe_ratios(conn, "toy", other_than=NAME).tolist() == [
+            2.0,
+            1.0,
+            4.0,
+            3.0,
+        ]
         assert backtests.sharpe_ratios(conn, "toy", other_than="a").tolist() == [4.0, 3.0]

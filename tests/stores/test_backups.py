@@ -1,4 +1,6 @@
-"""A backup brings back the store and its models as they were, or nothing, and says which of them it could not keep."""
+"""A backup brings back the store and its models as they were, or nothing, and
+says which of them it could not keep.
+"""
 
 import hashlib
 import json
@@ -36,8 +38,10 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     assert (code, complaint) == (0, "")
     assert f"{rows(store_url)} rows and 1 checkpoints" in said
     assert {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} == {
-        "dtml.sqlite", "manifest.json", FIRST,
-    }  # fmt: skip
+        "dtml.sqlite",
+        "manifest.json",
+        FIRST,
+    }
     assert list(folder.parent.iterdir()) == [folder]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["schema"] == REVISION
@@ -52,7 +56,9 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     assert dtml(again, "check")[0] == 0
 
 
-def test_a_backup_is_restored_on_either_engine(kept: Path, filled: Engine, store_url: str, dtml: Command) -> None:
+def test_a_backup_is_restored_on_either_engine(
+    kept: Path, filled: Engine, store_url: str, dtml: Command
+) -> None:
     code, _, complaint = dtml(store_url, "restore", str(kept))
     assert code == 0, complaint
     assert contents(open_engine(store_url)) == contents(filled)
@@ -62,7 +68,12 @@ def test_a_backup_is_restored_on_either_engine(kept: Path, filled: Engine, store
 
 @pytest.mark.soak
 def test_a_backup_of_an_older_schema_is_upgraded_on_its_way(
-    kept: Path, filled: Engine, store_url: str, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path,
+    filled: Engine,
+    store_url: str,
+    dtml: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = (kept / "dtml.sqlite").read_bytes()
     become_next(monkeypatch, tmp_path)
@@ -78,7 +89,9 @@ def test_a_backup_of_an_older_schema_is_upgraded_on_its_way(
 def change_manifest(folder: Path, **changed: object) -> None:
     """A manifest with other words, and with the hash of the store as it now is."""
     manifest = json.loads((folder / "manifest.json").read_text()) | changed
-    manifest["files"]["dtml.sqlite"] = hashlib.sha256((folder / "dtml.sqlite").read_bytes()).hexdigest()
+    manifest["files"]["dtml.sqlite"] = hashlib.sha256(
+        (folder / "dtml.sqlite").read_bytes()
+    ).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -95,17 +108,49 @@ def _make_newer(folder: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
-    "store": (lambda folder: _flip(folder / "dtml.sqlite"), 1, "dtml.sqlite: it was changed or damaged"),
-    "weights": (lambda folder: _flip(folder / FIRST), 1, "first.safetensors: it was changed or damaged"),
-    "weights lost": (lambda folder: (folder / FIRST).unlink(), 1, "first.safetensors: it is not there"),
+    "store": (
+        lambda folder: _flip(folder / "dtml.sqlite"),
+        1,
+        "dtml.sqlite: it was changed or damaged",
+    ),
+    "weights": (
+        lambda folder: _flip(folder / FIRST),
+        1,
+        "first.safetensors: it was changed or damaged",
+    ),
+    "weights lost": (
+        lambda folder: (folder / FIRST).unlink(),
+        1,
+        "first.safetensors: it is not there",
+    ),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), 2, "is no backup of dtml"),
-    "no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), 2, "is no backup of dtml"),
-    "a list": (lambda folder: (folder / "manifest.json").write_text("[]"), 2, "is no backup of dtml"),
+    "no JSON": (
+        lambda folder: (folder / "manifest.json").write_text("{"),
+        2,
+        "is no backup of dtml",
+    ),
+    "a list": (
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        2,
+        "is no backup of dtml",
+    ),
     "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
     "newer schema": (_make_newer, 2, "It may be newer: update dtml"),
-    "other rows": (lambda folder: change_manifest(folder, rows={"price": 97}), 1, "has not the rows"),
-    "path out": (lambda folder: change_manifest(folder, files={"../x": "0", "dtml.sqlite": ""}), 2, "names"),
-    "path elsewhere": (lambda folder: change_manifest(folder, files={"/x": "0", "dtml.sqlite": ""}), 2, "names"),
+    "other rows": (
+        lambda folder: change_manifest(folder, rows={"price": 97}),
+        1,
+        "has not the rows",
+    ),
+    "path out": (
+        lambda folder: change_manifest(folder, files={"../x": "0", "dtml.sqlite": ""}),
+        2,
+        "names",
+    ),
+    "path elsewhere": (
+        lambda folder: change_manifest(folder, files={"/x": "0", "dtml.sqlite": ""}),
+        2,
+        "names",
+    ),
 }
 
 
@@ -119,14 +164,28 @@ def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
     code, said, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
     assert (code, said, complaint.count("\n")) == (expected, "", 1), complaint
     assert words in complaint
-    assert not (tmp_path / "again.sqlite").exists() or rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
+    assert (
+        not (tmp_path / "again.sqlite").exists() or rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
+    )
 
 
 FOREIGN = [
-    "prefect/logging.yml", "prefect/.env", "prefect/prefect.db", "models/sitecustomize.py", "models/evil.pkl",
-    "models/.hidden.safetensors", "models/deep/first.safetensors", "models", "pandas.py", ".env", "dtml.sqlite-wal",
-    "states/night/seed-0.safetensors", "MODELS/first.safetensors", "models/first.safetensors\n", "dtml.sqlite/x",
-]  # fmt: skip
+    "prefect/logging.yml",
+    "prefect/.env",
+    "prefect/prefect.db",
+    "models/sitecustomize.py",
+    "models/evil.pkl",
+    "models/.hidden.safetensors",
+    "models/deep/first.safetensors",
+    "models",
+    "pandas.py",
+    ".env",
+    "dtml.sqlite-wal",
+    "states/night/seed-0.safetensors",
+    "MODELS/first.safetensors",
+    "models/first.safetensors\n",
+    "dtml.sqlite/x",
+]
 
 
 def _lay(folder: Path, name: str) -> str:
@@ -149,7 +208,9 @@ def test_a_backup_that_names_any_other_file_is_refused_by_its_name(
 
 
 @pytest.mark.one_case
-@pytest.mark.parametrize("name", [name for name in FOREIGN if name not in ("models", "dtml.sqlite/x")])
+@pytest.mark.parametrize(
+    "name", [name for name in FOREIGN if name not in ("models", "dtml.sqlite/x")]
+)
 def test_a_backup_in_which_any_other_file_lies_is_refused_by_its_name(
     kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -162,7 +223,9 @@ def test_weights_of_no_model_in_the_backup_are_refused_by_name(
     kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = json.loads((kept / "manifest.json").read_text())["files"]
-    change_manifest(kept, files=files | {"models/other.safetensors": _lay(kept, "models/other.safetensors")})
+    change_manifest(
+        kept, files=files | {"models/other.safetensors": _lay(kept, "models/other.safetensors")}
+    )
     refused_whole(kept, dtml, tmp_path, monkeypatch, "'models/other.safetensors'")
 
 
@@ -175,7 +238,9 @@ def test_a_backup_with_a_link_in_place_of_a_file_is_refused(
     refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
 
 
-def refused_whole(folder: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+def refused_whole(
+    folder: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
     """A restore ends with one line that names the file; no row and no file is there."""
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "empty"))
     url = f"sqlite:///{tmp_path}/again.sqlite"
@@ -186,7 +251,9 @@ def refused_whole(folder: Path, dtml: Command, tmp_path: Path, monkeypatch: pyte
     assert [file for file in (tmp_path / "empty").rglob("*") if file.is_file()] == []
 
 
-def test_weights_of_other_content_in_their_place_are_kept_and_named(kept: Path, dtml: Command, tmp_path: Path) -> None:
+def test_weights_of_other_content_in_their_place_are_kept_and_named(
+    kept: Path, dtml: Command, tmp_path: Path
+) -> None:
     (tmp_path / "data" / FIRST).write_bytes(b"other")
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
     assert (code, "set DTML_DATA to an empty folder" in complaint) == (2, True)
@@ -194,7 +261,9 @@ def test_weights_of_other_content_in_their_place_are_kept_and_named(kept: Path, 
     assert rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
 
 
-def test_a_backup_says_which_weights_it_could_not_keep(filled: Engine, dtml: Command, tmp_path: Path) -> None:
+def test_a_backup_says_which_weights_it_could_not_keep(
+    filled: Engine, dtml: Command, tmp_path: Path
+) -> None:
     (tmp_path / "data" / FIRST).unlink()
     outside = tmp_path / "outside.safetensors"
     outside.write_bytes(WEIGHTS)
@@ -205,10 +274,17 @@ def test_a_backup_says_which_weights_it_could_not_keep(filled: Engine, dtml: Com
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)
     assert "without the weights of first: models/first.safetensors: it is not there" in complaint
-    assert f"without the weights of elsewhere: {outside}: it lies outside of the folder models" in complaint
-    assert [each["run_id"] for each in json.loads((folder / "manifest.json").read_text())["absent"]] == [
-        "elsewhere", "first", ranker()["id"],
-    ]  # fmt: skip
+    assert (
+        f"without the weights of elsewhere: {outside}: it lies outside of the folder models"
+        in complaint
+    )
+    assert [
+        each["run_id"] for each in json.loads((folder / "manifest.json").read_text())["absent"]
+    ] == [
+        "elsewhere",
+        "first",
+        ranker()["id"],
+    ]
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(folder))
     assert (code, "without the weights of first" in complaint) == (0, True)
 
@@ -218,7 +294,9 @@ def run_hash(engine: Engine) -> str:
         return str(runs.run(conn, "first")["checkpoint_hash"])
 
 
-def test_a_folder_that_holds_something_gets_no_backup(filled: Engine, dtml: Command, tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_gets_no_backup(
+    filled: Engine, dtml: Command, tmp_path: Path
+) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "diary.txt").touch()

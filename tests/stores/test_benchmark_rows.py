@@ -35,16 +35,26 @@ def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> 
     assert save(store, benchmark(), scores(), seeds_of_models()) == 1 + 3 + 4
     with reading(reader) as conn:
         assert benchmarks.benchmark(conn, NAME) == benchmark()
-        stored, seeds = benchmarks.benchmark_scores(conn, NAME), benchmarks.benchmark_seeds(conn, NAME)
+        stored, seeds = (
+            benchmarks.benchmark_scores(conn, NAME),
+            benchmarks.benchmark_seeds(conn, NAME),
+        )
     assert list(stored) == list(scores())[: -len(FIGURES)] + FIGURES
     pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
     pd.testing.assert_frame_equal(seeds, seeds_of_models(), check_dtype=False)
-    assert (stored["is_rule"].dtype, stored["seeds"].dtype, seeds["best_epoch"].dtype) == ("bool", "Int64", "Int64")
+    assert (stored["is_rule"].dtype, stored["seeds"].dtype, seeds["best_epoch"].dtype) == (
+        "bool",
+        "Int64",
+        "Int64",
+    )
 
 
 def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> None:
     save(store, benchmark(seconds=None), scores(), seeds_of_models())
-    asked = "select count(*) as n from benchmark_score where brier is null and run_id is null and seeds is null"
+    asked = (
+        "select count(*) as n from benchmark_score where brier is null and run_id is null and "
+        "seeds is null"
+    )
     assert select(reader, asked)["n"].tolist() == [1]
     with reading(reader) as conn:
         assert (benchmarks.benchmark(conn, NAME) or {})["seconds"] is None
@@ -53,7 +63,10 @@ def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> 
 def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     again = benchmark(test_read_at=NOW + timedelta(days=1))
-    assert save(store, again, scores().iloc[::-1], seeds_of_models().sample(frac=1, random_state=3)) == 0
+    assert (
+        save(store, again, scores().iloc[::-1], seeds_of_models().sample(frac=1, random_state=3))
+        == 0
+    )
     with reading(store) as conn:
         assert benchmarks.benchmark(conn, NAME) == benchmark()
         assert len(benchmarks.benchmark_scores(conn, NAME)) == 3
@@ -64,15 +77,21 @@ def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
     assert save(store, benchmark(), scores(), seeds_of_models()) == 2 + 4
 
 
-@pytest.mark.parametrize(("column", "value"), [("acc", 0.57), ("brier", np.nan), ("published_mcc", 0.2)])
+@pytest.mark.parametrize(
+    ("column", "value"), [("acc", 0.57), ("brier", np.nan), ("published_mcc", 0.2)]
+)
 def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, value: float) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     other = scores()
     other.loc[0, column] = value
-    with pytest.raises(StoreError, match=f"{NAME} dtml paper is stored with another figure: the test span is read"):
+    with pytest.raises(
+        StoreError, match=f"{NAME} dtml paper is stored with another figure: the test span is read"
+    ):
         save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
-        pd.testing.assert_frame_equal(benchmarks.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES])
+        pd.testing.assert_frame_equal(
+            benchmarks.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES]
+        )
 
 
 def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
@@ -83,17 +102,25 @@ def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
         save(store, benchmark("other"), scores(), seeds_of_models().assign(configuration=0, seed=0))
 
 
-def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_moment_by_name(store: Engine) -> None:
+def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_moment_by_name(
+    store: Engine,
+) -> None:
     both = pd.concat([scores(), scores().assign(protocol="all")])
     for name in ("b", "a"):
         save(store, benchmark(id=name), both, seeds_of_models())
     with reading(store) as conn:
-        found = benchmarks.benchmark_scores(conn, "a")[["protocol", "predictor"]].to_numpy().tolist()
+        found = (
+            benchmarks.benchmark_scores(conn, "a")[["protocol", "predictor"]].to_numpy().tolist()
+        )
         assert benchmarks.benchmarks(conn)["id"].tolist() == ["a", "b"]
-    assert found == [[protocol, name] for protocol in ("all", "paper") for name in scores()["predictor"]]
+    assert found == [
+        [protocol, name] for protocol in ("all", "paper") for name in scores()["predictor"]
+    ]
 
 
-def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_why(store: Engine) -> None:
+def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_why(
+    store: Engine,
+) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     assert save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
     words = f"^{NAME} dtml 1 0 is stored with another figure: the test span is read once$"
@@ -117,12 +144,16 @@ def test_a_score_needs_its_run(store: Engine) -> None:
         ({"stocks": 0}, "counts"),
     ],
 )
-def test_a_benchmark_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object], check: str) -> None:
+def test_a_benchmark_that_makes_no_sense_is_refused(
+    store: Engine, changed: dict[str, object], check: str
+) -> None:
     with pytest.raises(StoreError, match=f"ck_benchmark_{check}"):
         save(store, benchmark(**changed), scores(), seeds_of_models())
 
 
-@pytest.mark.parametrize("changed", [{"acc": 1.01}, {"mcc": -1.01}, {"auc": -0.01}, {"rises": 3721}, {"protocol": "x"}])
+@pytest.mark.parametrize(
+    "changed", [{"acc": 1.01}, {"mcc": -1.01}, {"auc": -0.01}, {"rises": 3721}, {"protocol": "x"}]
+)
 def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match=r"ck_benchmark_score_(ranges|counts|protocol)"):
         save(store, benchmark(), scores().assign(**changed), seeds_of_models())
@@ -146,10 +177,15 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
         assert benchmarks.benchmark_scores(conn, "nothing").empty
     assert listed["id"].tolist() == [NAME, "b-late"]
     assert "config" not in listed
-    assert (listed["test_last"].dtype, str(listed["test_read_at"].dt.tz)) == ("datetime64[ns]", "UTC")
+    assert (listed["test_last"].dtype, str(listed["test_read_at"].dt.tz)) == (
+        "datetime64[ns]",
+        "UTC",
+    )
 
 
-def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, reader: Engine) -> None:
+def test_the_view_run_score_sets_a_figure_beside_the_printed_one(
+    store: Engine, reader: Engine
+) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     rows = select(reader, "select * from run_score order by acc desc")
     assert list(rows) == list(views()["run_score"].meanings())
@@ -162,10 +198,16 @@ def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, 
 
 def test_only_the_chosen_rule_is_the_best(store: Engine, reader: Engine) -> None:
     save(store, benchmark(best_rule="always_up"), scores(), seeds_of_models())
-    assert select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [0, 0, 0]
+    assert select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
-def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(store: Engine, reader: Engine) -> None:
+def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(
+    store: Engine, reader: Engine
+) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     rows = select(reader, "select * from benchmark_configuration order by predictor, configuration")
     assert rows["seeds"].tolist() == [1, 2, 1]
@@ -179,17 +221,25 @@ def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(store: E
 
 
 def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
-    """A market may hold both: its newest prediction and its daily scores are those of nights alone."""
+    """A market may hold both: its newest prediction and its daily scores are
+    those of nights alone.
+    """
     save(store, benchmark(), scores(), seeds_of_models())
-    stocks = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
+    stocks = pd.DataFrame(
+        {"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None}
+    )
     days = {"as_of": pd.Timestamp("2024-01-04"), "target": pd.Timestamp("2024-01-05")}
-    made = pd.DataFrame({"run_id": ["first"], "symbol": "A", "probability": 0.75, "probability_std": 0.0, **days})
+    made = pd.DataFrame(
+        {"run_id": ["first"], "symbol": "A", "probability": 0.75, "probability_std": 0.0, **days}
+    )
     with transaction(store) as conn:
         markets.save_instruments(conn, "toy", stocks)
         predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
         assert runs.latest_run(conn, "toy") is None
         assert predictions.prediction_history(conn, market="toy").empty
-        assert predictions.prediction_history(conn, market="toy", kind="benchmark")["run_id"].tolist() == ["first"]
+        assert predictions.prediction_history(conn, market="toy", kind="benchmark")[
+            "run_id"
+        ].tolist() == ["first"]
     assert select(reader, "select kind from prediction_history")["kind"].tolist() == ["benchmark"]
     for view in ("latest_prediction", "daily_score"):
         assert select(reader, f"select * from {view}").empty

@@ -54,9 +54,13 @@ def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path:
     copy(engine, again)
     assert contents(again) == contents(filled)
     for table in tables.metadata.sorted_tables:
-        asked = sa.text(f"select * from {table.name} order by {', '.join(c.name for c in table.primary_key)}")
+        asked = sa.text(
+            f"select * from {table.name} order by {', '.join(c.name for c in table.primary_key)}"
+        )
         with reading(filled) as one, reading(again) as other:
-            assert one.execute(asked).all() == other.execute(asked).all(), "text of JSON and moments, as it was"
+            assert one.execute(asked).all() == other.execute(asked).all(), (
+                "text of JSON and moments, as it was"
+            )
 
 
 def test_a_store_without_tables_gets_them(filled: Engine, store_url: str) -> None:
@@ -92,10 +96,12 @@ def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -
 
 
 TAMPERED = {
-    "update prediction set probability = 0.2500000000000001 where probability = 0.25": r"0\.25, .*0\.2500000000000001",
+    "update prediction set probability = 0.2500000000000001 where "
+    "probability = 0.25": r"0\.25, .*0\.2500000000000001",
     "delete from price_fetch": "price_fetch differs.* became no row",
     "update night set gaps = '[ ]'": "night differs",
-    "insert into membership select max(instrument_id), 2, null, null, 'a list' from membership": "no row became",
+    "insert into membership select max(instrument_id), 2, null, null, 'a list' from "
+    "membership": "no row became",
 }
 
 
@@ -116,7 +122,9 @@ def test_a_row_that_changed_on_the_way_is_named_and_nothing_is_kept(
     assert set(counts(engine).values()) == {0}
 
 
-def test_a_number_that_the_other_engine_cannot_keep_is_refused(store_url: str, tmp_path: Path) -> None:
+def test_a_number_that_the_other_engine_cannot_keep_is_refused(
+    store_url: str, tmp_path: Path
+) -> None:
     """SQLite has no NaN: a price that PostgreSQL was made to hold would be lost."""
     if not store_url.startswith("postgresql"):
         pytest.skip("SQLite itself cannot hold it")
@@ -155,11 +163,15 @@ def test_a_snapshot_is_one_sound_file(engine: Engine, tmp_path: Path) -> None:
     assert contents(kept) == contents(engine)
     with sqlite3.connect(folder / "copy.sqlite") as conn:
         assert conn.execute("pragma integrity_check").fetchall() == [("ok",)]
-        assert conn.execute("pragma journal_mode").fetchall() == [("delete",)]  # reading it makes no file beside it
+        assert conn.execute("pragma journal_mode").fetchall() == [
+            ("delete",)
+        ]  # reading it makes no file beside it
 
 
 @pytest.mark.soak
-def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(engine: Engine, tmp_path: Path) -> None:
+def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(
+    engine: Engine, tmp_path: Path
+) -> None:
     fill(engine)
     over = threading.Event()
 
@@ -167,14 +179,19 @@ def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(engine: Engine, tm
         for day in itertools.count(1):
             night = predictions(target=pd.Timestamp("2030-01-01") + pd.Timedelta(days=day))
             with transaction(engine) as conn:
-                stored_predictions.save_predictions(conn, "toy", night, known_at=MOMENT, made_at=MOMENT)
+                stored_predictions.save_predictions(
+                    conn, "toy", night, known_at=MOMENT, made_at=MOMENT
+                )
             if over.is_set():
                 return
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        kept = [write_snapshot(engine, tmp_path / f"{number}.sqlite")["prediction"] for number in range(3)]
+        kept = [
+            write_snapshot(engine, tmp_path / f"{number}.sqlite")["prediction"]
+            for number in range(3)
+        ]
     finally:
         over.set()
         writer.join()

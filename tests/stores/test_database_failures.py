@@ -1,4 +1,6 @@
-"""Each way in which a database fails has words of its own, which say what to do: damage is not a full disk."""
+"""Each way in which a database fails has words of its own, which say what to
+do: damage is not a full disk.
+"""
 
 import random
 import shutil
@@ -72,7 +74,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(damage: str, whole: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
+    damage: str, whole: bytes, tmp_path: Path
+) -> None:
     used(whole, tmp_path)
     with pytest.raises(StoreError, match=f"damaged.*{RESTORE}") as caught:
         used(DAMAGE[damage](whole), tmp_path)
@@ -116,9 +120,13 @@ with transaction(engine) as conn:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(engine: Engine, store_url: str) -> None:
+def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(
+    engine: Engine, store_url: str
+) -> None:
     """A limit of the process, which the file's own driver cannot tell from a broken disk."""
-    done = subprocess.run([sys.executable, "-c", FILLING, store_url], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", FILLING, store_url], capture_output=True, text=True, check=False
+    )
     assert "disk I/O error (the disk failed, or is full: " in done.stderr.splitlines()[-1]
     assert "StoreError" in done.stderr.splitlines()[-1]
     with reading(engine) as conn:
@@ -127,11 +135,16 @@ def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(engine: Engine,
 
 @pytest.fixture
 def files(engine: Engine, postgresql_admin: Engine) -> Iterator[tuple[str, Path]]:
-    """The URL of a store of PostgreSQL no page of which was read, and the file of its table alembic_version."""
+    """The URL of a store of PostgreSQL no page of which was read, and the file
+    of its table alembic_version.
+    """
     copy = f"{engine.url.database}_files"
     engine.dispose()
     with postgresql_admin.connect() as conn:
-        conn.exec_driver_sql(f"create database {copy} owner {KEEPER} template {engine.url.database} strategy file_copy")
+        conn.exec_driver_sql(
+            f"create database {copy} owner {KEEPER} template {engine.url.database} strategy "
+            "file_copy"
+        )
         folder = conn.exec_driver_sql("show data_directory").scalar_one()
     url = engine.url.set(database=copy)
     plain = sa.create_engine(url, poolclass=sa.NullPool)
@@ -148,7 +161,9 @@ def test_a_damaged_page_of_a_server_is_said_to_be_damaged(files: tuple[str, Path
     data = file.read_bytes()
     with file.open("r+b") as page:
         page.write(random.Random(7).randbytes(len(data)))
-    with pytest.raises(StoreError, match=rf"invalid page.*files of the server are damaged.*{RESTORE}"):
+    with pytest.raises(
+        StoreError, match=rf"invalid page.*files of the server are damaged.*{RESTORE}"
+    ):
         require_current(open_engine(url))
 
 
@@ -156,7 +171,9 @@ def test_a_damaged_page_of_a_server_is_said_to_be_damaged(files: tuple[str, Path
 def test_a_file_that_a_server_misses_is_said_to_have_failed(files: tuple[str, Path]) -> None:
     url, file = files
     file.unlink()
-    with pytest.raises(StoreError, match=rf"could not open file.*a file of the server, or its disk.*{RESTORE}"):
+    with pytest.raises(
+        StoreError, match=rf"could not open file.*a file of the server, or its disk.*{RESTORE}"
+    ):
         require_current(open_engine(url))
 
 
@@ -168,7 +185,9 @@ REFUSALS = {
 
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_what_a_server_refuses_has_its_own_words(engine: Engine, refusal: str, postgresql_admin: Engine) -> None:
+def test_what_a_server_refuses_has_its_own_words(
+    engine: Engine, refusal: str, postgresql_admin: Engine
+) -> None:
     setting, said = REFUSALS[refusal]
     engine.dispose()
     with postgresql_admin.connect() as conn:
@@ -178,8 +197,13 @@ def test_what_a_server_refuses_has_its_own_words(engine: Engine, refusal: str, p
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(engine: Engine, store_url: str) -> None:
-    with pytest.raises(StoreError, match=r"permission denied.*the role lacks a right"), transaction(engine) as conn:
+def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
+    engine: Engine, store_url: str
+) -> None:
+    with (
+        pytest.raises(StoreError, match=r"permission denied.*the role lacks a right"),
+        transaction(engine) as conn,
+    ):
         conn.exec_driver_sql("select pg_read_file('/etc/hostname')")
     gone = make_url(store_url).set(database="nowhere").render_as_string(hide_password=False)
     with pytest.raises(StoreError, match=r"does not exist .make it on the server or correct"):
@@ -189,11 +213,16 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(engine: 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("insert into alembic_version values ('0002')", "has 2 schemas: alembic_version holds '0001', '0002'"),
+        (
+            "insert into alembic_version values ('0002')",
+            "has 2 schemas: alembic_version holds '0001', '0002'",
+        ),
         ("delete from alembic_version", "does not say which schema it has"),
     ],
 )
-def test_a_store_of_two_schemas_or_of_none_is_noticed(engine: Engine, store_url: str, change: str, said: str) -> None:
+def test_a_store_of_two_schemas_or_of_none_is_noticed(
+    engine: Engine, store_url: str, change: str, said: str
+) -> None:
     with transaction(engine) as conn:
         conn.exec_driver_sql(change)
     with pytest.raises(StoreError, match=f"{said}.*{RESTORE}") as caught:

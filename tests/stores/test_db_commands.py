@@ -1,4 +1,6 @@
-"""`dtml db` as its user meets it: each command ends in what was done, or in one line that says why not."""
+"""`dtml db` as its user meets it: each command ends in what was done, or in one
+line that says why not.
+"""
 
 import json
 import os
@@ -53,7 +55,9 @@ def test_weights_that_are_lost_or_damaged_fail_the_check(
     assert f"run_id first, path {FIRST}, why {why}" in said
     code, said, _ = dtml(url_of(filled), "check", "--json")
     failed = [each for each in json.loads(said) if each["state"] == "failed"]
-    lost = [{"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])]  # both are kept there
+    lost = [
+        {"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])
+    ]  # both are kept there
     assert (code, [each["found"] for each in failed]) == (1, [lost])
 
 
@@ -76,7 +80,9 @@ def test_a_store_that_is_not_there_is_not_made_by_a_check(dtml: Command, tmp_pat
     assert not (tmp_path / "none.sqlite").exists()
 
 
-def test_a_store_is_copied_into_the_one_of_the_environment(filled: Engine, store_url: str, dtml: Command) -> None:
+def test_a_store_is_copied_into_the_one_of_the_environment(
+    filled: Engine, store_url: str, dtml: Command
+) -> None:
     code, said, complaint = dtml(store_url, "copy", str(filled.url.database))
     assert code == 0, complaint
     tables = len(contents(filled))
@@ -91,17 +97,24 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     filled: Engine, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, target = str(filled.url.database), f"sqlite:///{tmp_path}/target.sqlite"
-    (tmp_path / "notes.txt").write_text("no database at all, and long enough to be read as the head of one" * 9)
+    (tmp_path / "notes.txt").write_text(
+        "no database at all, and long enough to be read as the head of one" * 9
+    )
     (tmp_path / "link.sqlite").symlink_to(own)
     refused = {
         (url_of(filled), own): (2, "is the store that DTML_DATABASE_URL names"),
-        (url_of(filled), str(tmp_path / "link.sqlite")): (2, "is the store that DTML_DATABASE_URL names"),
+        (url_of(filled), str(tmp_path / "link.sqlite")): (
+            2,
+            "is the store that DTML_DATABASE_URL names",
+        ),
         (target, str(tmp_path / "none.sqlite")): (2, "name an SQLite file"),
         (target, str(tmp_path / "notes.txt")): (1, "file is not a database"),
     }
     for (url, file), (expected, words) in refused.items():
         code, said, complaint = dtml(url, "copy", file)
-        assert (code, said, words in complaint, complaint.count("\n")) == (expected, "", True, 1), complaint
+        assert (code, said, words in complaint, complaint.count("\n")) == (expected, "", True, 1), (
+            complaint
+        )
     become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml(target, "copy", own)
     assert code == 2
@@ -145,7 +158,10 @@ def watched(target: Engine) -> Iterator[None]:
 def is_held(target: Engine) -> bool:
     if target.dialect.name == "postgresql":
         with reading(target) as conn:
-            held = "select count(*) from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'"
+            held = (
+                "select count(*) from pg_locks where locktype = 'advisory' and mode = "
+                "'ExclusiveLock'"
+            )
             return bool(conn.exec_driver_sql(held).scalar_one())
     with sqlite3.connect(str(target.url.database), timeout=0) as conn:
         try:

@@ -1,4 +1,6 @@
-"""Opening a store: every mistake is one line, a reader cannot write, two writers wait for each other."""
+"""Opening a store: every mistake is one line, a reader cannot write, two
+writers wait for each other.
+"""
 
 import multiprocessing
 import os
@@ -39,7 +41,9 @@ def count(engine: Engine) -> int:
         return table_counts(conn)["instrument"]
 
 
-def test_the_default_store_is_a_file_in_the_folder_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_store_is_a_file_in_the_folder_of_the_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("DTML_DATABASE_URL", "DTML_DATA"):
         monkeypatch.delenv(name, raising=False)
@@ -49,7 +53,9 @@ def test_the_default_store_is_a_file_in_the_folder_of_the_data(monkeypatch: pyte
     assert (tmp_path / "what? a folder #1" / "dtml.sqlite").is_file()
 
 
-def test_the_environment_names_the_store_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_store_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant@db.example/prices")
     assert database_url().drivername == "postgresql+psycopg"
 
@@ -173,7 +179,8 @@ def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) 
 @pytest.mark.parametrize(
     "lifted",
     [
-        "do $$ begin perform set_config('transaction_read_only', 'off', true); delete from instrument; end $$",
+        "do $$ begin perform set_config('transaction_read_only', 'off', true); delete from "
+        "instrument; end $$",
         "do $$ begin set transaction read write; delete from instrument; end $$",
         "set transaction read write",
         "rollback; begin read write; delete from instrument; commit",
@@ -208,7 +215,9 @@ def test_sql_of_a_user_needs_a_reader(engine: Engine) -> None:
 
 
 def test_sql_of_a_user_gives_numbers_and_keeps_percent_signs(reader: Engine) -> None:
-    rows = select(reader, "select avg(x) as mean, '100%s' as sign from (select 1 as x union select 2) as t")
+    rows = select(
+        reader, "select avg(x) as mean, '100%s' as sign from (select 1 as x union select 2) as t"
+    )
     assert rows.to_dict("records") == [{"mean": 1.5, "sign": "100%s"}]
 
 
@@ -241,7 +250,9 @@ def test_two_writers_lose_nothing(engine: Engine) -> None:
 
 
 @pytest.mark.soak
-def test_a_writer_that_waits_too_long_is_told_why(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_waits_too_long_is_told_why(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("db.engine.LOCK_WAIT_S", 1)
     first, second = open_engine(store_url), open_engine(store_url)
     with (
@@ -281,12 +292,17 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> 
 
     engine.dispose()
     sa.event.listen(engine, "connect", limit)
-    with pytest.raises(StoreError, match=r"disk is full .free some space"), transaction(engine) as conn:
+    with (
+        pytest.raises(StoreError, match=r"disk is full .free some space"),
+        transaction(engine) as conn,
+    ):
         conn.execute(sa.insert(tables.instrument), [stock(f"S{each}" * 97) for each in range(997)])
     assert count(engine) == 0
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)  # a file has no connection to lose
+@pytest.mark.parametrize(
+    "store_url", ["postgresql"], indirect=True
+)  # a file has no connection to lose
 def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine: Engine) -> None:
     kill = sa.text("select pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(StoreError, match="terminat") as caught, transaction(engine) as conn:

@@ -1,4 +1,6 @@
-"""What a night can be judged by: bands stand, counts are replaced, rules' directions kept once, attention renewed."""
+"""What a night can be judged by: bands stand, counts are replaced, rules'
+directions kept once, attention renewed.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +23,9 @@ RULES = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
 
 @pytest.fixture
 def store(engine: Engine) -> Engine:
-    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None})
+    stocks = pd.DataFrame(
+        {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None}
+    )
     with transaction(engine) as conn:
         for market in ("toy", "far"):
             markets.save_instruments(conn, market, stocks)
@@ -38,12 +42,16 @@ def bins(run_id: str = "first", target: pd.Timestamp = TARGET, **changed: Any) -
 
 def counts(run_id: str = "first", target: pd.Timestamp = TARGET, **changed: Any) -> pd.DataFrame:
     counted = {"n": [5, 5], "covered": 0, "decided": [3, 1], "decided_correct": [2, 1]}
-    made = pd.DataFrame({"run_id": run_id, "target": target, "level": [0.8, 0.9]} | counted | changed)
+    made = pd.DataFrame(
+        {"run_id": run_id, "target": target, "level": [0.8, 0.9]} | counted | changed
+    )
     return made.assign(covered=made["n"] - made["decided"] + made["decided_correct"])
 
 
 def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    pd.testing.assert_frame_equal(found[list(expected)], expected.reset_index(drop=True), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        found[list(expected)], expected.reset_index(drop=True), check_dtype=False
+    )
     assert set(found) == set(expected)
 
 
@@ -61,7 +69,9 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
             ("first", 0.9, 0.75),
             ("second", 0.9, 0.75),
         ]
-    with pytest.raises(StoreError, match=r"^first 0\.9 is stored with another figure: a model is calibrated once$"):
+    with pytest.raises(
+        StoreError, match=r"^first 0\.9 is stored with another figure: a model is calibrated once$"
+    ):
         save_bands(store, given.assign(threshold=[0.8, 0.5]))
 
 
@@ -77,7 +87,9 @@ def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) 
     )
     with transaction(store) as conn:
         for save, read, made in kinds:
-            given = pd.concat([made(), made("second"), made(target=NEXT), made("folded"), made("abroad")])
+            given = pd.concat(
+                [made(), made("second"), made(target=NEXT), made("folded"), made("abroad")]
+            )
             assert save(conn, given) == 10
             again = pd.concat([made(n=6).head(1), made("second", NEXT)])
             assert save(conn, again.sample(frac=1, random_state=1)[again.columns[::-1]]) == 3
@@ -89,13 +101,34 @@ def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) 
 
 
 def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> None:
-    begun = {"id": "b", "market": "toy", "first": TARGET.date(), "last": NEXT.date(), "retrain_every": 1, "config": {}}
-    begun |= {"seeds": [2], "code_version": "1", "data_watermark": NOW, "list_is_snapshot": True, "device": "cpu"}
-    fold = {"number": 1, "run_id": "folded", "as_of": AS_OF.date(), "first": TARGET.date(), "last": TARGET.date()}
+    begun = {
+        "id": "b",
+        "market": "toy",
+        "first": TARGET.date(),
+        "last": NEXT.date(),
+        "retrain_every": 1,
+        "config": {},
+    }
+    begun |= {
+        "seeds": [2],
+        "code_version": "1",
+        "data_watermark": NOW,
+        "list_is_snapshot": True,
+        "device": "cpu",
+    }
+    fold = {
+        "number": 1,
+        "run_id": "folded",
+        "as_of": AS_OF.date(),
+        "first": TARGET.date(),
+        "last": TARGET.date(),
+    }
     with transaction(store) as conn:
         assert backtests.save_backtest(conn, begun | {"created_at": NOW}) == 1
         backtests.save_fold(conn, "b", fold | {"predictions": 3, "refused": {}, "seconds": 1.0})
-        calibration.save_band_counts(conn, pd.concat([counts("folded"), counts("folded", NEXT), counts("first")]))
+        calibration.save_band_counts(
+            conn, pd.concat([counts("folded"), counts("folded", NEXT), counts("first")])
+        )
         same(calibration.fold_counts(conn, "b"), counts("folded"))
         assert calibration.fold_counts(conn, "other").empty
 
@@ -104,13 +137,20 @@ def test_rules_calls_are_kept_once(store: Engine) -> None:
     given = pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | RULES)
     with transaction(store) as conn:
         assert stored_predictions.save_rule_directions(conn, "toy", given) == 1
-        assert stored_predictions.save_rule_directions(conn, "toy", given.assign(index_reversal=True)) == 0
+        assert (
+            stored_predictions.save_rule_directions(conn, "toy", given.assign(index_reversal=True))
+            == 0
+        )
         kept = conn.execute(sa.select(tables.rule_direction.c.index_reversal)).scalars().all()
     assert kept == [RULES["index_reversal"]]
 
 
-def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(store: Engine) -> None:
-    given = pd.DataFrame({"run_id": "first", "target": TARGET, "symbol": list("BBA"), "source": list("CAA")})
+def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
+    store: Engine,
+) -> None:
+    given = pd.DataFrame(
+        {"run_id": "first", "target": TARGET, "symbol": list("BBA"), "source": list("CAA")}
+    )
     given = given.assign(weight=[0.25, 0.75, 1.0])
     later = given.assign(run_id="second", target=NEXT)
     with transaction(store) as conn:
@@ -119,11 +159,20 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
         assert attention.save_attention(conn, "toy", given) == 3
         assert attention.save_attention(conn, "toy", pd.concat([later, given])) == 3
         stored = attention.attention(conn, "second", NEXT.date())
-        assert list(stored.itertuples(index=False, name=None)) == [("A", "A", 1.0), ("B", "A", 0.75), ("B", "C", 0.25)]
+        assert list(stored.itertuples(index=False, name=None)) == [
+            ("A", "A", 1.0),
+            ("B", "A", 0.75),
+            ("B", "C", 0.25),
+        ]
         assert attention.attention(conn, "first", NEXT.date()).empty
-        assert attention.save_attention(conn, "toy", given.assign(weight=given["weight"] - 9e-7)) == 0
+        assert (
+            attention.save_attention(conn, "toy", given.assign(weight=given["weight"] - 9e-7)) == 0
+        )
     for wrong, words in (
-        (given.assign(weight=given["weight"] - 2e-6), "^attention of first 2024-01-05 A A is stored: it stands$"),
+        (
+            given.assign(weight=given["weight"] - 2e-6),
+            "^attention of first 2024-01-05 A A is stored: it stands$",
+        ),
         (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is given twice$"),
     ):
         with reading(store) as conn, pytest.raises(StoreError, match=words):
@@ -133,8 +182,16 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
 def explained(**changed: Any) -> dict[str, Any]:
     told = dict.fromkeys(("stocks", "days", "seeds", "shuffles", "epochs", "top"), 3)
     figures = dict.fromkeys(("distance", "distance_p", "agreement", "seconds"), 0.25)
-    missing = dict.fromkeys(("agreement_low", "agreement_high", "drivers", "drivers_chance", "drivers_importance"))
-    named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": NOW, "told_apart": True}
+    missing = dict.fromkeys(
+        ("agreement_low", "agreement_high", "drivers", "drivers_chance", "drivers_importance")
+    )
+    named = {
+        "run_id": "first",
+        "market": "toy",
+        "as_of": AS_OF.date(),
+        "made_at": NOW,
+        "told_apart": True,
+    }
     return named | told | figures | missing | changed
 
 

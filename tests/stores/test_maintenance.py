@@ -1,4 +1,6 @@
-"""A sound store passes every check, each break is found and named; two that write at once lose nothing."""
+"""A sound store passes every check, each break is found and named; two that
+write at once lose nothing.
+"""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -47,21 +49,50 @@ def test_an_empty_store_is_sound(engine: Engine) -> None:
 GAPS = """[{{"symbol": "{}", "reason": "no bar"}}, {{"symbol": "{}", "reason": "late"}}]"""
 SECOND = """
     insert into prediction (run_id, target, instrument_id, as_of, probability, known_at, made_at)
-    select 'trees', target, instrument_id, as_of, probability, known_at, made_at from prediction where probability = 0.5
+    select 'trees', target, instrument_id, as_of, probability, known_at, made_at
+    from prediction where probability = 0.5
 """
 BROKEN = {
-    "says more": ("update night set predictions = 4", "as many predictions", {"said": 4, "found": 3}),
-    "says nothing": ("update night set predictions = null", "as many predictions", {"said": None, "found": 3}),
-    "has no model": ("update night set run_id = null", "as many predictions", {"said": 3, "found": 0}),
-    "predicted and left out": (f"update night set gaps = '{GAPS.format('Z', 'B')}'", "never both", {"symbol": "B"}),
-    "left out twice": (f"update night set gaps = '{GAPS.format('Z', 'Z')}'", "never both", {"symbol": "Z"}),
+    "says more": (
+        "update night set predictions = 4",
+        "as many predictions",
+        {"said": 4, "found": 3},
+    ),
+    "says nothing": (
+        "update night set predictions = null",
+        "as many predictions",
+        {"said": None, "found": 3},
+    ),
+    "has no model": (
+        "update night set run_id = null",
+        "as many predictions",
+        {"said": 3, "found": 0},
+    ),
+    "predicted and left out": (
+        f"update night set gaps = '{GAPS.format('Z', 'B')}'",
+        "never both",
+        {"symbol": "B"},
+    ),
+    "left out twice": (
+        f"update night set gaps = '{GAPS.format('Z', 'Z')}'",
+        "never both",
+        {"symbol": "Z"},
+    ),
     "predicted twice": (
         f"update run set kind = 'nightly'; {SECOND}",
         "one nightly prediction",
         {"market": "toy", "symbol": "B", "found": 2},
     ),
-    "scored otherwise": ("update score set acc = 0.5", "score of a night", {"said": 3, "correct": 3}),
-    "price without a fetch": ("update price_fetch set known_at = '2024-01-05 02:30:00.000006+00'", "last fetch", {}),
+    "scored otherwise": (
+        "update score set acc = 0.5",
+        "score of a night",
+        {"said": 3, "correct": 3},
+    ),
+    "price without a fetch": (
+        "update price_fetch set known_at = '2024-01-05 02:30:00.000006+00'",
+        "last fetch",
+        {},
+    ),
 }
 
 
@@ -82,8 +113,18 @@ def test_no_more_rows_are_named_than_can_be_read(engine: Engine) -> None:
     change(engine, "delete from price_fetch")
     with transaction(engine) as conn:
         for day in range(7):
-            night = {"market": "toy", "as_of": date(2024, 2, 1 + day), "target": date(2024, 3, 1), "source": "files"}
-            night |= {"status": "complete", "run_id": "first", "predictions": 9, "started_at": MOMENT}
+            night = {
+                "market": "toy",
+                "as_of": date(2024, 2, 1 + day),
+                "target": date(2024, 3, 1),
+                "source": "files",
+            }
+            night |= {
+                "status": "complete",
+                "run_id": "first",
+                "predictions": 9,
+                "started_at": MOMENT,
+            }
             conn.execute(sa.insert(tables.night), night)
     law = findings(engine)["a complete night has as many predictions as it says"]
     assert (law.state, len(law.found), law.more) == ("failed", 5, True)
@@ -102,7 +143,11 @@ def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine: Engine
     with market_lock(engine, "toy"):
         assert findings(engine)["no night was interrupted"].state == "ok"
     note = findings(engine)["no night was interrupted"]
-    assert (note.state, note.found[0]["market"], note.found[0]["to do"]) == ("note", "toy", "run it again")
+    assert (note.state, note.found[0]["market"], note.found[0]["to do"]) == (
+        "note",
+        "toy",
+        "run it again",
+    )
     assert {finding.state for finding in findings(engine).values()} == {"ok", "note"}
 
 
@@ -127,7 +172,9 @@ def test_a_damaged_file_is_found(engine: Engine) -> None:
     engine.dispose()  # which leaves one file, without a log
     file, page = Path(str(engine.url.database)), 4096
     content = bytearray(file.read_bytes())
-    content[(root - 1) * page : root * page] = b"\x0a" + bytes(page - 1)  # an index that has lost its entries
+    content[(root - 1) * page : root * page] = b"\x0a" + bytes(
+        page - 1
+    )  # an index that has lost its entries
     file.write_bytes(content)
     assert findings(open_engine(f"sqlite:///{file}"))["the file is intact"].state == "failed"
 
@@ -154,7 +201,9 @@ def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("both", [("toy", "toy"), pytest.param(("toy", "other"), marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "both", [("toy", "toy"), pytest.param(("toy", "other"), marks=pytest.mark.soak)]
+)
 def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
     store_url: str, both: tuple[str, str]
 ) -> None:
@@ -171,7 +220,8 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     spawn = multiprocessing.get_context("spawn")
     work = zip(both, (days, days[::-1]), strict=True)
     writers = [
-        spawn.Process(target=write_nights, args=(store_url, each, each, run_request)) for each, run_request in work
+        spawn.Process(target=write_nights, args=(store_url, each, each, run_request))
+        for each, run_request in work
     ]
     for writer in writers:
         writer.start()

@@ -74,7 +74,10 @@ def test_a_night_runs_and_then_ends(engine: Engine) -> None:
     assert night(engine)["fetched"] is None
     finish(engine, "complete_with_gaps")
     done = night(engine)
-    assert (done["status"], done["gaps"]) == ("complete_with_gaps", [{"symbol": "B", "reason": "no bar"}])
+    assert (done["status"], done["gaps"]) == (
+        "complete_with_gaps",
+        [{"symbol": "B", "reason": "no bar"}],
+    )
     assert (done["stored"], done["known_at"], done["finished_at"]) == (5, NOW, LATER)
 
 
@@ -84,7 +87,9 @@ def test_a_complete_night_stays_as_it_is_and_a_refused_one_begins_again(engine: 
     assert start(engine, LATER) == 0
     begun = night(engine)
     assert (begun["status"], begun["started_at"]) == ("running", LATER)
-    assert all(begun[each] is None for each in ("reason", "fetched", "gaps", "known_at", "finished_at"))
+    assert all(
+        begun[each] is None for each in ("reason", "fetched", "gaps", "known_at", "finished_at")
+    )
     finish(engine, "complete")
     assert start(engine, NOW) == 0
     assert (night(engine)["status"], night(engine)["started_at"]) == ("complete", LATER)

@@ -1,4 +1,6 @@
-"""Views as Parquet files: what they hold, that an export again equals one from nothing, and SQL asked of them."""
+"""Views as Parquet files: what they hold, that an export again equals one from
+nothing, and SQL asked of them.
+"""
 
 import json
 import os
@@ -57,7 +59,9 @@ def brought_up_to_date(store: Engine, folder: Path, views: tuple[str, ...] = EVE
     done = export(store, folder, views, ALL, NO_PROGRESS)
     anew = folder.with_name("anew")
     export(store, anew, views, ALL, NO_PROGRESS)
-    kept = {name: rows for name, rows in contents(folder).items() if name.partition("/")[0] in views}
+    kept = {
+        name: rows for name, rows in contents(folder).items() if name.partition("/")[0] in views
+    }
     assert kept == contents(anew)
     shutil.rmtree(anew)
     return done
@@ -65,24 +69,48 @@ def brought_up_to_date(store: Engine, folder: Path, views: tuple[str, ...] = EVE
 
 def contents(folder: Path) -> dict[str, list[str]]:
     files = sorted(folder.rglob("*.parquet"))
-    return {str(file.relative_to(folder)): sorted(map(repr, pq.read_table(file).to_pylist())) for file in files}
+    return {
+        str(file.relative_to(folder)): sorted(map(repr, pq.read_table(file).to_pylist()))
+        for file in files
+    }
 
 
 def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: Path) -> None:
     export(store, tmp_path / "out", EVERY, ALL, NO_PROGRESS)
-    kept = pq.ParquetFile(tmp_path / "out" / "prediction_history" / "market=toy" / "year=2024" / FILE).read()
+    kept = pq.ParquetFile(
+        tmp_path / "out" / "prediction_history" / "market=toy" / "year=2024" / FILE
+    ).read()
     assert {
-        each.name: str(each.type) for each in kept.schema if each.name in ("target", "made_at", "correct", "place")
-    } == {"target": "date32[day]", "made_at": "timestamp[us, tz=UTC]", "correct": "int64", "place": "int64"}
+        each.name: str(each.type)
+        for each in kept.schema
+        if each.name in ("target", "made_at", "correct", "place")
+    } == {
+        "target": "date32[day]",
+        "made_at": "timestamp[us, tz=UTC]",
+        "correct": "int64",
+        "place": "int64",
+    }
     assert kept.schema.field("probability").type == pa.float64()
-    first = next(row for row in kept.to_pylist() if (row["symbol"], row["target"]) == ("A", date(2024, 1, 5)))
-    assert (first["probability"], first["realised_return"], first["made_at"]) == (0.25, -0.01, MOMENT)
+    first = next(
+        row for row in kept.to_pylist() if (row["symbol"], row["target"]) == ("A", date(2024, 1, 5))
+    )
+    assert (first["probability"], first["realised_return"], first["made_at"]) == (
+        0.25,
+        -0.01,
+        MOMENT,
+    )
 
 
-def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(store: Engine, tmp_path: Path) -> None:
+def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
+    store: Engine, tmp_path: Path
+) -> None:
     export(store, tmp_path / "out", EVERY, ALL, NO_PROGRESS)
     found = exported(tmp_path / "out")
-    assert set(found) == {name for name in EVERY if len(select(store_reader(store), f"select * from {name}", own=True))}
+    assert set(found) == {
+        name
+        for name in EVERY
+        if len(select(store_reader(store), f"select * from {name}", own=True))
+    }
     for name in found:
         rows = rows_of(found, f"select * exclude (year) from {name}")
         with store.connect() as conn:
@@ -100,7 +128,11 @@ def as_text(row: tuple[object, ...]) -> str:
 
 
 def test_the_tables_that_a_growing_view_reads_are_those_that_its_export_looks_at() -> None:
-    settled = {"run", "ranker", "instrument"}  # what a view reads of them never changes, but for names and sectors
+    settled = {
+        "run",
+        "ranker",
+        "instrument",
+    }  # what a view reads of them never changes, but for names and sectors
     for name, looked_at in GROWING.items():
         read = set(re.findall(r"\b(?:from|join) ([a-z_]+)", views()[name].sql))
         assert read - settled == set(looked_at) - settled
@@ -125,17 +157,27 @@ def test_an_outcome_of_an_earlier_year_that_comes_late_is_exported_and_nothing_e
     brought_up_to_date(store, out)
     years = {file.parent.name for file in out.glob(f"prediction_history/market=toy/*/{FILE}")}
     assert len(years) > 1
-    happened = pd.DataFrame({"symbol": ["A"], "session": pd.Timestamp("2024-01-08"), "realised_return": 0.5})
+    happened = pd.DataFrame(
+        {"symbol": ["A"], "session": pd.Timestamp("2024-01-08"), "realised_return": 0.5}
+    )
     late = MOMENT - timedelta(days=400)  # committed after others, but dated before them
     for value in (0.5, 0.25):  # it comes, and is then restated
         with transaction(store) as conn:
             outcomes.save_outcomes(
-                conn, "toy", happened.assign(realised_return=value, rise=True, label=1), known_at=late, recorded_at=late
+                conn,
+                "toy",
+                happened.assign(realised_return=value, rise=True, label=1),
+                known_at=late,
+                recorded_at=late,
             )
         late += timedelta(seconds=1)
         done = brought_up_to_date(store, out, ("prediction_history",))
         assert (done.written, done.kept) == (1, len(years) - 1)
-    kept = pq.ParquetFile(out / "prediction_history" / "market=toy" / "year=2024" / FILE).read().to_pylist()
+    kept = (
+        pq.ParquetFile(out / "prediction_history" / "market=toy" / "year=2024" / FILE)
+        .read()
+        .to_pylist()
+    )
     assert 0.25 in {row["realised_return"] for row in kept}
 
 
@@ -147,10 +189,19 @@ def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_
     with transaction(store) as conn:
         runs.save_run(conn, run("second"))
         made = pd.DataFrame(
-            {"symbol": ["A"], "run_id": "second", "as_of": pd.Timestamp("2024-01-05"), "target": target}
+            {
+                "symbol": ["A"],
+                "run_id": "second",
+                "as_of": pd.Timestamp("2024-01-05"),
+                "target": target,
+            }
         )
         predictions.save_predictions(
-            conn, "toy", made.assign(probability=0.5, probability_std=0.0), known_at=later, made_at=later
+            conn,
+            "toy",
+            made.assign(probability=0.5, probability_std=0.0),
+            known_at=later,
+            made_at=later,
         )
     assert brought_up_to_date(store, out, ("prediction_history",)).written == 1
     with transaction(store) as conn:
@@ -158,20 +209,26 @@ def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_
         predictions.save_rule_directions(conn, "toy", made[["target", "as_of"]].assign(**rules))
     assert brought_up_to_date(store, out, ("prediction_history",)).written == 1
     with transaction(store) as conn:
-        order = made[["symbol", "as_of", "target"]].assign(score=1.0, place=1, probability=0.5, speaks=True)
+        order = made[["symbol", "as_of", "target"]].assign(
+            score=1.0, place=1, probability=0.5, speaks=True
+        )
         ranker = conn.execute(text("select id, chosen from ranker")).one()
         order = order.assign(ranker_id=ranker.id, predictor=ranker.chosen)
         rankings.save_order(conn, "toy", order, known_at=later, made_at=later)
     assert brought_up_to_date(store, out, ("prediction_history",)).written == 1
     assert brought_up_to_date(store, out, ("ranking_history",)).written == 1
     with transaction(store) as conn:
-        score = pd.DataFrame({"target": [target], "span": "night", "protocol": "all", "predictor": "dtml"})
+        score = pd.DataFrame(
+            {"target": [target], "span": "night", "protocol": "all", "predictor": "dtml"}
+        )
         for acc in (0.5, 0.75):
             made_score = score.assign(n=1, nights=1, rises=1, predicted_rises=1, acc=acc)
             stored_scores.save_scores(conn, "toy", made_score, scored_at=later)
     assert brought_up_to_date(store, out, ("daily_score",)).written == 1
     with transaction(store) as conn:
-        named = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": "New", "sector": "Tin"})
+        named = pd.DataFrame(
+            {"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": "New", "sector": "Tin"}
+        )
         markets.save_instruments(conn, "toy", named)
     assert brought_up_to_date(store, out, ("ranking_history",)).written == 1
     assert brought_up_to_date(store, out).written < len(list(out.rglob("*.parquet")))
@@ -223,12 +280,15 @@ def test_a_killed_export_is_completed_by_the_next(store: Engine, tmp_path: Path)
     program = (
         "import time; import pyarrow.parquet as pq\n"
         "write = pq.ParquetWriter.write_table\n"
-        "def slow(self, table):\n    write(self, table); print('wrote', flush=True); time.sleep(60)\n"
+        "def slow(self, table):\n    write(self, table); print('wrote', flush=True); "
+        "time.sleep(60)\n"
         "pq.ParquetWriter.write_table = slow\n"
         "from flows.cli import main; main()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "db", "export", str(out)], stdout=subprocess.PIPE, env=os.environ
+        [sys.executable, "-c", program, "db", "export", str(out)],
+        stdout=subprocess.PIPE,
+        env=os.environ,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"wrote\n"
@@ -245,7 +305,9 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
     for folder in (tmp_path / "theirs", tmp_path / "theirs" / "notes.txt"):
-        with pytest.raises(UsageError, match="something else than an export: name a new or empty folder"):
+        with pytest.raises(
+            UsageError, match="something else than an export: name a new or empty folder"
+        ):
             export(store, folder, VIEWS, ALL, NO_PROGRESS)
     assert [each.name for each in (tmp_path / "theirs").iterdir()] == ["notes.txt"]
     (tmp_path / "other").mkdir()
@@ -260,15 +322,25 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
     assert export(store, tmp_path / "begun", VIEWS, ALL, NO_PROGRESS).written > 0
 
 
-def test_the_command_says_how_many_files_it_wrote(store: Engine, store_url: str, dtml: Command, tmp_path: Path) -> None:  # noqa: F811
+def test_the_command_says_how_many_files_it_wrote(
+    store: Engine,
+    store_url: str,
+    dtml: Command,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
-    code, said, complaint = dtml(store_url, "export", str(out), "--view", "daily_score", "--market", "toy")
+    code, said, complaint = dtml(
+        store_url, "export", str(out), "--view", "daily_score", "--market", "toy"
+    )
     assert (code, said) == (0, f"{out}: 1 files written (1 rows), 0 kept as they were\n"), complaint
     assert dtml(store_url, "export", str(out), "--view", "daily_score")[1].startswith(
         f"{out}: 0 files written (0 rows), 1 kept"
     )
     assert sorted(each.name for each in out.iterdir()) == ["daily_score", MARKER]
-    for refused, words in ((("--view", "night"), "no view 'night'"), (("--market", "x"), "nothing of a market 'x'")):
+    for refused, words in (
+        (("--view", "night"), "no view 'night'"),
+        (("--market", "x"), "nothing of a market 'x'"),
+    ):
         code, said, complaint = dtml(store_url, "export", str(out), *refused)
         assert (code, said, words in complaint, complaint.count("\n")) == (2, "", True, 1)
 
@@ -308,7 +380,9 @@ def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
 
 
 @pytest.mark.soak
-def test_a_night_ends_with_its_files(context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_ends_with_its_files(
+    context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DTML_EXPORT", str(tmp_path / "out"))
     for expected in (1, 0):  # a rerun finds them as they were
         files = {file: file.stat().st_ino for file in (tmp_path / "out").rglob("*.parquet")}
@@ -342,7 +416,12 @@ def test_one_statement_is_answered_alike_by_the_store_and_its_files(
         kept.append(pq.read_table(tmp_path / "kept.parquet"))
     assert kept[0].to_pylist() == kept[1].to_pylist()
     capsys.readouterr()
-    query("select market, sum(1) as n from prediction_history group by all", as_json=True, as_csv=False, on=files)
+    query(
+        "select market, sum(1) as n from prediction_history group by all",
+        as_json=True,
+        as_csv=False,
+        on=files,
+    )
     assert json.loads(capsys.readouterr().out) == [{"market": "toy", "n": 903}]
 
 
@@ -382,7 +461,10 @@ def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_pat
     answered = []
     for sql in OUTSIDE:
         asked = sql.format(mark=mark, secret=secret, files=files)
-        with pytest.raises(StoreUsageError) as caught, asked_of_parquet(exported(files), asked) as answer:
+        with (
+            pytest.raises(StoreUsageError) as caught,
+            asked_of_parquet(exported(files), asked) as answer,
+        ):
             answered.append((asked, list(answer.batches)))
         assert "a secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -394,7 +476,9 @@ def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_sql_on_files_is_ended_by_time_and_by_memory(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql_on_files_is_ended_by_time_and_by_memory(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = exported(files)
     monkeypatch.setattr("db.connection.parquet_sql.CONFIG", parquet_config(memory_limit="40MB"))
     with pytest.raises(StoreUsageError, match="of memory: ask for less"):
@@ -416,7 +500,9 @@ def parquet_config(**changed: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_without_duckdb_the_error_says_what_to_install(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_duckdb_the_error_says_what_to_install(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[analysis\]'"):
         query("select 1", as_json=True, as_csv=False, on=files)
@@ -429,5 +515,7 @@ def test_other_readers_take_the_folder_as_it_is(files: Path) -> None:
     found = pd.read_parquet(files / "prediction_history", partitioning="hive")
     assert set(found["market"]) == {"toy"}
     assert set(found["year"]) == set(pd.to_datetime(found["target"]).dt.year)
-    told = f"select count(*), min(year) from read_parquet('{files}/prediction_history/*/*/*.parquet')"
+    told = (
+        f"select count(*), min(year) from read_parquet('{files}/prediction_history/*/*/*.parquet')"
+    )
     assert duckdb.sql(told).fetchall() == [(len(found), found["year"].astype(int).min())]

@@ -18,7 +18,9 @@ from tests.support.prediction_rows import AS_OF, LATER, NEXT, NOW, STOCKS, TARGE
 
 @pytest.fixture
 def store(engine: Engine) -> Engine:
-    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"})
+    stocks = pd.DataFrame(
+        {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"}
+    )
     with transaction(engine) as conn:
         markets.save_instruments(conn, "toy", stocks)
         assert runs.save_run(conn, run()) == 1
@@ -27,10 +29,14 @@ def store(engine: Engine) -> Engine:
 
 def save(store: Engine, frame: pd.DataFrame, made_at: datetime = NOW) -> int:
     with transaction(store) as conn:
-        return stored_predictions.save_predictions(conn, "toy", frame, known_at=NOW, made_at=made_at)
+        return stored_predictions.save_predictions(
+            conn, "toy", frame, known_at=NOW, made_at=made_at
+        )
 
 
-def save_outcomes(store: Engine, returns: tuple[float, ...] = (-0.01, 0.0, 0.02), at: datetime = LATER) -> int:
+def save_outcomes(
+    store: Engine, returns: tuple[float, ...] = (-0.01, 0.0, 0.02), at: datetime = LATER
+) -> int:
     happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": returns})
     happened = happened.assign(
         rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
@@ -45,7 +51,14 @@ def close_night(store: Engine, target: pd.Timestamp) -> None:
     with transaction(store) as conn:
         nights.start_night(conn, "toy", as_of, target=target.date(), source="files", started_at=NOW)
         nights.finish_night(
-            conn, "toy", as_of, status="complete", finished_at=NOW, counts=counts, gaps=[], run_id="first"
+            conn,
+            "toy",
+            as_of,
+            status="complete",
+            finished_at=NOW,
+            counts=counts,
+            gaps=[],
+            run_id="first",
         )
 
 
@@ -61,7 +74,10 @@ def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
     with transaction(store) as conn:
         assert runs.save_run(conn, run(created_at=LATER)) == 0
         assert runs.run(conn, "first")["created_at"] == NOW
-    with pytest.raises(StoreError, match="run first is stored with another checkpoint"), transaction(store) as conn:
+    with (
+        pytest.raises(StoreError, match="run first is stored with another checkpoint"),
+        transaction(store) as conn,
+    ):
         runs.save_run(conn, run(checkpoint_hash="other"))
 
 
@@ -72,13 +88,19 @@ def test_a_model_may_keep_no_weights(store: Engine) -> None:
         assert runs.save_run(conn, trees) == 0
         assert runs.run(conn, "trees") == trees
         assert runs.runs(conn)["checkpoint_hash"].isna().tolist() == [False, True]
-    with pytest.raises(StoreError, match="run trees is stored with another checkpoint"), transaction(store) as conn:
+    with (
+        pytest.raises(StoreError, match="run trees is stored with another checkpoint"),
+        transaction(store) as conn,
+    ):
         runs.save_run(conn, trees | {"checkpoint_hash": "other"})
 
 
 def test_a_run_says_what_kind_of_network_it_is(store: Engine) -> None:
     unsaid = {name: value for name, value in run("second").items() if name != "model"}
-    with pytest.raises(StoreError, match=r"(?i)null.*model|model.*null"), transaction(store) as conn:
+    with (
+        pytest.raises(StoreError, match=r"(?i)null.*model|model.*null"),
+        transaction(store) as conn,
+    ):
         runs.save_run(conn, unsaid)
 
 
@@ -98,7 +120,9 @@ def test_an_unknown_run_is_named(store: Engine) -> None:
         runs.run(conn, "nothing")
 
 
-@pytest.mark.parametrize("changed", [{"losses": [float("nan")]}, {"kind": "guess"}, {"train_last": date(2001, 1, 1)}])
+@pytest.mark.parametrize(
+    "changed", [{"losses": [float("nan")]}, {"kind": "guess"}, {"train_last": date(2001, 1, 1)}]
+)
 def test_a_run_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object]) -> None:
     with pytest.raises(StoreError), transaction(store) as conn:
         runs.save_run(conn, run("second", **changed))
@@ -145,12 +169,18 @@ def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value:
     with pytest.raises(StoreError, match="first 2024-01-05 B is stored with another"):
         save(store, other)
     with reading(store) as conn:
-        assert stored_predictions.predictions(conn, "toy")["probability"].tolist() == [0.25, 0.5, 0.75]
+        assert stored_predictions.predictions(conn, "toy")["probability"].tolist() == [
+            0.25,
+            0.5,
+            0.75,
+        ]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.01, 1.01])
 def test_a_probability_lies_between_0_and_1(store: Engine, value: float) -> None:
-    with pytest.raises(StoreError, match=r"(?i)prediction.probability|ck_prediction_probability|null"):
+    with pytest.raises(
+        StoreError, match=r"(?i)prediction.probability|ck_prediction_probability|null"
+    ):
         save(store, predictions().assign(probability=value))
 
 
@@ -171,7 +201,9 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
         close_night(store, target)
     assert save_outcomes(store) == len(STOCKS)
     with reading(store) as conn:
-        waiting = outcomes.unsettled_directions(conn, "toy", date.min, NEXT.date(), since=NEXT.date())
+        waiting = outcomes.unsettled_directions(
+            conn, "toy", date.min, NEXT.date(), since=NEXT.date()
+        )
         settled = outcomes.direction_counts(conn, "toy", NEXT.date())
     assert set(waiting["target"]) == {NEXT}
     assert len(waiting) == settled["n"].sum() == len(STOCKS)
@@ -180,7 +212,9 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
 def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:
     def stored() -> tuple[list[float], list[datetime]]:
         with reading(store) as conn:
-            rows = conn.execute(sa.select(tables.outcome.c.realised_return, tables.outcome.c.recorded_at)).all()
+            rows = conn.execute(
+                sa.select(tables.outcome.c.realised_return, tables.outcome.c.recorded_at)
+            ).all()
         return [each[0] for each in rows], [each[1] for each in rows]
 
     save_outcomes(store)
@@ -192,7 +226,9 @@ def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) 
 
 def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engine) -> None:
     """One of A is new, one of B changed, one of C the same: its stamps stay."""
-    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": 0.01, "rise": True, "label": 1})
+    happened = pd.DataFrame(
+        {"symbol": STOCKS, "session": TARGET, "realised_return": 0.01, "rise": True, "label": 1}
+    )
 
     def saved(frame: pd.DataFrame, at: datetime) -> int:
         with transaction(store) as conn:
@@ -200,9 +236,13 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
 
     assert saved(happened.iloc[1:], NOW) == 2
     assert saved(happened.assign(realised_return=[0.01, 0.02, 0.01]), LATER) == 1
-    asked = sa.select(tables.outcome.c.realised_return, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
+    asked = sa.select(
+        tables.outcome.c.realised_return, tables.outcome.c.known_at, tables.outcome.c.recorded_at
+    )
     with reading(store) as conn:
-        rows = [tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))]
+        rows = [
+            tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))
+        ]
     assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]
     with pytest.raises(StoreError, match="A 2024-01-05 is given twice"):
         saved(pd.concat([happened, happened]), NOW)
@@ -227,7 +267,11 @@ def test_a_wrong_call_is_no_hit(store: Engine) -> None:
     save(store, predictions())
     save_outcomes(store, (0.01, 0.001, -0.02))
     with reading(store) as conn:
-        assert stored_predictions.prediction_history(conn, market="toy")["correct"].tolist() == [0, 0, 0]
+        assert stored_predictions.prediction_history(conn, market="toy")["correct"].tolist() == [
+            0,
+            0,
+            0,
+        ]
 
 
 def test_the_history_of_an_unknown_symbol_is_an_error(store: Engine) -> None:
@@ -245,7 +289,9 @@ def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(sto
     save(store, predictions("second", NEXT).assign(probability=[0.9, 0.1, 0.3]), LATER)
     save(store, predictions("fold", NEXT + pd.Timedelta(days=1)), LATER)
     with reading(store) as conn:
-        latest = pd.read_sql("select * from latest_prediction where market = 'toy' order by probability desc", conn)
+        latest = pd.read_sql(
+            "select * from latest_prediction where market = 'toy' order by probability desc", conn
+        )
     assert latest["symbol"].tolist() == ["A", "C", "B"]
     assert set(pd.to_datetime(latest["target"])) == {NEXT}
     assert set(latest["run_id"]) == {"second"}

@@ -17,12 +17,27 @@ SYMBOLS = ("A", "B", "^TOY")
 SESSIONS = pd.bdate_range("2024-01-01", periods=5).as_unit("ns")
 FIRST, LAST = SESSIONS[0].date(), SESSIONS[-1].date()
 MONDAY, TUESDAY = datetime(2024, 1, 8, 22, tzinfo=UTC), datetime(2024, 1, 9, 22, tzinfo=UTC)
-BAR = ["symbol", "session", "open", "high", "low", "close", "adj_close", "volume", "dividend", "split"]
+BAR = [
+    "symbol",
+    "session",
+    "open",
+    "high",
+    "low",
+    "close",
+    "adj_close",
+    "volume",
+    "dividend",
+    "split",
+]
 
 
 def bars(symbols: tuple[str, ...] = SYMBOLS, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
-    """Bars in the order of a file, by session: prices of 100 and up, no open on the first, one split."""
-    frame = pd.MultiIndex.from_product([sessions, symbols], names=["session", "symbol"]).to_frame(index=False)
+    """Bars in the order of a file, by session: prices of 100 and up, no open on
+    the first, one split.
+    """
+    frame = pd.MultiIndex.from_product([sessions, symbols], names=["session", "symbol"]).to_frame(
+        index=False
+    )
     frame["close"] = 100 + np.arange(len(frame)) / 7
     frame["open"] = (frame["close"] - 0.5).where(frame["session"] > sessions[0])
     frame["high"], frame["low"] = frame["close"] + 1, frame["close"] - 1
@@ -101,9 +116,14 @@ def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
     pd.testing.assert_frame_equal(
         read(store, MONDAY)[BAR], bars().sort_values(["symbol", "session"], ignore_index=True)
     )
-    pd.testing.assert_frame_equal(read(store)[BAR], restated.sort_values(["symbol", "session"], ignore_index=True))
+    pd.testing.assert_frame_equal(
+        read(store)[BAR], restated.sort_values(["symbol", "session"], ignore_index=True)
+    )
     assert read(store, MONDAY - timedelta(seconds=1)).empty
-    assert (read(store)["known_at"].max(), read(store, MONDAY)["known_at"].max()) == (TUESDAY, MONDAY)
+    assert (read(store)["known_at"].max(), read(store, MONDAY)["known_at"].max()) == (
+        TUESDAY,
+        MONDAY,
+    )
 
 
 def withdraw(store: Engine, rejected: pd.DataFrame, known_at: datetime) -> int:
@@ -128,7 +148,9 @@ def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(stor
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     withdraw(store, bars()[gone], TUESDAY)
     now = read(store)
-    assert now.loc[now["known_at"] == TUESDAY, ["symbol", "session"]].to_numpy().tolist() == [["B", SESSIONS[1]]]
+    assert now.loc[now["known_at"] == TUESDAY, ["symbol", "session"]].to_numpy().tolist() == [
+        ["B", SESSIONS[1]]
+    ]
     pd.testing.assert_frame_equal(read(store, now["known_at"].max()), now)
 
 
@@ -141,12 +163,17 @@ def test_a_read_that_begins_with_a_withdrawn_bar_is_as_new_as_the_withdrawal(sto
     assert later["known_at"].max() == TUESDAY
 
 
-def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(store: Engine) -> None:
+def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(
+    store: Engine,
+) -> None:
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     withdraw(store, bars()[gone], TUESDAY)
     assert append(store, bars(), TUESDAY + timedelta(days=1)) == 1
-    asked = "select session, reason, close, close_before, source from price_restatement order by known_at"
+    asked = (
+        "select session, reason, close, close_before, source from price_restatement order by "
+        "known_at"
+    )
     with reading(store) as conn:
         first, second = conn.execute(sa.text(asked)).mappings().all()
         latest = conn.execute(sa.text("select count(*) from price_latest")).scalar_one()
@@ -165,12 +192,16 @@ def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store: Eng
     assert len(read(store)) == len(bars())
 
 
-def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(store: Engine) -> None:
+def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
+    store: Engine,
+) -> None:
     append(store, bars(), TUESDAY)
     older = bars()
     older["close"] += 1
     assert append(store, older, MONDAY) == len(older)
-    assert (read(store)["close"] == bars().sort_values(["symbol", "session"])["close"].to_numpy()).all()
+    assert (
+        read(store)["close"] == bars().sort_values(["symbol", "session"])["close"].to_numpy()
+    ).all()
     assert append(store, older, MONDAY) == 0
 
 
@@ -201,7 +232,9 @@ def test_no_bars_are_no_rows(store: Engine) -> None:
         assert prices.prices(conn, "no such market", FIRST, LAST).empty
 
 
-@pytest.mark.parametrize(("column", "value"), [("close", np.nan), ("close", 0.0), ("open", 0.0), ("adj_close", -1.0)])
+@pytest.mark.parametrize(
+    ("column", "value"), [("close", np.nan), ("close", 0.0), ("open", 0.0), ("adj_close", -1.0)]
+)
 def test_a_bad_price_names_its_symbol_and_session(store: Engine, column: str, value: float) -> None:
     bad = bars()
     bad.loc[4, column] = value
@@ -211,7 +244,13 @@ def test_a_bad_price_names_its_symbol_and_session(store: Engine, column: str, va
 
 
 def test_the_tables_themselves_refuse_a_bad_price(store: Engine) -> None:
-    row = {"instrument_id": 1, "session": FIRST, "known_at": MONDAY, "source": "files", "close": 0.0}
+    row = {
+        "instrument_id": 1,
+        "session": FIRST,
+        "known_at": MONDAY,
+        "source": "files",
+        "close": 0.0,
+    }
     for close in (0.0, None, float("nan")):
         with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(store) as conn:
             conn.execute(sa.insert(tables.price), [row | {"close": close, "volume": -1.0}])
@@ -228,19 +267,29 @@ def test_a_symbol_that_was_never_stored_is_named(store: Engine) -> None:
 
 
 def test_a_bar_needs_an_instrument(store: Engine) -> None:
-    row = {"instrument_id": 97, "session": FIRST, "known_at": MONDAY, "close": 1.0, "source": "files"}
+    row = {
+        "instrument_id": 97,
+        "session": FIRST,
+        "known_at": MONDAY,
+        "close": 1.0,
+        "source": "files",
+    }
     with pytest.raises(StoreError, match=r"(?i)foreign key"), transaction(store) as conn:
         conn.execute(sa.insert(tables.price), [row])
 
 
 def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:
     late = bars().assign(session=bars()["session"] + pd.Timedelta(hours=16))
-    with pytest.raises(StoreError, match=r"price.session takes dates, got times such as 2024-01-01 16:00"):
+    with pytest.raises(
+        StoreError, match=r"price.session takes dates, got times such as 2024-01-01 16:00"
+    ):
         append(store, late)
 
 
 def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
-    with pytest.raises(StoreError, match="naive timestamp 2024-01-08T22:00:00: give it a time zone"):
+    with pytest.raises(
+        StoreError, match="naive timestamp 2024-01-08T22:00:00: give it a time zone"
+    ):
         append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
     seoul = timezone(timedelta(hours=9))
     append(store, bars(), datetime(2024, 1, 9, 7, tzinfo=seoul))
@@ -259,8 +308,13 @@ def test_what_is_stored_of_each_symbol_is_known(store: Engine) -> None:
 def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:
     append(store, bars())
     with reading(store) as conn:
-        some = prices.prices(conn, "toy", SESSIONS[1].date(), SESSIONS[2].date(), symbols=["B", "not there"])
-    assert list(zip(some["symbol"], some["session"], strict=True)) == [("B", SESSIONS[1]), ("B", SESSIONS[2])]
+        some = prices.prices(
+            conn, "toy", SESSIONS[1].date(), SESSIONS[2].date(), symbols=["B", "not there"]
+        )
+    assert list(zip(some["symbol"], some["session"], strict=True)) == [
+        ("B", SESSIONS[1]),
+        ("B", SESSIONS[2]),
+    ]
 
 
 def test_two_markets_may_share_a_symbol(store: Engine) -> None:
@@ -313,7 +367,10 @@ def test_a_rejected_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
     )
     with transaction(store) as conn:
         for known_at, new in ((MONDAY, 3), (TUESDAY, 0)):
-            assert prices.record_rejected(conn, "toy", refused, source="files", known_at=known_at) == new
+            assert (
+                prices.record_rejected(conn, "toy", refused, source="files", known_at=known_at)
+                == new
+            )
         stored = prices.rejected_bars(conn, "toy", FIRST, LAST)
     pd.testing.assert_frame_equal(stored[list(refused)], refused)
     assert set(stored["first_known_at"]) == {pd.Timestamp(MONDAY)}

@@ -18,7 +18,10 @@ from flows.commands.questions import ask, questions_page
 from tests.support.questions import MARKET, PAGE, filled_store, page
 
 NAME = "reader_of_questions"
-OTHER_PLANS = "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c enable_incremental_sort=off"
+OTHER_PLANS = (
+    "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c "
+    "enable_incremental_sort=off"
+)
 
 every_question = pytest.mark.parametrize("question", questions(), ids=lambda each: each.title[:40])
 
@@ -37,13 +40,18 @@ def on_sqlite(store: str) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def copied(store: str, postgresql_server: str) -> Iterator[str]:
-    """The URL of the same store in a database of its own, because rights on a database are everybody's."""
+    """The URL of the same store in a database of its own, because rights on a
+    database are everybody's.
+    """
     url = make_url(postgresql_server).set(drivername="postgresql+psycopg")
     server = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with server.connect() as conn:
         conn.execute(text("create database questions"))
     made = url.set(database="questions").update_query_dict({"options": "-c timezone=UTC"})
-    target, source = open_engine(made.render_as_string(hide_password=False)), open_engine(store, read_only=True)
+    target, source = (
+        open_engine(made.render_as_string(hide_password=False)),
+        open_engine(store, read_only=True),
+    )
     with snapshot(source) as conn:
         copy_store(conn, target)
     assert grant_reader(target, NAME)
@@ -58,7 +66,9 @@ def copied(store: str, postgresql_server: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def on_postgresql(copied: str) -> Iterator[Engine]:
     """As the reader, who may read the documented views and nothing else."""
-    opened = open_engine(make_url(copied).set(username=NAME).render_as_string(hide_password=False), read_only=True)
+    opened = open_engine(
+        make_url(copied).set(username=NAME).render_as_string(hide_password=False), read_only=True
+    )
     yield opened
     opened.dispose()
 
@@ -81,7 +91,9 @@ def test_there_are_twenty_questions_and_no_two_are_one() -> None:
 
 @pytest.mark.soak
 @every_question
-def test_a_question_has_an_answer_with_something_in_every_column(question: Question, on_sqlite: Engine) -> None:
+def test_a_question_has_an_answer_with_something_in_every_column(
+    question: Question, on_sqlite: Engine
+) -> None:
     answer = ask(on_sqlite, question, MARKET)
     assert len(answer) >= 2
     assert answer.columns.is_unique
@@ -104,8 +116,12 @@ def test_who_gave_these_answers_may_read_no_table(on_postgresql: Engine) -> None
 
 
 @every_question
-def test_a_market_is_a_value_whatever_its_name(question: Question, on_sqlite: Engine, on_postgresql: Engine) -> None:
-    """A market without a row has no answer; a name that ended its own text would have one, or an error."""
+def test_a_market_is_a_value_whatever_its_name(
+    question: Question, on_sqlite: Engine, on_postgresql: Engine
+) -> None:
+    """A market without a row has no answer; a name that ended its own text
+    would have one, or an error.
+    """
     for name in ("it's", "' or '1' = '1", "simulated'; --", "\\' or 1=1 --", "100 %s"):
         for engine in (on_sqlite, on_postgresql):
             assert ask(engine, question, name).empty
@@ -134,8 +150,12 @@ def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -
 
 def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) -> None:
     text_of = PAGE.with_name("CONNECT.md").read_text(encoding="utf-8")
-    asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(r'query\("(select .*?)"\)', text_of)
-    of_files = [each for each in asked if "read_parquet" in each]  # DuckDB's, which test_parquet_export.py asks
+    asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(
+        r'query\("(select .*?)"\)', text_of
+    )
+    of_files = [
+        each for each in asked if "read_parquet" in each
+    ]  # DuckDB's, which test_parquet_export.py asks
     assert (len(asked), len(of_files)) == (3, 1)
     for statement in set(asked).difference(of_files):
         assert len(select(on_sqlite, statement).columns) >= 2

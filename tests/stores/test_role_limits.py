@@ -1,4 +1,6 @@
-"""What a reader of PostgreSQL tries: to write, to hold what nights wait for, to get out of its limits."""
+"""What a reader of PostgreSQL tries: to write, to hold what nights wait for, to
+get out of its limits.
+"""
 
 import pytest
 import sqlalchemy as sa
@@ -57,7 +59,8 @@ WRITES = [
     "select pg_export_snapshot()",
     "select pg_switch_wal()",
     "select pg_create_physical_replication_slot('mine')",
-    "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()",
+    "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postgres' and pid <> "
+    "pg_backend_pid()",
     "select pg_reload_conf()",
     "select 1 from night_log for update",
     "select 1 from alembic_version for key share",
@@ -88,7 +91,12 @@ def test_a_reader_that_lifts_the_ban_on_writing_still_writes_nothing(
     for sql in WRITES:
         refused = r"permission denied|must be owner|must (be|have|not) |cannot (insert|update)"
         with pytest.raises(sa.exc.DBAPIError, match=refused):
-            run(analyst, "set default_transaction_read_only = off", "set transaction_read_only = off", sql)
+            run(
+                analyst,
+                "set default_transaction_read_only = off",
+                "set transaction_read_only = off",
+                sql,
+            )
     assert contents(store[0]) == before
 
 
@@ -99,7 +107,11 @@ def test_a_reader_is_read_only_unless_it_says_otherwise(analyst: Engine) -> None
 
 def test_a_reader_calls_no_function_of_the_server_that_writes_or_locks(analyst: Engine) -> None:
     """By the server's own list, so that a function that a later one adds is among them."""
-    mine = "has_function_privilege(oid, 'EXECUTE') and (proname ~ '^lo(_|read|write)' or proname ~ 'advisory')"
+    mine = (
+        "has_function_privilege(oid, 'EXECUTE') and (proname ~ '^lo(_|read|write)' or "
+        "proname ~ "
+        "'advisory')"
+    )
     with analyst.connect() as conn:
         assert conn.execute(text(f"select proname from pg_proc where {mine}")).scalars().all() == []
 
@@ -109,13 +121,35 @@ def test_a_reader_opens_no_other_database_even_one_made_later(
     store: tuple[Engine, str], analyst: Engine, postgresql_server: str
 ) -> None:
     """There it had no limits: PUBLIC makes temporary tables and large objects in any database."""
-    run(as_role(postgresql_server, "postgres"), "drop database if exists later", "create database later")
-    excuses = ("reset all", *(f"in database {each} reset all" for each in ("postgres", "template1", "later")))
-    run(analyst, "set default_transaction_read_only = off", *(f"alter role {NAME} {each}" for each in excuses))
+    run(
+        as_role(postgresql_server, "postgres"),
+        "drop database if exists later",
+        "create database later",
+    )
+    excuses = (
+        "reset all",
+        *(f"in database {each} reset all" for each in ("postgres", "template1", "later")),
+    )
+    run(
+        analyst,
+        "set default_transaction_read_only = off",
+        *(f"alter role {NAME} {each}" for each in excuses),
+    )
     for name in ("postgres", "template1", "later"):
-        for options in ({}, {"options": "-c session_preload_libraries="}, {"options": "-c role=postgres"}):
-            url = make_url(store[1]).set(database=name).difference_update_query(["options"]).update_query_dict(options)
-            with pytest.raises(sa.exc.OperationalError, match=r"one database alone|permission denied"):
+        for options in (
+            {},
+            {"options": "-c session_preload_libraries="},
+            {"options": "-c role=postgres"},
+        ):
+            url = (
+                make_url(store[1])
+                .set(database=name)
+                .difference_update_query(["options"])
+                .update_query_dict(options)
+            )
+            with pytest.raises(
+                sa.exc.OperationalError, match=r"one database alone|permission denied"
+            ):
                 run(as_role(url.render_as_string(hide_password=False), NAME), "select 1")
     run(analyst, "select 1")
     run(as_role(postgresql_server, "postgres"), "drop database later")
@@ -123,7 +157,9 @@ def test_a_reader_opens_no_other_database_even_one_made_later(
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
 def test_no_reader_stops_a_night(store: tuple[Engine, str], analyst: Engine) -> None:
-    """With all it can hold: the keys of the nights, which every role can see, and the views, in a transaction."""
+    """With all it can hold: the keys of the nights, which every role can see,
+    and the views, in a transaction.
+    """
     keys = "select classid, objid, objsubid from pg_locks where locktype = 'advisory'"
     with market_lock(store[0], "toy"), transaction(store[0]), analyst.connect() as conn:
         held = conn.execute(text(keys)).all()
@@ -141,7 +177,9 @@ def test_no_reader_stops_a_night(store: tuple[Engine, str], analyst: Engine) -> 
 
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
-def test_a_reader_fills_no_disk_by_sorting(store: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_fills_no_disk_by_sorting(
+    store: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("db.admin.roles.TEMPORARY_LIMIT", "1MB")
     grant_reader(store[0], NAME)
     many = "select repeat('x', 99) || n as long from generate_series(1, 50000) as n"
@@ -157,7 +195,11 @@ def test_a_reader_takes_as_many_connections_as_it_was_given(
     monkeypatch.setattr("db.admin.roles.CONNECTIONS", 2)
     grant_reader(store[0], NAME)
     analyst = as_role(store[1], NAME)
-    with analyst.connect(), analyst.connect(), pytest.raises(sa.exc.OperationalError, match="too many connections"):
+    with (
+        analyst.connect(),
+        analyst.connect(),
+        pytest.raises(sa.exc.OperationalError, match="too many connections"),
+    ):
         analyst.connect()
     run(store[0], f"alter role {NAME} connection limit 3")
     grant_reader(store[0], NAME)

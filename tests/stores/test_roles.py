@@ -24,14 +24,23 @@ SECRET = "a 'quoted' s3cret"
 
 def test_a_reader_reads_every_documented_view(analyst: Engine) -> None:
     with analyst.connect() as conn:
-        counted = {view: conn.execute(text(f"select count(*) from {view}")).scalar_one() for view in documented_views()}
+        counted = {
+            view: conn.execute(text(f"select count(*) from {view}")).scalar_one()
+            for view in documented_views()
+        }
     assert counted["prediction_history"] == counted["latest_prediction"] == 3
     assert set(counted) == set(documented_views())
 
 
 @pytest.mark.parametrize("store", ["schema of its own"], indirect=True)
-def test_a_reader_finds_the_views_without_naming_their_schema(store: tuple[Engine, str], analyst: Engine) -> None:
-    plain = make_url(store[1]).difference_update_query(["options"]).render_as_string(hide_password=False)
+def test_a_reader_finds_the_views_without_naming_their_schema(
+    store: tuple[Engine, str], analyst: Engine
+) -> None:
+    plain = (
+        make_url(store[1])
+        .difference_update_query(["options"])
+        .render_as_string(hide_password=False)
+    )
     with as_role(plain, NAME).connect() as conn:
         assert conn.execute(text("select count(*) from night_log")).scalar_one() == 1
 
@@ -56,18 +65,23 @@ def test_a_reader_reads_what_studies_found_and_no_other_table(analyst: Engine) -
 
 
 def test_a_grant_that_is_given_again_is_the_same(store: tuple[Engine, str]) -> None:
-    mine = "relname !~ '^pg_' and grantee <> relowner"  # to write down an owner's rights changes nothing
-    rights = text(f"select relname, a.* from pg_class, aclexplode(relacl) a where {mine} order by 1, 2, 3, 4")
-    settings = text("select setconfig::text, setdatabase from pg_db_role_setting order by setdatabase")
+    # to write down an owner's rights changes nothing
+    mine = "relname !~ '^pg_' and grantee <> relowner"
+    rights = text(
+        f"select relname, a.* from pg_class, aclexplode(relacl) a where {mine} order by 1, 2, 3, 4"
+    )
+    settings = text(
+        "select setconfig::text, setdatabase from pg_db_role_setting order by setdatabase"
+    )
     kept = []
     for is_new in (True, False):
         assert grant_reader(store[0], NAME) is is_new
         with store[0].connect() as conn:
             kept.append((conn.execute(rights).all(), conn.execute(settings).all()))
     assert kept[0] == kept[1]
-    assert sorted({row.relname for row in kept[0][0] if row.relname in documented_views()}) == sorted(
-        documented_views()
-    )
+    assert sorted(
+        {row.relname for row in kept[0][0] if row.relname in documented_views()}
+    ) == sorted(documented_views())
 
 
 def test_rights_from_before_are_taken_back(store: tuple[Engine, str]) -> None:
@@ -81,14 +95,21 @@ def test_rights_from_before_are_taken_back(store: tuple[Engine, str]) -> None:
         conn.execute(text(f"grant select on another.secret to {NAME}"))
     assert not grant_reader(store[0], NAME)
     analyst = as_role(store[1], NAME)
-    for sql in ("select * from prediction", "select market from night", "select * from another.secret"):
+    for sql in (
+        "select * from prediction",
+        "select market from night",
+        "select * from another.secret",
+    ):
         with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
             run(analyst, sql)
 
 
 HARMFUL = {
     "superuser": (f"alter role {NAME} superuser", "is a superuser"),
-    "makes roles": (f"alter role {NAME} createrole createdb", "allowed to make roles, allowed to make databases"),
+    "makes roles": (
+        f"alter role {NAME} createrole createdb",
+        "allowed to make roles, allowed to make databases",
+    ),
     "member": (f"grant pg_read_all_data to {NAME}", "a member of pg_read_all_data"),
     "owner": (f"alter table alert owner to {NAME}", "the owner of table alert"),
 }
@@ -96,7 +117,9 @@ HARMFUL = {
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
 @pytest.mark.parametrize("harmful", HARMFUL)
-def test_a_role_with_rights_from_elsewhere_is_refused(store: tuple[Engine, str], harmful: str) -> None:
+def test_a_role_with_rights_from_elsewhere_is_refused(
+    store: tuple[Engine, str], harmful: str
+) -> None:
     grant, said = HARMFUL[harmful]
     run(store[0], f"create role {NAME}", grant)
     with pytest.raises(StoreUsageError, match=said):
@@ -105,30 +128,51 @@ def test_a_role_with_rights_from_elsewhere_is_refused(store: tuple[Engine, str],
 
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
-def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(store: tuple[Engine, str]) -> None:
+def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(
+    store: tuple[Engine, str],
+) -> None:
     run(store[0], "grant insert on price to public")
-    with pytest.raises(StoreUsageError, match="could still use the table price, a right that PUBLIC has"):
+    with pytest.raises(
+        StoreUsageError, match="could still use the table price, a right that PUBLIC has"
+    ):
         grant_reader(store[0], NAME)
     with store[0].connect() as conn:
-        assert conn.execute(text("select 1 from pg_roles where rolname = :name"), {"name": NAME}).first() is None
+        assert (
+            conn.execute(
+                text("select 1 from pg_roles where rolname = :name"), {"name": NAME}
+            ).first()
+            is None
+        )
 
 
 FUNCTION = "create function raised() returns integer language sql security definer as 'select 1'"
 
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
-def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(store: tuple[Engine, str]) -> None:
+def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
+    store: tuple[Engine, str],
+) -> None:
     run(store[0], FUNCTION)
-    with pytest.raises(StoreUsageError, match=r"could still call raised\(\), a right that PUBLIC has"):
+    with pytest.raises(
+        StoreUsageError, match=r"could still call raised\(\), a right that PUBLIC has"
+    ):
         grant_reader(store[0], NAME)
     run(store[0], "revoke execute on function raised() from public")
     assert grant_reader(store[0], NAME)
 
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
-def test_who_has_something_in_the_database_keeps_what_the_public_loses(store: tuple[Engine, str]) -> None:
-    """A role that writes and owns nothing, another program's owner; a second reader is given nothing of it."""
-    grants = ("grant insert on alert to owner", f"create role {SECOND} login", "create table theirs (x integer)")
+def test_who_has_something_in_the_database_keeps_what_the_public_loses(
+    store: tuple[Engine, str],
+) -> None:
+    """A role that writes and owns nothing, another program's owner; a second
+    reader is given nothing of it.
+    """
+    grants = (
+        "grant insert on alert to owner",
+        f"create role {SECOND} login",
+        "create table theirs (x integer)",
+    )
     run(store[0], "create role owner login", *grants, f"alter table theirs owner to {SECOND}")
     grant_reader(store[0], NAME)
     for role in ("owner", SECOND):
@@ -148,9 +192,17 @@ def test_who_has_something_in_the_database_keeps_what_the_public_loses(store: tu
 @pytest.mark.parametrize("store", ["public"], indirect=True)
 def test_the_owner_of_the_tables_still_writes_in_bulk(store: tuple[Engine, str]) -> None:
     """Which takes a temporary table, a right that the public no longer has."""
-    run(store[0], "create role owner login", *(f"alter table {each} owner to owner" for each in tables.metadata.tables))
+    run(
+        store[0],
+        "create role owner login",
+        *(f"alter table {each} owner to owner" for each in tables.metadata.tables),
+    )
     grant_reader(store[0], NAME)
-    run(as_role(store[1], "owner"), "create temporary table mine (x integer)", "create table kept (x integer)")
+    run(
+        as_role(store[1], "owner"),
+        "create temporary table mine (x integer)",
+        "create table kept (x integer)",
+    )
     run(as_role(store[1], "owner"), "drop table kept")
     run(store[0], *(f"alter table {each} owner to postgres" for each in tables.metadata.tables))
     run(store[0], "drop owned by owner")
@@ -159,11 +211,15 @@ def test_the_owner_of_the_tables_still_writes_in_bulk(store: tuple[Engine, str])
 def test_a_password_is_set_and_the_server_gets_its_hash(store: tuple[Engine, str]) -> None:
     grant_reader(store[0], NAME, SECRET)
     with store[0].connect() as conn:
-        kept = conn.execute(text("select rolpassword from pg_authid where rolname = :n"), {"n": NAME}).scalar_one()
+        kept = conn.execute(
+            text("select rolpassword from pg_authid where rolname = :n"), {"n": NAME}
+        ).scalar_one()
     assert is_hash_of(kept, SECRET)
     grant_reader(store[0], NAME)
     with store[0].connect() as conn:
-        again = conn.execute(text("select rolpassword from pg_authid where rolname = :n"), {"n": NAME}).scalar_one()
+        again = conn.execute(
+            text("select rolpassword from pg_authid where rolname = :n"), {"n": NAME}
+        ).scalar_one()
     assert again == kept, "without a password in the environment the one there stays"
 
 
@@ -181,13 +237,18 @@ def test_a_role_that_is_no_superuser_is_told_to_be_one(store: tuple[Engine, str]
     engine, url = store
     run(engine, "create role owner login createrole", "grant select on alembic_version to owner")
     with pytest.raises(StoreUsageError, match=r"granted by a superuser") as caught:
-        grant_reader(open_engine(make_url(url).set(username="owner").render_as_string(hide_password=False)), NAME)
+        grant_reader(
+            open_engine(make_url(url).set(username="owner").render_as_string(hide_password=False)),
+            NAME,
+        )
     assert "\n" not in str(caught.value)
     run(engine, "drop owned by owner")
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("name", ["", "1st", "a b", 'x"; drop table price; --', "pg_reader", "public", "ä", "x" * 64])
+@pytest.mark.parametrize(
+    "name", ["", "1st", "a b", 'x"; drop table price; --', "pg_reader", "public", "ä", "x" * 64]
+)
 def test_a_name_that_is_no_plain_identifier_is_refused(engine: Engine, name: str) -> None:
     with pytest.raises(StoreUsageError, match="cannot name a reader"):
         grant_reader(engine, name)

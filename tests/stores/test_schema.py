@@ -1,4 +1,6 @@
-"""Migrations make what db.tables and db.views say, on both engines, and every column is explained."""
+"""Migrations make what db.tables and db.views say, on both engines, and every
+column is explained.
+"""
 
 from hashlib import sha256
 from importlib import import_module
@@ -19,7 +21,16 @@ from db.migrations import FOLDER, REVISION, create, revisions
 from db.views import views as documented_views
 from tests.support.revisions import tables_and_views
 
-FACTS = {"membership", "price", "rejected_bar", "symbol_warning", "prediction", "outcome", "score", "night"}
+FACTS = {
+    "membership",
+    "price",
+    "rejected_bar",
+    "symbol_warning",
+    "prediction",
+    "outcome",
+    "score",
+    "night",
+}
 FACTS |= {"benchmark_score", "benchmark_seed", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
 FACTS |= {
@@ -62,9 +73,13 @@ def newest() -> Any:
 
 
 def statements(url: str) -> str:
-    """What creates every table and view on an engine; a set orders the indexes, so they are sorted."""
+    """What creates every table and view on an engine; a set orders the indexes,
+    so they are sorted.
+    """
     said: list[str] = []
-    engine = sa.create_mock_engine(url, lambda made, *_: said.append(str(made.compile(dialect=engine.dialect))))
+    engine = sa.create_mock_engine(
+        url, lambda made, *_: said.append(str(made.compile(dialect=engine.dialect)))
+    )
     tables.metadata.create_all(engine, checkfirst=False)
     return "\n".join(sorted(said) + [view.sql for view in documented_views().values()])
 
@@ -79,12 +94,16 @@ def test_the_revisions_follow_one_another() -> None:
 
 def schema_of_today() -> str:
     """The digest of all tables and views, as a revision names it."""
-    return sha256((statements("sqlite://") + statements("postgresql+psycopg://")).encode()).hexdigest()
+    return sha256(
+        (statements("sqlite://") + statements("postgresql+psycopg://")).encode()
+    ).hexdigest()
 
 
 def test_the_newest_revision_makes_the_tables_and_views_of_today() -> None:
     found = schema_of_today()
-    assert newest().schema == found, f"another than that of {REVISION}: add a revision, as CONTRIBUTING.md says"
+    assert newest().schema == found, (
+        f"another than that of {REVISION}: add a revision, as CONTRIBUTING.md says"
+    )
 
 
 def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
@@ -92,10 +111,15 @@ def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("revision", ["0012", "9999"])
-def test_a_store_of_a_newer_dtml_or_of_none_that_was_released_is_left_alone(engine: Engine, revision: str) -> None:
+def test_a_store_of_a_newer_dtml_or_of_none_that_was_released_is_left_alone(
+    engine: Engine, revision: str
+) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.text(f"update alembic_version set version_num = '{revision}'"))
-    said = rf"schema {revision}, unknown to this dtml .*: update dtml\. Or it was made before 0\.1\.0: start a new"
+    said = (
+        rf"schema {revision}, unknown to this dtml .*: update dtml\. Or it was made before "
+        r"0\.1\.0: start a new"
+    )
     for use in (require_current, prepare, upgrade):
         with pytest.raises(StoreUsageError, match=said):
             use(engine)
@@ -111,7 +135,9 @@ def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) 
             table.create(conn)
     for use in (require_current, prepare, upgrade):
         with pytest.raises(
-            StoreError, match=rf"{REVISION} without its table abstention_band\. Perhaps .* before 0\.1\.0: .* damaged: "
+            StoreError,
+            match=rf"{REVISION} without its table abstention_band\. Perhaps .* before 0\.1\.0: .* "
+            r"damaged: ",
         ):
             use(engine)
 
@@ -155,13 +181,20 @@ def views(conn: Connection) -> dict[str, str]:
     """The text of every view, as the engine keeps it."""
     kept = "select name, sql from sqlite_master where type = 'view'"
     if conn.dialect.name == "postgresql":
-        kept = "select viewname, pg_get_viewdef(viewname::regclass) from pg_views where schemaname = 'public'"
+        kept = (
+            "select viewname, pg_get_viewdef(viewname::regclass) from pg_views where "
+            "schemaname "
+            "= 'public'"
+        )
     return dict(conn.exec_driver_sql(kept).tuples().all())
 
 
 def test_every_column_of_every_view_is_documented(engine: Engine) -> None:
     inspector = sa.inspect(engine)
-    columns = {name: [each["name"] for each in inspector.get_columns(name)] for name in inspector.get_view_names()}
+    columns = {
+        name: [each["name"] for each in inspector.get_columns(name)]
+        for name in inspector.get_view_names()
+    }
     assert columns == {name: list(view.meanings()) for name, view in documented_views().items()}
 
 

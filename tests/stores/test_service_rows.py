@@ -1,4 +1,6 @@
-"""What was known at a moment never changes; one night of a market at a time; an alert is raised once."""
+"""What was known at a moment never changes; one night of a market at a time; an
+alert is raised once.
+"""
 
 import multiprocessing
 import os
@@ -23,8 +25,19 @@ from tests.support.stores import fill
 
 DAY = date(2024, 1, 5)
 SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
-FETCH = {"market": "toy", "as_of": DAY, "source": "files", "asked": 2, "fetched": 9, "stored": 3, "rejected": 1}
-LISTS = {"restated": ["A"], "failures": [{"symbol": "B", "status": "no_data", "detail": "B: nothing"}]}
+FETCH = {
+    "market": "toy",
+    "as_of": DAY,
+    "source": "files",
+    "asked": 2,
+    "fetched": 9,
+    "stored": 3,
+    "rejected": 1,
+}
+LISTS = {
+    "restated": ["A"],
+    "failures": [{"symbol": "B", "status": "no_data", "detail": "B: nothing"}],
+}
 
 
 def hold(url: str, held: Event, over: Event) -> None:
@@ -33,7 +46,9 @@ def hold(url: str, held: Event, over: Event) -> None:
         over.wait(60)
 
 
-def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says(engine: Engine) -> None:
+def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says(
+    engine: Engine,
+) -> None:
     soon = datetime.now(UTC) + timedelta(hours=14)
     with transaction(engine) as conn:
         assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
@@ -46,7 +61,9 @@ def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says
 
 
 def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
-    stock = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
+    stock = pd.DataFrame(
+        {"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None}
+    )
     bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
     values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
     markets.save_instruments(conn, "toy", stock)
@@ -73,9 +90,14 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
         for moment, close in ((first, 3.0), (later, 4.0)):
             save_bar(conn, moment, close)
             fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
-        with pytest.raises(StoreError, match=r"newest fetch of toy is dated .* 36\d days after .*dtml db redate toy"):
+        with pytest.raises(
+            StoreError,
+            match=r"newest fetch of toy is dated .* 36\d days after .*dtml db redate toy",
+        ):
             fetches.next_known_at(conn, "toy")
-        with pytest.raises(StoreError, match="one of the two clocks was wrong, and nothing was fetched"):
+        with pytest.raises(
+            StoreError, match="one of the two clocks was wrong, and nothing was fetched"
+        ):
             fetches.require_clocks_agree(conn, "toy")
         fetches.require_clocks_agree(conn, "other")
     assert finding(engine) == [first, later]
@@ -96,7 +118,11 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
 
 
 def finding(engine: Engine) -> list[datetime]:
-    said = next(each for each in check_store(engine) if each.check == "no fetch is dated ahead of this clock")
+    said = next(
+        each
+        for each in check_store(engine)
+        if each.check == "no fetch is dated ahead of this clock"
+    )
     assert said.state == ("failed" if said.found else "ok")
     return [row["known_at"].to_pydatetime() for row in said.found]
 
@@ -110,12 +136,18 @@ def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None
             conn.execute(sa.update(column.table).values({column.name: ahead}))
     with transaction(engine) as conn:
         moved = redate(conn, "toy")
-        left = [column for column in MOMENTS if conn.execute(sa.select(column).where(column == ahead)).first()]
+        left = [
+            column
+            for column in MOMENTS
+            if conn.execute(sa.select(column).where(column == ahead)).first()
+        ]
         found = [conn.execute(sa.select(column).distinct()).scalars().all() for column in MOMENTS]
     assert list(moved) == [ahead]
     assert [str(column) for column in left] == []
     assert [each for each in found if each] == [[moved[ahead]]] * sum(map(bool, found))
-    assert sum(map(bool, found)) >= len(MOMENTS) - 2  # all but those of studies, of which there are none
+    assert (
+        sum(map(bool, found)) >= len(MOMENTS) - 2
+    )  # all but those of studies, of which there are none
 
 
 def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engine: Engine) -> None:
@@ -132,32 +164,45 @@ def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engi
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_clock_far_from_its_servers_fetches_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_far_from_its_servers_fetches_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Ahead(datetime):
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> "Ahead":
             return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
 
     monkeypatch.setattr("db.rows.fetches.datetime", Ahead)
-    with reading(engine) as conn, pytest.raises(StoreError, match=r"machine's clock says .* and the server's"):
+    with (
+        reading(engine) as conn,
+        pytest.raises(StoreError, match=r"machine's clock says .* and the server's"),
+    ):
         fetches.require_clocks_agree(conn, "toy")
 
 
 @pytest.mark.slow
-def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: Engine, store_url: str) -> None:
+def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
+    engine: Engine, store_url: str
+) -> None:
     spawn = multiprocessing.get_context("spawn")
     held, over = spawn.Event(), spawn.Event()
     other = spawn.Process(target=hold, args=(store_url, held, over))
     other.start()
     assert held.wait(60)
-    with pytest.raises(StoreBusyError, match="another process is at work on toy"), market_lock(engine, "toy"):
+    with (
+        pytest.raises(StoreBusyError, match="another process is at work on toy"),
+        market_lock(engine, "toy"),
+    ):
         pass
     with market_lock(engine, "another"):
         pass
     assert other.pid is not None
     os.kill(other.pid, signal.SIGKILL)
     other.join()
-    with market_lock(engine, "toy"), transaction(engine) as conn:  # a night writes while it holds its market
+    with (
+        market_lock(engine, "toy"),
+        transaction(engine) as conn,
+    ):  # a night writes while it holds its market
         fetches.save_fetch(conn, FETCH | LISTS | {"known_at": SOON})
     with market_lock(engine, "toy"):
         pass
@@ -177,7 +222,12 @@ def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> N
 
 def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
     moment, next_day = datetime(2024, 1, 6, tzinfo=UTC), DAY + timedelta(days=1)
-    named = [("toy", DAY, "late"), ("toy", DAY, "refused"), ("far", DAY, "late"), ("toy", next_day, "late")]
+    named = [
+        ("toy", DAY, "late"),
+        ("toy", DAY, "refused"),
+        ("far", DAY, "late"),
+        ("toy", next_day, "late"),
+    ]
     with transaction(engine) as conn:
         for place, key in enumerate(named):
             raised_at = moment - timedelta(hours=place // 3)
@@ -187,19 +237,32 @@ def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -
         assert found["message"].tolist() == ["3", "2", "0", "1"]
         assert found["sent_at"].isna().tolist() == [True, True, False, True]
         assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
-        assert found["raised_at"].tolist() == [pd.Timestamp(moment - timedelta(hours=1)), *[pd.Timestamp(moment)] * 3]
+        assert found["raised_at"].tolist() == [
+            pd.Timestamp(moment - timedelta(hours=1)),
+            *[pd.Timestamp(moment)] * 3,
+        ]
         assert list(found) == [each.name for each in tables.alert.c]
         assert nights.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
         assert nights.alerts(conn, "far")["message"].tolist() == ["2"]
 
 
-def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(engine: Engine) -> None:
+def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(
+    engine: Engine,
+) -> None:
     past, soon = datetime(2024, 1, 5, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=12)
     with transaction(engine) as conn:
         for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):
             for moment in moments:
-                assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment}) == 1
-            assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}) == 0
+                assert (
+                    fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment})
+                    == 1
+                )
+            assert (
+                fetches.save_fetch(
+                    conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}
+                )
+                == 0
+            )
         assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
         assert abs(fetches.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
         kept = frame(conn, sa.select(tables.price_fetch))

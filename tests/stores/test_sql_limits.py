@@ -1,4 +1,6 @@
-"""SQL that a user typed, or that is hidden in a name: it reads the store, and nothing else, and not for ever."""
+"""SQL that a user typed, or that is hidden in a name: it reads the store, and
+nothing else, and not for ever.
+"""
 
 import os
 import sqlite3
@@ -27,7 +29,9 @@ FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) selec
 
 
 def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: Engine) -> None:
-    named = pd.DataFrame({"symbol": ["A'; drop table price; --"], "kind": "stock", "source_symbol": "A"})
+    named = pd.DataFrame(
+        {"symbol": ["A'; drop table price; --"], "kind": "stock", "source_symbol": "A"}
+    )
     with transaction(engine) as conn:
         markets.save_instruments(conn, "toy'; --", named.assign(name=None, sector="' or 1=1"))
     with reading(reader) as conn:
@@ -36,7 +40,9 @@ def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: En
         assert table_counts(conn)["price"] == 0
 
 
-def test_sql_of_a_user_that_does_not_end_is_ended(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql_of_a_user_that_does_not_end_is_ended(
+    reader: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sql = FOREVER
     if reader.dialect.name == "sqlite":
         monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.3)
@@ -49,7 +55,9 @@ def test_sql_of_a_user_that_does_not_end_is_ended(reader: Engine, monkeypatch: p
     assert len(select(reader, "select * from night_log")) == 0
 
 
-def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(reader: Engine) -> None:
+def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
+    reader: Engine,
+) -> None:
     endless = [FOREVER, FOREVER.replace("max(i)", "i") + " where i < 0"]
     if reader.dialect.name == "postgresql":
         endless.append("select count(*) from pg_sleep(600)")
@@ -60,7 +68,9 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
             time.sleep(0.2)
             assert not asking.done()
             interruption.request()
-            with pytest.raises(StoreUsageError, match=r"interrupted|canceling statement due to user request"):
+            with pytest.raises(
+                StoreUsageError, match=r"interrupted|canceling statement due to user request"
+            ):
                 asking.result(timeout=READ_LIMIT_S / 2)
         interruption.request()  # nothing of it runs any more
         assert len(select(reader, "select * from night_log")) == 0
@@ -69,12 +79,21 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_statement_that_failed_leaves_no_open_cursor_to_whoever_collects_garbage(reader: Engine) -> None:
-    """Its end waits for the statement that runs on the same connection then, in the thread that serves all readers."""
+def test_a_statement_that_failed_leaves_no_open_cursor_to_whoever_collects_garbage(
+    reader: Engine,
+) -> None:
+    """Its end waits for the statement that runs on the same connection then, in
+    the thread that serves all readers.
+    """
     with pytest.raises(StoreUsageError) as failure:  # it holds the frames of all that was called
         select(reader, "select abs(-9223372036854775807 - 1)")
     frames = traceback_frames(failure.value)
-    cursors = [held for frame in frames for held in frame.f_locals.values() if isinstance(held, sqlite3.Cursor)]
+    cursors = [
+        held
+        for frame in frames
+        for held in frame.f_locals.values()
+        if isinstance(held, sqlite3.Cursor)
+    ]
     assert cursors
     for cursor in cursors:
         with pytest.raises(sqlite3.ProgrammingError, match="closed cursor"):
@@ -118,7 +137,9 @@ OUTSIDE_SQLITE = [
 
 @pytest.mark.parametrize("sql", OUTSIDE_SQLITE)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_sql_of_a_user_reaches_nothing_outside_a_file(engine: Engine, reader: Engine, sql: str, tmp_path: Path) -> None:
+def test_sql_of_a_user_reaches_nothing_outside_a_file(
+    engine: Engine, reader: Engine, sql: str, tmp_path: Path
+) -> None:
     mark, secret = tmp_path / "reached", tmp_path / "secret"
     secret.write_text("a secret")
     with pytest.raises(StoreUsageError) as caught:
@@ -147,7 +168,8 @@ OUTSIDE_POSTGRESQL = [
     "select pg_reload_conf()",
     "select set_config('role', 'postgres', true), pg_read_file('{secret}')",
     "select U&\"\\0073et_config\"('role', 'postgres', true)",
-    "with x as (update pg_settings set setting = 'postgres' where name = 'role' returning 1) select * from x",
+    "with x as (update pg_settings set setting = 'postgres' where name = 'role' returning 1) "
+    "select * from x",
     "set role postgres",
     "set session authorization postgres",
     "reset role",
@@ -157,9 +179,11 @@ OUTSIDE_POSTGRESQL = [
     "listen night",
     "select query_to_xml('select set' || '_config(''role'', ''postgres'', true)', true, true, ''),"
     " query_to_xml('select pg_read' || '_file(''{secret}'')', true, true, '')",
-    "select query_to_xml('select set' || '_config(''session_authorization'', ''postgres'', true)', true, true, ''),"
+    "select query_to_xml('select set' || '_config(''session_authorization'', ''postgres'', true)', "
+    "true, true, ''),"
     " query_to_xml('select lo_export(lo_from_bytea(0, ''x''), ''{mark}'')', true, true, '')",
-    "select * from ts_stat('select to_tsvector(set' || '_config(''role'', ''postgres'', true))') as first,"
+    "select * from ts_stat('select to_tsvector(set' || '_config(''role'', ''postgres'', true))') "
+    "as first,"
     " ts_stat('select to_tsvector(pg_read' || '_file(''{secret}''))') as second",
     "select 1; copy (select 1) to program 'touch {mark}'",
     "",
@@ -168,7 +192,9 @@ OUTSIDE_POSTGRESQL = [
 
 @pytest.mark.parametrize("who", ["postgres", KEEPER])
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_sql_of_a_user_reaches_nothing_outside_a_server(engine: Engine, who: str, tmp_path: Path) -> None:
+def test_sql_of_a_user_reaches_nothing_outside_a_server(
+    engine: Engine, who: str, tmp_path: Path
+) -> None:
     mark = Path("/tmp") / f"reached-{tmp_path.name}-{os.getpid()}"  # where the server may write
     secret = Path(__file__)
     reader = as_role(engine, who)
@@ -186,7 +212,9 @@ def test_sql_of_a_user_reaches_nothing_outside_a_server(engine: Engine, who: str
 def test_a_role_that_could_reach_outside_a_server_types_no_sql(
     engine: Engine, power: str, postgresql_admin: Engine
 ) -> None:
-    """Be it a superuser or only one who may become one; what this program itself asks is answered."""
+    """Be it a superuser or only one who may become one; what this program
+    itself asks is answered.
+    """
     role = f"powerful_{uuid.uuid4().hex}"
     with postgresql_admin.connect() as conn:
         conn.execute(text(f"create role {role} login in role {power}, {KEEPER}"))
@@ -202,7 +230,9 @@ def test_a_role_that_could_reach_outside_a_server_types_no_sql(
 
 def as_role(engine: Engine, name: str) -> Engine:
     """The same store, read only, as another role of its server."""
-    return open_engine(engine.url.set(username=name).render_as_string(hide_password=False), read_only=True)
+    return open_engine(
+        engine.url.set(username=name).render_as_string(hide_password=False), read_only=True
+    )
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -231,7 +261,9 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engi
         conn.execute(text(f"grant select on all tables in schema public to {role}"))
     asker = as_role(engine, role)
     assert select(asker, "select current_user as name")["name"].tolist() == [role]
-    assert select(asker, "select set_config('work_mem', '8MB', true) as kept")["kept"].tolist() == ["8MB"]
+    assert select(asker, "select set_config('work_mem', '8MB', true) as kept")["kept"].tolist() == [
+        "8MB"
+    ]
     asker.dispose()
     with engine.begin() as conn:
         conn.execute(text(f"revoke select on all tables in schema public from {role}"))
@@ -239,7 +271,9 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engi
         conn.execute(text(f"drop role {role}"))
 
 
-def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine: Engine, store_url: str) -> None:
+def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(
+    engine: Engine, store_url: str
+) -> None:
     alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
     with transaction(engine) as conn:
         assert nights.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
@@ -247,6 +281,8 @@ def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine
     if engine.dialect.name == "postgresql":
         url = url.update_query_dict({"options": "-c timezone=Asia/Seoul"})
     elsewhere = open_engine(url.render_as_string(hide_password=False), read_only=True)
-    said = select(elsewhere, "select cast(raised_at as varchar) as moment from alert_log")["moment"].iloc[0]
+    said = select(elsewhere, "select cast(raised_at as varchar) as moment from alert_log")[
+        "moment"
+    ].iloc[0]
     elsewhere.dispose()
     assert said.startswith("2024-01-05 23:30:00")

@@ -1,4 +1,6 @@
-"""Each text is translated once, whoever dies: workers take texts under a lease and finish only what they still hold."""
+"""Each text is translated once, whoever dies: workers take texts under a lease
+and finish only what they still hold.
+"""
 
 import multiprocessing
 import os
@@ -45,18 +47,24 @@ def queued(engine: Engine, model: str = "m", count: int = 1, **options: int) -> 
         return queue_texts(conn, model, [f"{model} {number}" for number in range(count)], **options)
 
 
-def taken(engine: Engine, worker: str, models: list[str] | None = None, limit: int = 99, **options: Any) -> list[int]:
+def taken(
+    engine: Engine, worker: str, models: list[str] | None = None, limit: int = 99, **options: Any
+) -> list[int]:
     return [each["id"] for each in take_texts(engine, worker, models, limit, **options)]
 
 
 def finished(engine: Engine, worker: str, ids: list[int]) -> int:
     with transaction(engine) as conn:
-        return finish_texts(conn, worker, [{"id": each, "translation": worker, "score": -0.5} for each in ids])
+        return finish_texts(
+            conn, worker, [{"id": each, "translation": worker, "score": -0.5} for each in ids]
+        )
 
 
 def rows(engine: Engine) -> list[dict[str, Any]]:
     with reading(engine) as conn:
-        found = conn.execute(sa.select(tables.translation_text).order_by(tables.translation_text.c.id)).mappings()
+        found = conn.execute(
+            sa.select(tables.translation_text).order_by(tables.translation_text.c.id)
+        ).mappings()
         return [dict(each) for each in found]
 
 
@@ -66,13 +74,27 @@ def test_a_text_that_a_user_inserts_is_taken(engine: Engine) -> None:
         conn.exec_driver_sql(PLAIN)
     (row,) = rows(engine)
     assert abs(row["queued_at"] - before) < timedelta(minutes=1)
-    assert (row["status"], row["priority"], row["attempts"], row["attention"]) == ("queued", 0, 0, None)
+    assert (row["status"], row["priority"], row["attempts"], row["attention"]) == (
+        "queued",
+        0,
+        0,
+        None,
+    )
     assert take_texts(engine, "worker", None, 9) == [
-        {"id": row["id"], "model": "m", "text": "A dog.", "priority": 0, "attempts": 1, "unfit": None}
+        {
+            "id": row["id"],
+            "model": "m",
+            "text": "A dog.",
+            "priority": 0,
+            "attempts": 1,
+            "unfit": None,
+        }
     ]
 
 
-def test_a_copied_queue_goes_on_numbering_and_no_number_is_given_twice(engine: Engine, tmp_path: Path) -> None:
+def test_a_copied_queue_goes_on_numbering_and_no_number_is_given_twice(
+    engine: Engine, tmp_path: Path
+) -> None:
     target = open_engine(f"sqlite:///{tmp_path}/copy.sqlite")
     with transaction(engine) as conn:
         conn.exec_driver_sql(PLAIN)
@@ -107,10 +129,21 @@ def test_a_translation_is_kept_with_its_score_and_attention(engine: Engine) -> N
     plain = {"id": ids[0], "translation": "Ein Hund.", "score": -0.25}
     with transaction(engine) as conn:
         assert finish_texts(conn, "worker", []) == 0
-        assert finish_texts(conn, "worker", [plain, plain | {"id": ids[1], "attention": [[0.5, 0.5]]}]) == 2
+        assert (
+            finish_texts(conn, "worker", [plain, plain | {"id": ids[1], "attention": [[0.5, 0.5]]}])
+            == 2
+        )
         assert fail_texts(conn, "worker", ids[2:], "no words") == 1
-        assert queue_counts(conn).to_dict("list") == {"model": ["m", "m"], "status": ["done", "failed"], "n": [2, 1]}
-        assert [each["translation"] for each in seen(conn, "translation_job")] == ["Ein Hund.", "Ein Hund.", None]
+        assert queue_counts(conn).to_dict("list") == {
+            "model": ["m", "m"],
+            "status": ["done", "failed"],
+            "n": [2, 1],
+        }
+        assert [each["translation"] for each in seen(conn, "translation_job")] == [
+            "Ein Hund.",
+            "Ein Hund.",
+            None,
+        ]
     found = rows(engine)
     assert [each["attention"] for each in found] == [None, [[0.5, 0.5]], None]
     assert [each["reason"] for each in found] == [None, None, "no words"]
@@ -118,17 +151,27 @@ def test_a_translation_is_kept_with_its_score_and_attention(engine: Engine) -> N
     assert taken(engine, "worker", now=datetime(2124, 1, 1, tzinfo=UTC)) == []
 
 
-def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(engine: Engine) -> None:
+def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(
+    engine: Engine,
+) -> None:
     ids = queued(engine, count=2)
     assert taken(engine, "slow", lease_s=300, now=NOW) == ids
     assert taken(engine, "quick", now=in_seconds(299)) == []
     assert taken(engine, "quick", limit=1, now=in_seconds(300)) == ids[:1]
     assert finished(engine, "slow", ids) == 0  # one is another's, one waits
     with transaction(engine) as conn:
-        assert fail_texts(conn, "slow", ids, "slow") == renew(conn, "slow", ids) == give_back(conn, "slow") == 0
+        assert (
+            fail_texts(conn, "slow", ids, "slow")
+            == renew(conn, "slow", ids)
+            == give_back(conn, "slow")
+            == 0
+        )
     assert finished(engine, "quick", ids) == 1
     assert finished(engine, "slow", ids) == 0
-    assert [(each["translation"], each["status"]) for each in rows(engine)] == [("quick", "done"), (None, "queued")]
+    assert [(each["translation"], each["status"]) for each in rows(engine)] == [
+        ("quick", "done"),
+        (None, "queued"),
+    ]
 
 
 def test_a_lease_that_is_renewed_goes_on(engine: Engine) -> None:
@@ -146,14 +189,20 @@ def test_what_a_worker_gives_back_was_never_taken(engine: Engine) -> None:
     finished(engine, "calm", ids[:1])
     with transaction(engine) as conn:
         assert give_back(conn, "calm") == 1
-    assert [(each["status"], each["attempts"]) for each in rows(engine)] == [("done", 1), ("queued", 0), ("queued", 0)]
+    assert [(each["status"], each["attempts"]) for each in rows(engine)] == [
+        ("done", 1),
+        ("queued", 0),
+        ("queued", 0),
+    ]
     assert taken(engine, "next") == ids[1:]
 
 
 def test_a_text_whose_workers_all_die_is_failed(engine: Engine) -> None:
     deadly = queued(engine)
     for attempt in range(MAX_ATTEMPTS):
-        (text,) = take_texts(engine, f"worker {attempt}", None, 9, lease_s=1, now=in_seconds(attempt))
+        (text,) = take_texts(
+            engine, f"worker {attempt}", None, 9, lease_s=1, now=in_seconds(attempt)
+        )
         assert text["attempts"] == attempt + 1
     good = queued(engine)
     assert taken(engine, "last", now=in_seconds(MAX_ATTEMPTS)) == good
@@ -186,15 +235,21 @@ def test_the_store_itself_keeps_the_queue_whole(engine: Engine, values: dict[str
 def test_taking_reads_no_whole_queue(engine: Engine) -> None:
     asked: list[tuple[str, Any]] = []
     queued(engine, count=3)
-    sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, given, *_: asked.append((sql, given)))
+    sa.event.listen(
+        engine, "before_cursor_execute", lambda _c, _u, sql, given, *_: asked.append((sql, given))
+    )
     assert len(taken(engine, "worker", limit=2)) == 2
     assert len(taken(engine, "worker", ["m", "n"], limit=2)) == 1
     sql = [each for each in asked if each[0].startswith(("SELECT", "UPDATE"))]
     assert len(sql) >= 10
     with engine.connect() as conn:
         for statement, given in sql:
-            plan = [row[3] for row in conn.exec_driver_sql(f"explain query plan {statement}", given)]
-            assert not any("SCAN translation_text" in step or "TEMP B-TREE" in step for step in plan), statement
+            plan = [
+                row[3] for row in conn.exec_driver_sql(f"explain query plan {statement}", given)
+            ]
+            assert not any(
+                "SCAN translation_text" in step or "TEMP B-TREE" in step for step in plan
+            ), statement
 
 
 def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int], int]]") -> None:
@@ -236,7 +291,9 @@ def hold(url: str, said: "Queue[list[int]]") -> None:
 
 
 @pytest.mark.soak
-def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine: Engine, store_url: str) -> None:
+def test_the_texts_of_a_killed_worker_come_back_after_its_lease(
+    engine: Engine, store_url: str
+) -> None:
     ids = queued(engine, count=5)
     spawn = multiprocessing.get_context("spawn")
     said = spawn.Queue()

@@ -24,7 +24,16 @@ from db.rows.translation_queue import (
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 SOON = timedelta(minutes=1)
-NAMES = ("status", "taken_by", "taken_until", "attempts", "finished_at", "reason", "translation", "score")
+NAMES = (
+    "status",
+    "taken_by",
+    "taken_until",
+    "attempts",
+    "finished_at",
+    "reason",
+    "translation",
+    "score",
+)
 
 
 def rows(engine: Engine) -> dict[int, dict[str, Any]]:
@@ -36,12 +45,18 @@ def rows(engine: Engine) -> dict[int, dict[str, Any]]:
 def changed(engine: Engine, before: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Of each text that changed, the new values of what did."""
     pairs = {name: (before[name], row) for name, row in rows(engine).items()}
-    return {n: {k: new[k] for k in new if new[k] != old[k]} for n, (old, new) in pairs.items() if new != old}
+    return {
+        n: {k: new[k] for k in new if new[k] != old[k]}
+        for n, (old, new) in pairs.items()
+        if new != old
+    }
 
 
 @pytest.fixture
 def held(engine: Engine) -> Engine:
-    """Texts 1 and 2 are held by `a`, 3 by `b`, 4 and 5 wait; 1 to 3 are of the model m, 4 of n, 5 of o."""
+    """Texts 1 and 2 are held by `a`, 3 by `b`, 4 and 5 wait; 1 to 3 are of the
+    model m, 4 of n, 5 of o.
+    """
     with transaction(engine) as conn:
         assert queue_texts(conn, "m", ["one", "two", "three"]) == [1, 2, 3]
         assert queue_texts(conn, "n", ["four"], 0) == [4]
@@ -60,7 +75,9 @@ def test_taking_notes_who_and_until_when_and_leaves_the_rest(held: Engine) -> No
         ("taken", "a", until, 1),
         ("taken", "b", until, 1),
     ]
-    assert {tuple(found[n][name] for name in NAMES) for n in (4, 5)} == {("queued", None, None, 0, *[None] * 4)}
+    assert {tuple(found[n][name] for name in NAMES) for n in (4, 5)} == {
+        ("queued", None, None, 0, *[None] * 4)
+    }
     assert [found[n]["priority"] for n in (4, 5)] == [0, -1]
     begun = datetime.now(UTC)
     take_texts(held, "c", ["n"], 1, 60.0)
@@ -83,9 +100,17 @@ def test_a_lease_is_renewed_for_what_is_named_and_held_alone(held: Engine) -> No
 
 def test_a_translation_is_written_to_its_own_text_with_all_that_is_said_of_it(held: Engine) -> None:
     before, begun = rows(held), datetime.now(UTC)
-    said = {"translation": "zwei", "score": -0.5, "attention": [[1.0]], "reason": "twice the same word"}
+    said = {
+        "translation": "zwei",
+        "score": -0.5,
+        "attention": [[1.0]],
+        "reason": "twice the same word",
+    }
     with transaction(held) as conn:
-        assert finish_texts(conn, "a", [{"id": 2} | said, {"id": 3, "translation": "x", "score": 0.0}]) == 1
+        assert (
+            finish_texts(conn, "a", [{"id": 2} | said, {"id": 3, "translation": "x", "score": 0.0}])
+            == 1
+        )
     found = changed(held, before)
     assert list(found) == [2]
     assert begun <= found[2].pop("finished_at") < begun + SOON
@@ -112,11 +137,15 @@ def test_what_is_given_back_is_what_the_worker_holds(held: Engine) -> None:
 
 def test_leases_end_for_the_models_asked_for_and_not_before_their_time(held: Engine) -> None:
     later = NOW + timedelta(seconds=300)
-    assert len(take_texts(held, "d", ["n"], 1, now=NOW)) == 1  # stays as it is: nobody asks for that model
+    assert (
+        len(take_texts(held, "d", ["n"], 1, now=NOW)) == 1
+    )  # stays as it is: nobody asks for that model
     assert take_texts(held, "c", ["x"], 9, now=later) == []
     assert take_texts(held, "c", ["m"], 9, now=later - timedelta(microseconds=1)) == []
     before = rows(held)
-    assert [each["id"] for each in take_texts(held, "c", ["m"], 9, 60.0, later)] == [1]  # beside what somebody died of
+    assert [each["id"] for each in take_texts(held, "c", ["m"], 9, 60.0, later)] == [
+        1
+    ]  # beside what somebody died of
     again = {"status": "queued", "taken_until": None}
     taken = {"taken_by": "c", "taken_until": later + SOON, "attempts": 2}
     assert changed(held, before) == {1: taken, 2: again, 3: again}
@@ -126,14 +155,21 @@ def test_a_text_that_was_taken_three_times_is_failed_when_its_lease_ends(held: E
     texts = tables.translation_text
     with transaction(held) as conn:
         conn.execute(sa.update(texts).where(texts.c.id.in_([1, 3])).values(attempts=3))
-        conn.execute(sa.update(texts).where(texts.c.id == 3).values(taken_until=NOW + timedelta(days=1)))
+        conn.execute(
+            sa.update(texts).where(texts.c.id == 3).values(taken_until=NOW + timedelta(days=1))
+        )
     before, later = rows(held), NOW + timedelta(seconds=300)
     assert [each["id"] for each in take_texts(held, "c", None, 9, 60.0, later)] == [2]
     failed = {"status": "failed", "reason": DIED, "finished_at": later, "taken_until": None}
-    assert changed(held, before) == {1: failed, 2: {"taken_by": "c", "taken_until": later + SOON, "attempts": 2}}
+    assert changed(held, before) == {
+        1: failed,
+        2: {"taken_by": "c", "taken_until": later + SOON, "attempts": 2},
+    }
 
 
-def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(engine: Engine) -> None:
+def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(
+    engine: Engine,
+) -> None:
     with transaction(engine) as conn:
         for model, priority in (("b", 0), ("a", 0), ("c", 7), ("c", 9), ("b", 9)):
             queue_texts(conn, model, [f"{model} {priority}"], priority)
@@ -154,7 +190,17 @@ def test_the_texts_queued_last_are_shown_first_of_a_model_or_a_status(held: Engi
         assert newest(conn, "m", "taken", 1)["id"].tolist() == [2]
         found = newest(conn, None, "failed", 9)
         counts = queue_counts(conn)
-    shown = ["id", "model", "status", "text", "translation", "score", "attempts", "reason", "queued_at"]
+    shown = [
+        "id",
+        "model",
+        "status",
+        "text",
+        "translation",
+        "score",
+        "attempts",
+        "reason",
+        "queued_at",
+    ]
     assert list(found) == shown
     assert found[shown[:4]].to_numpy().tolist() == [[3, "m", "failed", "three"]]
     assert found["reason"].tolist() == ["no words"]

@@ -1,4 +1,6 @@
-"""Translation models, their training and their scores are stored once; the views say what is there."""
+"""Translation models, their training and their scores are stored once; the
+views say what is there.
+"""
 
 from datetime import timedelta
 
@@ -23,7 +25,11 @@ STORED_STEPS = sa.select(tables.translation_progress).order_by(tables.translatio
 def test_a_model_is_stored_once_and_trained_again_takes_its_place(engine: Engine) -> None:
     again = model(config={"layers": 6}, validation_bleu=39.5, created_at=LATER)
     with transaction(engine) as conn:
-        assert [translations.save_model(conn, each) for each in (model(), model(), again)] == [1, 0, 0]
+        assert [translations.save_model(conn, each) for each in (model(), model(), again)] == [
+            1,
+            0,
+            0,
+        ]
         translations.save_model(conn, model("de-en"))
     with reading(engine) as conn:
         stored = [dict(each) for each in conn.execute(STORED_MODELS).mappings()]
@@ -34,7 +40,10 @@ def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -
     with transaction(engine) as conn:
         assert translations.save_progress(conn, []) == 0
         assert translations.save_progress(conn, [progress(100), progress(200)]) == 2
-        assert translations.save_progress(conn, [progress(200, validation_bleu=1.5), progress(300)]) == 1
+        assert (
+            translations.save_progress(conn, [progress(200, validation_bleu=1.5), progress(300)])
+            == 1
+        )
         translations.save_progress(conn, [progress(100, model="other")])
         kept = frame(conn, STORED_STEPS.where(tables.translation_progress.c.model == "en-de"))
         assert kept["step"].tolist() == [100, 200, 300]
@@ -44,7 +53,9 @@ def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -
         assert frame(conn, STORED_STEPS)["model"].tolist() == ["other"]
 
 
-def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(engine: Engine) -> None:
+def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(
+    engine: Engine,
+) -> None:
     rival = {"against": "rnn", "difference": 2.5, "p": 0.01}
     same = {"length_penalty": 0.6, "beams": 5}
     with transaction(engine) as conn:
@@ -64,9 +75,15 @@ def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_ad
         assert len(scores) == 4
 
 
-def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_stay(engine: Engine) -> None:
+def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_stay(
+    engine: Engine,
+) -> None:
     with transaction(engine) as conn:
-        assert translations.save_model(conn, model()) == translations.save_model(conn, model("de-en")) == 1
+        assert (
+            translations.save_model(conn, model())
+            == translations.save_model(conn, model("de-en"))
+            == 1
+        )
         for name, at in (("en-de", LATER), ("de-en", NOW), ("en-de", NOW)):
             translations.save_score(conn, score(model=name, test_hash=f"{at}", scored_at=at))
         assert translations.save_model(conn, model(created_at=LATER)) == 0
@@ -76,8 +93,13 @@ def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_s
             ["en-de", pd.Timestamp(NOW)],
             ["en-de", pd.Timestamp(LATER)],
         ]
-        assert list(kept) == [each.name for each in tables.translation_score.c if each.name != "search_text"]
-        assert translations.save_model(conn, model(checkpoint_hash="others", tokenizer_hash="others")) == 0
+        assert list(kept) == [
+            each.name for each in tables.translation_score.c if each.name != "search_text"
+        ]
+        assert (
+            translations.save_model(conn, model(checkpoint_hash="others", tokenizer_hash="others"))
+            == 0
+        )
         assert translations.scores(conn)["model"].tolist() == ["de-en"]
 
 
@@ -101,7 +123,9 @@ def test_the_store_itself_keeps_no_score_twice(engine: Engine, against: str | No
         conn.execute(sa.insert(tables.translation_score), [row])
 
 
-def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(engine: Engine) -> None:
+def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(
+    engine: Engine,
+) -> None:
     with transaction(engine) as conn:
         translation_queue.queue_texts(conn, "en-de", ["A dog."])
         translations.save_progress(conn, [progress(100)])
@@ -111,9 +135,18 @@ def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(
         assert [each["test_bleu"] for each in seen(conn, "translation_model_log")] == [None]
         translations.save_score(conn, score(test="new", test_hash="new", bleu=1.0, scored_at=LATER))
         translations.save_score(conn, score(bleu=2.0))
-        for name in ("translation_job", "translation_training", "translation_score_log", "translation_model_log"):
-            assert {(each["source_language"], each["target_language"]) for each in seen(conn, name)} == {("en", "de")}
-        assert [(each["test"], each["test_bleu"]) for each in seen(conn, "translation_model_log")] == [("new", 1.0)]
+        for name in (
+            "translation_job",
+            "translation_training",
+            "translation_score_log",
+            "translation_model_log",
+        ):
+            assert {
+                (each["source_language"], each["target_language"]) for each in seen(conn, name)
+            } == {("en", "de")}
+        assert [
+            (each["test"], each["test_bleu"]) for each in seen(conn, "translation_model_log")
+        ] == [("new", 1.0)]
         assert {each["search"]["beams"] for each in seen(conn, "translation_score_log")} == {5}
 
 
@@ -123,6 +156,13 @@ def test_a_user_reads_translations_in_sql(engine: Engine, reader: Engine) -> Non
         ids = translation_queue.queue_texts(conn, "en-de", ["A dog.", "A cat."])
     translation_queue.take_texts(engine, "worker", None, 1)
     with transaction(engine) as conn:
-        translation_queue.finish_texts(conn, "worker", [{"id": ids[0], "translation": "Ein Hund.", "score": -0.5}])
-    sql = "select text, translation from translation_job where target_language = 'de' and status = 'done'"
-    assert select(reader, sql).to_dict("records") == [{"text": "A dog.", "translation": "Ein Hund."}]
+        translation_queue.finish_texts(
+            conn, "worker", [{"id": ids[0], "translation": "Ein Hund.", "score": -0.5}]
+        )
+    sql = (
+        "select text, translation from translation_job where target_language = 'de' and status "
+        "= 'done'"
+    )
+    assert select(reader, sql).to_dict("records") == [
+        {"text": "A dog.", "translation": "Ein Hund."}
+    ]

@@ -27,14 +27,19 @@ def seen(engine: Engine) -> dict[str, list[str]]:
     """Every row of every view, in an order of its own."""
     with reading(engine) as conn:
         return {
-            name: sorted(str(row) for row in conn.execute(sa.text(f"select {', '.join(view.meanings())} from {name}")))
+            name: sorted(
+                str(row)
+                for row in conn.execute(sa.text(f"select {', '.join(view.meanings())} from {name}"))
+            )
             for name, view in documented_views().items()
         }
 
 
 def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
     for use in (require_current, prepare):
-        with pytest.raises(StoreUsageError, match=r"has schema 0001, too old .*\(0002\): run dtml db upgrade"):
+        with pytest.raises(
+            StoreUsageError, match=r"has schema 0001, too old .*\(0002\): run dtml db upgrade"
+        ):
             use(old)
     assert upgrade(old)
     assert not upgrade(old)
@@ -83,13 +88,19 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
         require_current(engine)
 
 
-def test_an_upgrade_replaces_views_and_adds_new_ones(old: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upgrade_replaces_views_and_adds_new_ones(
+    old: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = {name: held for name, held in contents(old).items() if name != "instrument"}
     monkeypatch.setattr("db.migrations.views", next_views)
     assert upgrade(old)
-    assert {name: held for name, held in contents(old).items() if name not in ("instrument", "made_up")} == rows
+    assert {
+        name: held for name, held in contents(old).items() if name not in ("instrument", "made_up")
+    } == rows
     with reading(old) as conn:
-        counted, added = (conn.execute(sa.text(f"select * from {name}")) for name in ("alert_log", "alert_count"))
+        counted, added = (
+            conn.execute(sa.text(f"select * from {name}")) for name in ("alert_log", "alert_count")
+        )
         assert list(counted.keys()) == list(added.keys()) == ["market", "kind", "n"]
         assert sorted(counted.all()) == sorted(added.all())
 
@@ -104,14 +115,21 @@ def test_a_role_that_could_read_a_view_can_after_an_upgrade(old: Engine) -> None
         conn.exec_driver_sql("grant select on night_log to public")
     assert upgrade(old)
     with reading(old) as conn:
-        for role, expected in (("pg_monitor", [True, False, True]), ("public", [False, False, True])):
+        for role, expected in (
+            ("pg_monitor", [True, False, True]),
+            ("public", [False, False, True]),
+        ):
             assert conn.exec_driver_sql(may.format(role)).scalars().all() == expected
 
 
-def test_a_new_store_is_created_whole(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_store_is_created_whole(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     become_next(monkeypatch, tmp_path)
     engine = open_engine(store_url)
     prepare(engine)
     assert tables_and_views(engine) == (set(schema.metadata.tables), set(documented_views()))
     with reading(engine) as conn:
-        assert conn.exec_driver_sql("select version_num from alembic_version").scalars().all() == [NEXT]
+        assert conn.exec_driver_sql("select version_num from alembic_version").scalars().all() == [
+            NEXT
+        ]

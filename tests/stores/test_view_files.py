@@ -25,7 +25,10 @@ def test_a_view_s_file_gives_its_meaning_its_columns_and_its_statement() -> None
         ("market", "text", "Name of the market."),
         ("nights", "integer", "Nights of it."),
     ]
-    assert view.sql.splitlines()[:2] == ["create view nights as", "select market, count(*) as nights -- all of them"]
+    assert view.sql.splitlines()[:2] == [
+        "create view nights as",
+        "select market, count(*) as nights -- all of them",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""What a view reads for one night or one stock does not grow with the nights or the stocks beside it."""
+"""What a view reads for one night or one stock does not grow with the nights or
+the stocks beside it.
+"""
 
 import sqlite3
 from itertools import pairwise
@@ -31,18 +33,34 @@ def store(file: Path, *, stocks: int, nights: int) -> sqlite3.Connection:
 
 
 def fill(engine: Engine, *, stocks: int, nights: int) -> None:
-    """A market of S0, S1, ..., each with as many nights up to LAST and two versions of every bar."""
+    """A market of S0, S1, ..., each with as many nights up to LAST and two
+    versions of every bar.
+    """
     symbols = [f"S{number}" for number in range(stocks)]
     days = pd.bdate_range(end=LAST, periods=nights + 1)
-    rows = pd.MultiIndex.from_product([range(1, nights + 1), symbols], names=["night", "symbol"]).to_frame(index=False)
+    rows = pd.MultiIndex.from_product(
+        [range(1, nights + 1), symbols], names=["night", "symbol"]
+    ).to_frame(index=False)
     night = rows.pop("night")
-    made = rows.assign(run_id="first", as_of=days[night - 1], target=days[night], probability=0.5, probability_std=0.0)
+    made = rows.assign(
+        run_id="first",
+        as_of=days[night - 1],
+        target=days[night],
+        probability=0.5,
+        probability_std=0.0,
+    )
     returns = rows.assign(session=made["target"], realised_return=0.01, rise=True, label=1)
     bars = returns[["symbol", "session"]].reindex(columns=["symbol", "session", *BAR_VALUES])
     refused = bars[["symbol", "session"]].assign(reason="null_price", value="close=nan")
-    spans = pd.DataFrame({"target": days[1:]}).merge(pd.DataFrame({"span": ["night", "running"]}), how="cross")
-    scores = spans.assign(protocol="all", predictor="dtml", acc_low=np.nan, acc_high=np.nan, mcc_low=np.nan)
-    named = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(kind="stock", name=None, sector=None)
+    spans = pd.DataFrame({"target": days[1:]}).merge(
+        pd.DataFrame({"span": ["night", "running"]}), how="cross"
+    )
+    scores = spans.assign(
+        protocol="all", predictor="dtml", acc_low=np.nan, acc_high=np.nan, mcc_low=np.nan
+    )
+    named = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(
+        kind="stock", name=None, sector=None
+    )
     with transaction(engine) as conn:
         markets.save_instruments(conn, "toy", named)
         runs.save_run(conn, run())
@@ -50,13 +68,21 @@ def fill(engine: Engine, *, stocks: int, nights: int) -> None:
         outcomes.save_outcomes(conn, "toy", returns, known_at=NOW, recorded_at=NOW)
         for version in (1, 2):
             known_at = NOW + pd.Timedelta(days=version)
-            prices.append_prices(conn, "toy", bars.assign(close=version), source="files", known_at=known_at)
+            prices.append_prices(
+                conn, "toy", bars.assign(close=version), source="files", known_at=known_at
+            )
         prices.record_rejected(conn, "toy", refused, source="files", known_at=NOW)
-        stored_scores.save_scores(conn, "toy", scores.assign(mcc_high=np.nan, **FIGURES), scored_at=NOW)
-        looks = made.loc[made["symbol"] == "S0", ["run_id", "target", "symbol"]].assign(source="S1", weight=1.0)
+        stored_scores.save_scores(
+            conn, "toy", scores.assign(mcc_high=np.nan, **FIGURES), scored_at=NOW
+        )
+        looks = made.loc[made["symbol"] == "S0", ["run_id", "target", "symbol"]].assign(
+            source="S1", weight=1.0
+        )
         attention.save_attention(conn, "toy", looks)
         for seen, target in pairwise(days):
-            stored_nights.start_night(conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW)
+            stored_nights.start_night(
+                conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW
+            )
 
 
 def steps(conn: sqlite3.Connection, sql: str) -> int:
@@ -112,7 +138,9 @@ def test_one_night_takes_no_longer_after_many_nights(
     assert steps(more_nights, sql) < 1.5 * steps(few, sql)
 
 
-@pytest.mark.parametrize("view", ["prediction_history", "price_latest", "price_restatement", "rejected", "attention"])
+@pytest.mark.parametrize(
+    "view", ["prediction_history", "price_latest", "price_restatement", "rejected", "attention"]
+)
 def test_one_stock_takes_no_longer_beside_many_stocks(
     few: sqlite3.Connection, more_stocks: sqlite3.Connection, view: str
 ) -> None:
@@ -130,12 +158,16 @@ def test_one_stock_takes_no_longer_beside_many_stocks(
         ("price_restatement", {"pk_price"}),
     ],
 )
-def test_postgresql_finds_one_stock_in_indexes_alone(engine: Engine, view: str, indexes: set[str]) -> None:
+def test_postgresql_finds_one_stock_in_indexes_alone(
+    engine: Engine, view: str, indexes: set[str]
+) -> None:
     fill(engine, stocks=MANY, nights=MANY)
     sql = f"explain select * from {view} where market = 'toy' and symbol = 'S0'"
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         conn.execute(text("vacuum (analyze) prediction, outcome, price"))
-        conn.execute(text("set enable_seqscan = off"))  # of so few rows, reading them all would be the quickest
+        conn.execute(
+            text("set enable_seqscan = off")
+        )  # of so few rows, reading them all would be the quickest
         conn.execute(text("set enable_bitmapscan = off"))
         plan = "\n".join(conn.execute(text(sql)).scalars())
     for index in indexes:

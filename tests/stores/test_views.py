@@ -15,7 +15,13 @@ from db.views import view
 from db.views import views as documented_views
 from tests.support import stores as made_stores
 
-PYTHON = {sa.Date: date, UtcTimestamp: datetime, sa.JSON: (list, dict), sa.Integer: int, sa.String: str}
+PYTHON = {
+    sa.Date: date,
+    UtcTimestamp: datetime,
+    sa.JSON: (list, dict),
+    sa.Integer: int,
+    sa.String: str,
+}
 MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)
 SESSION = pd.Timestamp("2024-01-05")
 
@@ -44,18 +50,29 @@ def test_price_restatement_has_every_version_after_the_first_beside_the_one_befo
 ) -> None:
     rows = select(
         reader,
-        "select symbol, close, close_before from price_restatement where known_at > known_at_before order by close",
+        "select symbol, close, close_before from price_restatement where known_at > "
+        "known_at_before order by close",
     )
-    assert rows.to_dict("list") == {"symbol": ["A", "A"], "close": [11.0, 12.0], "close_before": [10.0, 11.0]}
+    assert rows.to_dict("list") == {
+        "symbol": ["A", "A"],
+        "close": [11.0, 12.0],
+        "close_before": [10.0, 11.0],
+    }
 
 
 def test_a_rejected_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
-    refused = pd.DataFrame({"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]})
+    refused = pd.DataFrame(
+        {"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]}
+    )
     with transaction(store) as conn:
         prices.record_rejected(conn, "toy", refused, source="files", known_at=MONDAY)
-        nights.start_night(conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY)
+        nights.start_night(
+            conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY
+        )
     rows = select(reader, "select symbol, reason, value from rejected where session = '2024-01-05'")
-    assert rows.to_dict("records") == [{"symbol": "B", "reason": "null_price", "value": "close=nan"}]
+    assert rows.to_dict("records") == [
+        {"symbol": "B", "reason": "null_price", "value": "close=nan"}
+    ]
     assert select(reader, "select market, status from night_log").to_dict("records") == [
         {"market": "toy", "status": "running"}
     ]
@@ -79,7 +96,9 @@ def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
 ) -> None:
     plan = select(reader, f"explain query plan select * from {view} where {asked}")["detail"]
     scanned = {step.split()[1] for step in plan if step.startswith("SCAN")}
-    assert scanned.isdisjoint({"p", "o", "later", "b", "earlier", "d", "night", "price", "prediction"})
+    assert scanned.isdisjoint(
+        {"p", "o", "later", "b", "earlier", "d", "night", "price", "prediction"}
+    )
 
 
 def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:
@@ -99,7 +118,8 @@ def test_postgresql_says_what_each_table_view_and_column_means(store_url: str) -
     upgrade(engine)
     told = """
         select c.relname, a.attname, col_description(c.oid, a.attnum), obj_description(c.oid)
-        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        from pg_class c
+        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
         where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'v')
             and c.relname <> 'alembic_version'
     """
@@ -107,7 +127,9 @@ def test_postgresql_says_what_each_table_view_and_column_means(store_url: str) -
         found = {(each[0], each[1]): (each[2], each[3]) for each in conn.execute(sa.text(told))}
     assert {name for name, _ in found} == {*metadata.tables, *documented_views()}
     for name, each in documented_views().items():
-        assert {column: said for (of, column), (said, _) in found.items() if of == name} == each.meanings()
+        assert {
+            column: said for (of, column), (said, _) in found.items() if of == name
+        } == each.meanings()
         assert found[name, each.columns[0].name][1] == each.meaning
     assert [where for where, said in found.items() if None in said] == []
     engine.dispose()

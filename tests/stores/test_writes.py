@@ -1,4 +1,6 @@
-"""Writes touch the rows that they name and no others, keep every value, and say in whole words what they refuse."""
+"""Writes touch the rows that they name and no others, keep every value, and say
+in whole words what they refuse.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -32,7 +34,9 @@ def table(conn: Connection, of: sa.Table, *names: str) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def store(engine: Engine) -> Engine:
-    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"})
+    stocks = pd.DataFrame(
+        {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"}
+    )
     with transaction(engine) as conn:
         for market in ("toy", "far"):
             markets.save_instruments(conn, market, stocks)
@@ -48,23 +52,33 @@ def refused(store: Engine, words: str, write: Any, *given: Any, **named: Any) ->
 def test_every_column_of_an_instrument_is_kept(store: Engine) -> None:
     with reading(store) as conn:
         kept = table(conn, tables.instrument)
-    assert kept[:3] == [(n, "toy", s, "stock", s, None, "Tin", None) for n, s in enumerate(STOCKS, start=1)]
+    assert kept[:3] == [
+        (n, "toy", s, "stock", s, None, "Tin", None) for n, s in enumerate(STOCKS, start=1)
+    ]
     assert [(each[1], each[2]) for each in kept[3:]] == [("far", s) for s in STOCKS]
 
 
-def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(store: Engine) -> None:
+def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
+    store: Engine,
+) -> None:
     first = {"A": date(2024, 1, 3), "B": date(2024, 1, 2)}
     with transaction(store) as conn:
         markets.note_asked(conn, "toy", first)
         markets.note_asked(conn, "toy", {"A": date(2024, 1, 2), "B": date(2024, 1, 3)})
         asked = table(conn, tables.instrument, "market", "symbol", "asked_from")
-    assert asked[:3] == [("toy", s, d) for s, d in zip(STOCKS, [date(2024, 1, 2)] * 2 + [None], strict=True)]
+    assert asked[:3] == [
+        ("toy", s, d) for s, d in zip(STOCKS, [date(2024, 1, 2)] * 2 + [None], strict=True)
+    ]
     assert [each[2] for each in asked[3:]] == [None] * 3
 
 
-def test_stays_are_numbered_by_their_beginning_and_those_of_other_markets_stay(store: Engine) -> None:
+def test_stays_are_numbered_by_their_beginning_and_those_of_other_markets_stay(
+    store: Engine,
+) -> None:
     days = [pd.Timestamp("2023-05-01"), pd.Timestamp("2021-05-01"), pd.NaT]
-    listed = pd.DataFrame({"symbol": ["A", "A", "A"], "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")})
+    listed = pd.DataFrame(
+        {"symbol": ["A", "A", "A"], "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")}
+    )
     with transaction(store) as conn:
         assert markets.save_memberships(conn, "far", listed) == 3
         assert markets.save_memberships(conn, "toy", listed) == 3
@@ -85,7 +99,9 @@ def bars(**changed: Any) -> pd.DataFrame:
     return frame.assign(**({"dividend": np.nan, "split": np.nan} | changed))
 
 
-def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_first(store: Engine) -> None:
+def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_first(
+    store: Engine,
+) -> None:
     with transaction(store) as conn:
         save = prices.append_prices
         assert save(conn, "toy", bars(), source="files", known_at=NOW) == 2
@@ -102,7 +118,9 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         (5, b, LATER, 0.0001, "files"),
     ]
     twice = r"A 2024-01-04: two versions fetched at 2024-01-06T01:30:00\+00:00: fetch again"
-    refused(store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER)
+    refused(
+        store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
+    )
     unsound = "B 2024-01-05: a price is missing or not above 0"
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}
@@ -110,7 +128,9 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
 
 
 def test_the_first_finding_of_a_rejected_bar_stands_with_all_its_columns(store: Engine) -> None:
-    found = pd.DataFrame({"symbol": ["A"], "session": TARGET, "reason": "stale", "value": "volume=0.0"})
+    found = pd.DataFrame(
+        {"symbol": ["A"], "session": TARGET, "reason": "stale", "value": "volume=0.0"}
+    )
     with transaction(store) as conn:
         save = prices.record_rejected
         assert save(conn, "toy", found, source="files", known_at=NOW) == 1
@@ -123,7 +143,9 @@ def test_the_first_finding_of_a_rejected_bar_stands_with_all_its_columns(store: 
     ]
 
 
-def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_given(store: Engine) -> None:
+def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_given(
+    store: Engine,
+) -> None:
     more = {"calibrated": [0.3, 0.5, 0.6], "lowest": [0.1, 0.5, 0.7], "highest": [0.4, 0.5, 0.8]}
     given = predictions().assign(**more, rising_share=[0.0, np.nan, 1.0])
     with transaction(store) as conn:
@@ -136,7 +158,11 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert rows[1][-1] is None
     assert [each[2] for each in rows] == [1, 2, 3, 4, 5, 6]
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
-    words = "first 2024-01-05 A is stored with another probability or deviation: a past prediction is never rewritten"
+    words = (
+        "first 2024-01-05 A is stored with another probability or deviation: a past "
+        "prediction "
+        "is never rewritten"
+    )
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
     with transaction(store) as conn:
@@ -144,19 +170,34 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     off = given.assign(probability=given["probability"] * (1 + 1.2e-6))
     refused(store, words, stored_predictions.save_predictions, "toy", off, **again)
     twice = pd.concat([given, given.head(1)])
-    refused(store, "first 2024-01-05 A is given twice", stored_predictions.save_predictions, "toy", twice, **again)
+    refused(
+        store,
+        "first 2024-01-05 A is given twice",
+        stored_predictions.save_predictions,
+        "toy",
+        twice,
+        **again,
+    )
     other = "run first is stored with another checkpoint: give the new one another name"
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
 
 def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> None:
     happened = pd.DataFrame(
-        {"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02], "rise": [0, 0, 1]}
+        {
+            "symbol": STOCKS,
+            "session": TARGET,
+            "realised_return": [-0.01, 0.0, 0.02],
+            "rise": [0, 0, 1],
+        }
     )
     happened = happened.assign(rise=happened["rise"] > 0, label=[-1, 0, 1])
     with transaction(store) as conn:
         for market, at in (("toy", NOW), ("far", LATER)):
-            assert outcomes.save_outcomes(conn, market, happened[::-1], known_at=NOW, recorded_at=at) == 3
+            assert (
+                outcomes.save_outcomes(conn, market, happened[::-1], known_at=NOW, recorded_at=at)
+                == 3
+            )
             assert stored_scores.save_scores(conn, market, scores(), scored_at=at) == 2
         rows = table(conn, tables.outcome)
         assert [each[0] for each in table(conn, tables.score)] == ["far"] * 2 + ["toy"] * 2
@@ -170,23 +211,44 @@ def start(conn: Connection, market: str, as_of: date, **changed: Any) -> int:
     return nights.start_night(conn, market, as_of, **told)
 
 
-def end(conn: Connection, market: str, as_of: date, status: str = "complete", **changed: Any) -> None:
+def end(
+    conn: Connection, market: str, as_of: date, status: str = "complete", **changed: Any
+) -> None:
     counts = {"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3}
-    told: dict[str, Any] = {"status": status, "finished_at": LATER, "counts": counts, "gaps": []} | changed
+    told: dict[str, Any] = {
+        "status": status,
+        "finished_at": LATER,
+        "counts": counts,
+        "gaps": [],
+    } | changed
     nights.finish_night(conn, market, as_of, **told)
 
 
-NIGHTS: Sequence[tuple[str, date]] = (("far", TARGET.date()), ("toy", AS_OF.date()), ("toy", TARGET.date()))
+NIGHTS: Sequence[tuple[str, date]] = (
+    ("far", TARGET.date()),
+    ("toy", AS_OF.date()),
+    ("toy", TARGET.date()),
+)
 
 
-def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told(store: Engine) -> None:
-    told = {"known_at": NOW, "inputs_hash": "hash", "run_id": "first", "gaps": [{"symbol": "B", "reason": "none"}]}
+def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told(
+    store: Engine,
+) -> None:
+    told = {
+        "known_at": NOW,
+        "inputs_hash": "hash",
+        "run_id": "first",
+        "gaps": [{"symbol": "B", "reason": "none"}],
+    }
     names = ("market", "as_of", "target", "source", "status", "started_at", "finished_at")
     with transaction(store) as conn:
         assert [start(conn, *each) for each in NIGHTS] == [1, 1, 1]
         end(conn, "toy", TARGET.date(), "complete_with_gaps", **told)
         assert start(conn, "toy", TARGET.date(), started_at=LATER) == 0
-        assert start(conn, "toy", AS_OF.date(), started_at=LATER, source="yahoo", target=NEXT.date()) == 0
+        assert (
+            start(conn, "toy", AS_OF.date(), started_at=LATER, source="yahoo", target=NEXT.date())
+            == 0
+        )
         rows = table(conn, tables.night, *names)
         ended = nights.night(conn, "toy", TARGET.date())
     assert rows == [
@@ -209,8 +271,12 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
 
 
 def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
-    frame = pd.DataFrame({"symbol": list("ZYXWVUZ"), "session": TARGET, "reason": "r", "value": "v"})
-    with pytest.raises(StoreUsageError, match=r"^symbols not stored for market toy: U, V, W, X, Y$"):
+    frame = pd.DataFrame(
+        {"symbol": list("ZYXWVUZ"), "session": TARGET, "reason": "r", "value": "v"}
+    )
+    with pytest.raises(
+        StoreUsageError, match=r"^symbols not stored for market toy: U, V, W, X, Y$"
+    ):
         save_refused(store, frame)
 
 
@@ -219,7 +285,7 @@ def save_refused(store: Engine, frame: pd.DataFrame) -> None:
         prices.record_rejected(conn, "toy", frame, source="files", known_at=NOW)
 
 
-def test_rows_are_set_beside_the_stored_ones_in_their_own_order_and_differ_beyond_the_tolerance_alone() -> None:
+def test_rows_stand_beside_the_stored_ones_in_order_and_differ_beyond_the_tolerance_alone() -> None:
     near = [1.0, 1.0, np.nan, np.nan, 0.0, 0.0, 3.0]
     rows = pd.DataFrame({"k": [*"gfedcba"], "day": TARGET, "x": near}, index=range(9, 16))
     kept = [1 + 9e-7, 1 + 1.2e-6, np.nan, 2.0, 9e-13, 2e-12]
@@ -227,40 +293,84 @@ def test_rows_are_set_beside_the_stored_ones_in_their_own_order_and_differ_beyon
     before = alongside(rows, stored, ["k", "day"])
     assert before["k"].tolist() == rows["k"].tolist()
     assert is_stored(before).tolist() == [True] * 6 + [False]
-    assert differ(rows, before, ["x"], 1e-6, zero=1e-12).tolist() == [False, True, False, True, False, True, False]
-    assert differ(rows, before, ["x"], 1e-6).tolist() == [False, True, False, True, True, True, False]
+    assert differ(rows, before, ["x"], 1e-6, zero=1e-12).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert differ(rows, before, ["x"], 1e-6).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
     others = alongside(rows, stored.assign(k="z"), ["k", "day"])
-    pd.testing.assert_frame_equal(alongside(rows, stored.head(0), ["k", "day"]), others.astype({"_merge": "str"}))
+    pd.testing.assert_frame_equal(
+        alongside(rows, stored.head(0), ["k", "day"]), others.astype({"_merge": "str"})
+    )
 
 
 def test_rows_become_plain_values_of_their_column_types() -> None:
     frame = pd.DataFrame(
-        {"as_of": [TARGET, pd.NaT], "fetched": [3.0, np.nan], "started_at": [pd.Timestamp(NOW), pd.NaT]}
+        {
+            "as_of": [TARGET, pd.NaT],
+            "fetched": [3.0, np.nan],
+            "started_at": [pd.Timestamp(NOW), pd.NaT],
+        }
     )
     found = records(tables.night, frame.assign(market=["toy", None], gaps=[[1], None]))
     assert found == [
         {"as_of": TARGET.date(), "fetched": 3, "started_at": NOW, "market": "toy", "gaps": [1]},
         dict.fromkeys(("as_of", "fetched", "started_at", "market", "gaps")),
     ]
-    assert [type(found[0][name]) for name in ("as_of", "fetched", "started_at")] == [date, int, datetime]
+    assert [type(found[0][name]) for name in ("as_of", "fetched", "started_at")] == [
+        date,
+        int,
+        datetime,
+    ]
     assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
         with pytest.raises(StoreError, match=r"^night\.fetched takes whole numbers$"):
             records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):
-        with pytest.raises(StoreError, match=r"^night\.as_of takes dates, got times such as 2024-01-04 "):
+        with pytest.raises(
+            StoreError, match=r"^night\.as_of takes dates, got times such as 2024-01-04 "
+        ):
             records(tables.night, frame.assign(as_of=moment))
 
 
 def test_upserts_count_what_is_new_and_a_stamp_alone_changes_nothing(store: Engine) -> None:
-    symbols = [{"market": "toy", "symbol": s, "kind": "stock", "source_symbol": s} for s in ("A", "Z")]
+    symbols = [
+        {"market": "toy", "symbol": s, "kind": "stock", "source_symbol": s} for s in ("A", "Z")
+    ]
     with transaction(store) as conn:
         assert insert_missing(conn, tables.instrument, [], key=("market", "symbol")) == 0
         assert insert_missing(conn, tables.instrument, symbols, key=("market", "symbol")) == 1
         renamed = [each | {"source_symbol": "new", "kind": "index"} for each in symbols]
-        assert upsert(conn, tables.instrument, renamed, key=("market", "symbol"), stamps=("source_symbol",)) == 0
+        assert (
+            upsert(
+                conn,
+                tables.instrument,
+                renamed,
+                key=("market", "symbol"),
+                stamps=("source_symbol",),
+            )
+            == 0
+        )
         same = [each | {"source_symbol": "newer"} for each in renamed]
-        assert upsert(conn, tables.instrument, same, key=("market", "symbol"), stamps=("source_symbol",)) == 0
+        assert (
+            upsert(
+                conn, tables.instrument, same, key=("market", "symbol"), stamps=("source_symbol",)
+            )
+            == 0
+        )
         kept = table(conn, tables.instrument, "market", "symbol", "source_symbol", "kind")
     assert [each for each in kept if each[1] in "AZ"] == [
         ("toy", "A", "new", "index"),
@@ -271,20 +381,30 @@ def test_upserts_count_what_is_new_and_a_stamp_alone_changes_nothing(store: Engi
 
 def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: Engine) -> None:
     sessions = pd.date_range("1960-01-01", periods=20_011)
-    keys = pd.MultiIndex.from_product([[1, 2, 3], sessions], names=["instrument_id", "session"]).to_frame(index=False)
+    keys = pd.MultiIndex.from_product(
+        [[1, 2, 3], sessions], names=["instrument_id", "session"]
+    ).to_frame(index=False)
     frame = keys.assign(realised_return=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
     stamps = ("known_at", "recorded_at")
     with transaction(store) as conn:
         assert upsert_frame(conn, tables.outcome, frame.head(7), stamps=stamps) == 7
-        assert upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps) == 0
+        assert (
+            upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps)
+            == 0
+        )
         assert (
             upsert_frame(
-                conn, tables.outcome, frame.head(9).assign(realised_return=0.25, known_at=LATER), stamps=stamps
+                conn,
+                tables.outcome,
+                frame.head(9).assign(realised_return=0.25, known_at=LATER),
+                stamps=stamps,
             )
             == 2
         )
         assert insert_frame(conn, tables.outcome, frame.iloc[9:]) == 60_024
-        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.realised_return))).one()
+        counted = conn.execute(
+            sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.realised_return))
+        ).one()
         assert tuple(counted) == (60_033, 0.25 * 9 + 0.5 * 60_024)
         first = table(conn, tables.outcome)[:10]
     assert {each[5] for each in first[:9]} == {LATER}

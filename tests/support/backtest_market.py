@@ -1,4 +1,6 @@
-"""A small market in a file, with memberships that begin and end, and a store that holds its bars."""
+"""A small market in a file, with memberships that begin and end, and a store
+that holds its bars.
+"""
 
 from dataclasses import replace
 from datetime import date

@@ -15,10 +15,15 @@ from tests.support.pages import curve
 NAN = float("nan")
 RULES = ("always_up", "index_reversal", "index_below_mean20")
 TRADED = ("long, next open", "long-short, next open", "weighted, next open")
-FREE_ONES = tuple(f"{form}, close, no costs {PAPERS}" for form in ("long", "long-short", "weighted"))
+FREE_ONES = tuple(
+    f"{form}, close, no costs {PAPERS}" for form in ("long", "long-short", "weighted")
+)
 PORTFOLIOS = (*TRADED, *FREE_ONES, "index", "equal weight")
 SPAN = {"first": date(2018, 1, 2), "last": date(2019, 6, 28), "retrain_every": 63, "stocks": 25}
-TIMES = {"data_watermark": pd.Timestamp("2026-01-19", tz="UTC"), "created_at": pd.Timestamp("2026-01-20", tz="UTC")}
+TIMES = {
+    "data_watermark": pd.Timestamp("2026-01-19", tz="UTC"),
+    "created_at": pd.Timestamp("2026-01-20", tz="UTC"),
+}
 LISTED = {
     "list_is_snapshot": True,
     "list_as_of": date(2022, 12, 30),
@@ -26,22 +31,48 @@ LISTED = {
     "without_price": 123,
     "expected_best": 0.5,
 }
-BACKTEST: dict[str, Any] = {"id": "sp500-2018-01-02-1a2b3c4d", "market": "sp500", **SPAN, **TIMES, **LISTED, "tried": 7}
-BACKTEST |= {"config": {"note": "<script>alert(1)</script>"}, "seeds": [0, 1], "code_version": "0.3.0"}
+BACKTEST: dict[str, Any] = {
+    "id": "sp500-2018-01-02-1a2b3c4d",
+    "market": "sp500",
+    **SPAN,
+    **TIMES,
+    **LISTED,
+    "tried": 7,
+}
+BACKTEST |= {
+    "config": {"note": "<script>alert(1)</script>"},
+    "seeds": [0, 1],
+    "code_version": "0.3.0",
+}
 BACKTEST |= {"device": "cpu", "seconds": 7512.3}
 SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
-GAINS = dict.fromkeys((f"{of}_gain{end}" for of in ("model", "index") for end in ("", "_low", "_high")), NAN)
-ORDER = dict.fromkeys((f"rank_{of}{end}" for of in ("ic", "gain") for end in ("", "_low", "_high")), NAN)
+GAINS = dict.fromkeys(
+    (f"{of}_gain{end}" for of in ("model", "index") for end in ("", "_low", "_high")), NAN
+)
+ORDER = dict.fromkeys(
+    (f"rank_{of}{end}" for of in ("ic", "gain") for end in ("", "_low", "_high")), NAN
+)
 OTHERS = {"settled": 0, "unbooked": 0.0} | GAINS
 FIGURES = tuple(each.name for each in fields(Performance) if each.name not in ("days", *OTHERS))
 
 
-def score(predictor: str = "dtml", kind: str = "all", value: str = "", **known: Any) -> dict[str, Any]:
-    row = {"slice": kind, "value": value, "protocol": "all", "predictor": predictor, "n": 7398, "days": 252}
+def score(
+    predictor: str = "dtml", kind: str = "all", value: str = "", **known: Any
+) -> dict[str, Any]:
+    row = {
+        "slice": kind,
+        "value": value,
+        "protocol": "all",
+        "predictor": predictor,
+        "n": 7398,
+        "days": 252,
+    }
     return row | {"rises": 3788} | dict.fromkeys(SCORES, NAN) | GAINS | ORDER | known
 
 
-def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[str, ...] = FIGURES) -> dict[str, Any]:
+def held(
+    portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[str, ...] = FIGURES
+) -> dict[str, Any]:
     blank = {"portfolio": portfolio, "days": 252} | OTHERS
     return blank | dict.fromkeys(FIGURES, NAN) | dict(zip(names, figures, strict=True))
 
@@ -49,10 +80,24 @@ def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[st
 def random_scores(symbols: int = 25, folds: int = 6) -> pd.DataFrame:
     """Every breakdown of every predictor, each figure another one."""
     generator = np.random.default_rng(7)
-    breakdowns = [("all", ""), ("year", "2018"), ("year", "2019"), *(("fold", str(i)) for i in range(1, folds + 1))]
+    breakdowns = [
+        ("all", ""),
+        ("year", "2018"),
+        ("year", "2019"),
+        *(("fold", str(i)) for i in range(1, folds + 1)),
+    ]
     rows = [
-        score(predictor, kind, value, protocol=protocol, **dict(zip(SCORES, generator.random(6).tolist(), strict=True)))
-        for kind, value in [*breakdowns, *(("symbol", f"S{number:03d}") for number in range(symbols))]
+        score(
+            predictor,
+            kind,
+            value,
+            protocol=protocol,
+            **dict(zip(SCORES, generator.random(6).tolist(), strict=True)),
+        )
+        for kind, value in [
+            *breakdowns,
+            *(("symbol", f"S{number:03d}") for number in range(symbols)),
+        ]
         for protocol in ("paper", "all")
         for predictor in ("dtml", *RULES)
     ]
@@ -61,10 +106,15 @@ def random_scores(symbols: int = 25, folds: int = 6) -> pd.DataFrame:
 
 def random_tracks(days: int) -> pd.DataFrame:
     generator = np.random.default_rng(11)
-    names, sessions = np.repeat(PORTFOLIOS, days), np.tile(pd.bdate_range("2018-01-02", periods=days), len(PORTFOLIOS))
+    names, sessions = (
+        np.repeat(PORTFOLIOS, days),
+        np.tile(pd.bdate_range("2018-01-02", periods=days), len(PORTFOLIOS)),
+    )
     gross, turnover = 0.01 * generator.standard_normal(len(names)), generator.random(len(names))
     paid = {"cost": 3e-4 * turnover, "borrow": 1e-5, "net": gross - 3e-4 * turnover - 1e-5}
-    return pd.DataFrame({"portfolio": names, "session": sessions, "gross": gross, "turnover": turnover} | paid)
+    return pd.DataFrame(
+        {"portfolio": names, "session": sessions, "gross": gross, "turnover": turnover} | paid
+    )
 
 
 def random_performances() -> pd.DataFrame:
@@ -77,17 +127,34 @@ def random_rolling(days: int) -> pd.DataFrame:
     sessions = np.tile(pd.bdate_range("2018-04-02", periods=days), 4)
     middle = 0.1 * np.random.default_rng(17).standard_normal(4 * days)
     ends = {"mcc": middle, "mcc_low": middle - 0.1, "mcc_high": middle + 0.1}
-    return pd.DataFrame({"session": sessions, "predictor": np.repeat(["dtml", *RULES], days)} | ends)
+    return pd.DataFrame(
+        {"session": sessions, "predictor": np.repeat(["dtml", *RULES], days)} | ends
+    )
 
 
 def folds(number: int = 6) -> pd.DataFrame:
     days = pd.date_range("2018-01-01", periods=number, freq="63D")
-    spans = {"as_of": days, "first": days + pd.Timedelta(days=1), "last": days + pd.Timedelta(days=62)}
-    return pd.DataFrame({"number": range(1, number + 1), "predictions": 1575, "validation_acc": 0.5234} | spans)
+    spans = {
+        "as_of": days,
+        "first": days + pd.Timedelta(days=1),
+        "last": days + pd.Timedelta(days=62),
+    }
+    return pd.DataFrame(
+        {"number": range(1, number + 1), "predictions": 1575, "validation_acc": 0.5234} | spans
+    )
 
 
 def page(**known: Any) -> str:
-    given = {"backtest": BACKTEST, "folds": folds(), "scores": random_scores(), "tracks": random_tracks(378)}
-    given |= {"performances": random_performances(), "rolling": random_rolling(315), "curve": curve()}
+    given = {
+        "backtest": BACKTEST,
+        "folds": folds(),
+        "scores": random_scores(),
+        "tracks": random_tracks(378),
+    }
+    given |= {
+        "performances": random_performances(),
+        "rolling": random_rolling(315),
+        "curve": curve(),
+    }
     given |= {"coverage": pd.DataFrame()}
     return backtest_page(**(given | known))

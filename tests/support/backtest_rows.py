@@ -20,7 +20,11 @@ def backtest(name: str = NAME, **changed: object) -> dict[str, Any]:
         "first": TARGET.date(),
         "last": NEXT.date(),
         "retrain_every": 1,
-        "config": {"experiment": {"window": 3}, "costs": {"commission": 1.0}, "strategies": ["long"]},
+        "config": {
+            "experiment": {"window": 3},
+            "costs": {"commission": 1.0},
+            "strategies": ["long"],
+        },
         "seeds": [2, 3],
         "code_version": "0.1.0",
         "data_watermark": NOW,
@@ -56,15 +60,33 @@ def scores() -> pd.DataFrame:
             "n": [6, 6, 6, 3, 2, 0],
             "days": [2, 2, 2, 1, 2, 0],
             "rises": [3, 3, 3, 2, 1, 0],
-            "acc": [0.6875, 0.75, 0.625, 0.5, 0.5, np.nan],  # of the rules one has more of this, the other of the next
+            "acc": [
+                0.6875,
+                0.75,
+                0.625,
+                0.5,
+                0.5,
+                np.nan,
+            ],  # of the rules one has more of this, the other of the next
             "mcc": [0.0, 0.5, 0.25, 0.0, 0.0, np.nan],
         }
     )
-    gains = {"model_gain": [0.5, np.nan, 0.25, *[np.nan] * 3], "model_gain_low": np.nan, "model_gain_high": np.nan}
-    order = {"rank_ic": [np.nan, 0.25, np.nan, 0.5, np.nan, np.nan], "rank_gain": [np.nan, -0.125, *[np.nan] * 4]}
-    order |= dict.fromkeys((f"{name}_{end}" for name in ("rank_ic", "rank_gain") for end in ("low", "high")), np.nan)
+    gains = {
+        "model_gain": [0.5, np.nan, 0.25, *[np.nan] * 3],
+        "model_gain_low": np.nan,
+        "model_gain_high": np.nan,
+    }
+    order = {
+        "rank_ic": [np.nan, 0.25, np.nan, 0.5, np.nan, np.nan],
+        "rank_gain": [np.nan, -0.125, *[np.nan] * 4],
+    }
+    order |= dict.fromkeys(
+        (f"{name}_{end}" for name in ("rank_ic", "rank_gain") for end in ("low", "high")), np.nan
+    )
     frame = frame.assign(**gains, **order)
-    return frame.assign(acc_low=[0.25, 0.5, 0.375, *[np.nan] * 3], acc_high=np.nan, mcc_low=np.nan, mcc_high=np.nan)
+    return frame.assign(
+        acc_low=[0.25, 0.5, 0.375, *[np.nan] * 3], acc_high=np.nan, mcc_low=np.nan, mcc_high=np.nan
+    )
 
 
 def returns() -> pd.DataFrame:
@@ -105,6 +127,8 @@ def portfolios() -> pd.DataFrame:
 
 
 def attention(target: pd.Timestamp = TARGET) -> pd.DataFrame:
-    pairs = pd.MultiIndex.from_product([STOCKS, STOCKS], names=["symbol", "source"]).to_frame(index=False)
+    pairs = pd.MultiIndex.from_product([STOCKS, STOCKS], names=["symbol", "source"]).to_frame(
+        index=False
+    )
     weights = np.array([0.5, 0.25, 0.25, 0.0, 1.0, 0.0, 0.125, 0.25, 0.625], dtype="float32")
     return pairs.assign(run_id="first", target=target, weight=weights)

@@ -19,7 +19,12 @@ def drawn(config: NetworkConfig, seed: int = 0) -> Network:
     for module in network.modules():
         if isinstance(module, nn.Linear):
             for parameter in module.parameters():
-                nn.init.uniform_(parameter, -(module.in_features**-0.5), module.in_features**-0.5, generator=generator)
+                nn.init.uniform_(
+                    parameter,
+                    -(module.in_features**-0.5),
+                    module.in_features**-0.5,
+                    generator=generator,
+                )
     use_generator(network, generator)
     return network
 

@@ -11,7 +11,11 @@ from db import tables
 
 NAME = "toy-1a2b3c4d"
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
-FIGURES = [each.name for each in tables.benchmark_score.c if isinstance(each.type, type(tables.score.c.acc.type))]
+FIGURES = [
+    each.name
+    for each in tables.benchmark_score.c
+    if isinstance(each.type, type(tables.score.c.acc.type))
+]
 KEPT, DROPPED = {"hidden": 64, "betas": [0.1, 1]}, {"hidden": 32, "betas": []}
 
 
@@ -38,7 +42,9 @@ def benchmark(name: str = NAME, **changed: object) -> dict[str, Any]:
 
 
 def scores() -> pd.DataFrame:
-    """A rule, which has few figures, and two models: one of five seeds and one of a single seed, not in print."""
+    """A rule, which has few figures, and two models: one of five seeds and one
+    of a single seed, not in print.
+    """
     frame = pd.DataFrame(
         {
             "predictor": ["dtml", "gradient_boosting", "index_reversal"],
@@ -55,7 +61,9 @@ def scores() -> pd.DataFrame:
     frame[FIGURES] = 0.125
     few = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high", "same_direction")
     frame.loc[2, [each for each in FIGURES if each not in few]] = np.nan
-    frame.loc[1, ["acc_sd", "mcc_sd", *(each for each in FIGURES if each.startswith("published"))]] = np.nan
+    frame.loc[
+        1, ["acc_sd", "mcc_sd", *(each for each in FIGURES if each.startswith("published"))]
+    ] = np.nan
     return frame.assign(acc=[0.5625, 0.53, 0.51])
 
 
@@ -83,7 +91,10 @@ def ranking() -> dict[str, Any]:
         "leg": "next_close",
         "first": date(2022, 1, 3),
         "last": date(2022, 12, 30),
-        "config": {"ridge": {"penalty": 0.1}, "trading": {"top": 20, "sources": {"lot": "Made up."}}},
+        "config": {
+            "ridge": {"penalty": 0.1},
+            "trading": {"top": 20, "sources": {"lot": "Made up."}},
+        },
         "stocks": 31,
         "folds": 4,
         "best_rule": "day_losers",
@@ -96,14 +107,27 @@ def ranking() -> dict[str, Any]:
 
 def ranker(**kept: str) -> dict[str, Any]:
     """The rankers of a training, with where their checkpoint lies."""
-    same = {name: value for name, value in ranking().items() if name in ("market", "leg", "code_version")}
+    same = {
+        name: value
+        for name, value in ranking().items()
+        if name in ("market", "leg", "code_version")
+    }
     own = {"id": "toy-2023-12-29-1a2b3c4d", "chosen": "ridge", "config": {"leg": "next_close"}}
-    return same | own | kept | {"data_watermark": NOW, "train_last": date(2023, 12, 29), "created_at": NOW}
+    return (
+        same
+        | own
+        | kept
+        | {"data_watermark": NOW, "train_last": date(2023, 12, 29), "created_at": NOW}
+    )
 
 
 def rank_scores() -> pd.DataFrame:
     """Scores of a night's order, by the chosen ranker and by a rule."""
-    return ranking_scores().drop(columns=["slice", "value"]).assign(target=pd.Timestamp("2024-01-03"), span="night")
+    return (
+        ranking_scores()
+        .drop(columns=["slice", "value"])
+        .assign(target=pd.Timestamp("2024-01-03"), span="night")
+    )
 
 
 def ranking_scores() -> pd.DataFrame:
@@ -129,8 +153,14 @@ def ranking_differences() -> pd.DataFrame:
 
 
 def ranking_portfolios() -> pd.DataFrame:
-    figures = dict.fromkeys(_numbers(tables.ranking_portfolio), 0.1 + 0.2) | {"max_drawdown": -0.1, "band": 2.0}
-    rows = {"span": ["validation", "test", "test"], "version": ["", "smoothed and banded", "equal parts"]}
+    figures = dict.fromkeys(_numbers(tables.ranking_portfolio), 0.1 + 0.2) | {
+        "max_drawdown": -0.1,
+        "band": 2.0,
+    }
+    rows = {
+        "span": ["validation", "test", "test"],
+        "version": ["", "smoothed and banded", "equal parts"],
+    }
     return pd.DataFrame(rows).assign(smooth=5, days=251, **figures)
 
 

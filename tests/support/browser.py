@@ -1,4 +1,6 @@
-"""A site to visit, served on a free port as `dtml dashboard` serves it, and a real browser to look at it."""
+"""A site to visit, served on a free port as `dtml dashboard` serves it, and a
+real browser to look at it.
+"""
 
 import contextlib
 import http.client
@@ -45,10 +47,17 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
     def get(
-        self, address: str, *, method: str = "GET", host: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        address: str,
+        *,
+        method: str = "GET",
+        host: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=550)
-        connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}", **(headers or {})})
+        connection.request(
+            method, address, headers={"Host": host or f"127.0.0.1:{self.port}", **(headers or {})}
+        )
         answer = connection.getresponse()
         found = Answer(answer.status, dict(answer.headers), answer.read().decode(errors="replace"))
         connection.close()
@@ -57,9 +66,13 @@ class Site:
 
 @contextlib.contextmanager
 def served(app: ASGIApp, engine: Engine) -> Iterator[Site]:
-    """Serve an application, which reads this engine, from a thread; the engine is disposed of at the end."""
+    """Serve an application, which reads this engine, from a thread; the engine
+    is disposed of at the end.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)  # who does not read soon holds up an answer
+        listening.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16
+        )  # who does not read soon holds up an answer
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -93,7 +106,9 @@ class Page(HTMLParser):
 
     @property
     def sent(self) -> list[str]:
-        """Where its forms lead as they are filled in, with each choice of each list; not those to type a name into."""
+        """Where its forms lead as they are filled in, with each choice of each
+        list; not those to type a name into.
+        """
         found = []
         for form in re.findall(r"<form.*?</form>", self.source, re.DOTALL):
             tags = Page(form).tags
@@ -108,7 +123,10 @@ class Page(HTMLParser):
                     if "selected" in attrs or name not in filled:
                         filled[name] = choices[-1][1]
             if not any("list" in attrs for _, attrs in tags):
-                found += [f"{tags[0][1]['action']}?{urlencode(filled | dict([choice]))}" for choice in choices]
+                found += [
+                    f"{tags[0][1]['action']}?{urlencode(filled | dict([choice]))}"
+                    for choice in choices
+                ]
         return found
 
     @property
@@ -119,19 +137,26 @@ class Page(HTMLParser):
 @contextlib.contextmanager
 def browser() -> Iterator[Any]:
     """A headless browser; skips where there is none, saying what to install."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install '.[browser]'")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="no playwright: pip install '.[browser]'"
+    )
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}, such as Debian's package chromium")
+        pytest.skip(
+            f"no browser: install one of {', '.join(BROWSERS)}, such as Debian's package chromium"
+        )
     with playwright.sync_playwright() as driver:
-        # The sandbox needs rights that root and containers have not; only pages of these tests are opened.
+        # The sandbox needs rights that root and containers have not; only pages of these tests are
+        # opened.
         opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened
         opened.close()
 
 
 def axe_source() -> str:
-    """The script of axe-core, which finds what keeps people from using a page; skips where it is not installed."""
+    """The script of axe-core, which finds what keeps people from using a page;
+    skips where it is not installed.
+    """
     package = pytest.importorskip("axe_core_python", reason="no axe-core: pip install '.[browser]'")
     return (Path(str(package.__file__)).parent / "axe.min.js").read_text(encoding="utf-8")
 
@@ -144,7 +169,9 @@ def screenshots(fallback: Path) -> Path:
 
 
 def complaints(chromium: Any, axe: str, url: str, name: str, folder: Path) -> list[str]:
-    """What a browser, an eye and axe-core have against a page in every look; a picture of each is kept."""
+    """What a browser, an eye and axe-core have against a page in every look; a
+    picture of each is kept.
+    """
     page, found = chromium.new_page(), list[str]()
     page.on("console", lambda said: found.append(f"console {said.type}: {said.text}"))
     page.on("pageerror", lambda error: found.append(f"script: {error}"))

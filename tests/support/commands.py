@@ -20,7 +20,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands, also those in this process, use the tests' Prefect server; each would take ten seconds for its own."""
+    """Commands, also those in this process, use the tests' Prefect server; each
+    would take ten seconds for its own.
+    """
     with as_served(prefect_api, monkeypatch):
         yield
 
@@ -35,9 +37,14 @@ def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     told = {  # as the variables tell a command; here they were read when Prefect was imported
         settings.PREFECT_API_URL: prefect_api,
-        settings.PREFECT_SERVER_EPHEMERAL_ENABLED: False,  # or a pool's workers may start one each, and leave it
-        settings.PREFECT_API_REQUEST_TIMEOUT: float(PREFECT_DEFAULTS["PREFECT_API_REQUEST_TIMEOUT"]),
-        settings.PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: PREFECT_DEFAULTS["PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"],
+        # or a pool's workers may start one each, and leave it
+        settings.PREFECT_SERVER_EPHEMERAL_ENABLED: False,
+        settings.PREFECT_API_REQUEST_TIMEOUT: float(
+            PREFECT_DEFAULTS["PREFECT_API_REQUEST_TIMEOUT"]
+        ),
+        settings.PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: PREFECT_DEFAULTS[
+            "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"
+        ],
     }
     try:
         with settings.temporary_settings(told):
@@ -67,8 +74,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def run_in(folder: Path, environment: Mapping[str, str], prefect_api: str, *arguments: str) -> tuple[int, str, str]:
-    """Run the command in a folder with these variables, as `command` does, for a fixture of a longer life."""
+def run_in(
+    folder: Path, environment: Mapping[str, str], prefect_api: str, *arguments: str
+) -> tuple[int, str, str]:
+    """Run the command in a folder with these variables, as `command` does, for
+    a fixture of a longer life.
+    """
     said, complained = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, as_served(prefect_api, patch):
         patch.chdir(folder)

@@ -23,7 +23,16 @@ from tests.support.browser import Site, served
 
 MARKET, BARE, EVIL = "toy", "bare", "<i>a/b%25 \"c\" 'd'&e"
 STOCKS = tuple(f"S{number:02d}" for number in range(8))
-EVIL_STOCKS = ("<script>alert(1)</script>", "A/B", "100 %", "a&b=c?d#e", "\"q\" 'q'", "..x", "{{ 7 * 7 }}", "ÄÖ 日本")
+EVIL_STOCKS = (
+    "<script>alert(1)</script>",
+    "A/B",
+    "100 %",
+    "a&b=c?d#e",
+    "\"q\" 'q'",
+    "..x",
+    "{{ 7 * 7 }}",
+    "ÄÖ 日本",
+)
 NIGHTS, EVIL_NIGHTS = 25, 4
 DAYS = pd.bdate_range(end="2024-06-28", periods=NIGHTS + 2)
 LEVEL = 0.8
@@ -35,10 +44,16 @@ VISITOR = "visitor_of_tests"
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"], name="site")
-def served_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The pages over a filled store; on PostgreSQL for a role that sees the documented views and what studies found."""
+def served_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """The pages over a filled store; on PostgreSQL for a role that sees the
+    documented views and what studies found.
+    """
     if request.param == "sqlite":
-        with served_store(f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'store.sqlite'}", None) as found:
+        with served_store(
+            f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'store.sqlite'}", None
+        ) as found:
             yield found
         return
     with served_to_a_reader(request.getfixturevalue("postgresql_server"), "dashboards") as found:
@@ -46,13 +61,19 @@ def served_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @contextmanager
-def served_to_a_reader(server: str, database: str, filled: Callable[[Engine], object] | None = None) -> Iterator[Site]:
-    """The pages over a filled database of its own, because rights on a database are everybody's, for a reader."""
+def served_to_a_reader(
+    server: str, database: str, filled: Callable[[Engine], object] | None = None
+) -> Iterator[Site]:
+    """The pages over a filled database of its own, because rights on a database
+    are everybody's, for a reader.
+    """
     url = make_url(server)
     admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with admin.connect() as conn:
         conn.execute(text(f"create database {database}"))
-    with served_store(url.set(database=database).render_as_string(hide_password=False), VISITOR, filled) as found:
+    with served_store(
+        url.set(database=database).render_as_string(hide_password=False), VISITOR, filled
+    ) as found:
         yield found
     with admin.connect() as conn:
         conn.execute(text(f"drop database {database} with (force)"))
@@ -88,69 +109,124 @@ def fill(engine: Engine) -> None:
         stored_runs.save_run(conn, _run("bare-run", BARE, DAYS[0]))
 
 
-def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: tuple[str, str], first: int) -> None:
+def _fill_market(
+    conn: Connection, market: str, stocks: tuple[str, ...], runs: tuple[str, str], first: int
+) -> None:
     """A market whose nights begin with that one."""
     rng = np.random.default_rng(len(stocks[0]))
     named = pd.DataFrame({"symbol": [*stocks, "INDEX"], "source_symbol": [*stocks, "INDEX"]})
-    named = named.assign(kind=["stock"] * len(stocks) + ["index"], name=[f"{each} & Sons" for each in named["symbol"]])
+    named = named.assign(
+        kind=["stock"] * len(stocks) + ["index"],
+        name=[f"{each} & Sons" for each in named["symbol"]],
+    )
     markets.save_instruments(conn, market, named.assign(sector="<Tin>"))
     prices = _bars(rng, [*stocks, "INDEX"])
     stored_prices.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
     for number, run_id in enumerate(runs):
         stored_runs.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
-        bands = pd.DataFrame({"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400})
+        bands = pd.DataFrame(
+            {"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400}
+        )
         calibration.save_bands(conn, run_id, bands, default=LEVEL)
     made = pd.concat(
-        [_predictions(rng, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)], ignore_index=True
+        [
+            _predictions(rng, stocks, runs[each >= SECOND_FROM], each)
+            for each in range(first, NIGHTS)
+        ],
+        ignore_index=True,
     )
-    stored_predictions.save_predictions(conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
+    stored_predictions.save_predictions(
+        conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1])
+    )
     _fill_outcomes(conn, market, made, prices)
     _fill_evidence(conn, market, made, rng)
     _fill_nights(conn, market, stocks, made)
     _fill_scores(conn, market, rng)
     _fill_account(conn, market, stocks, rng)
     refused_at = moment(DAYS[NIGHTS], 23)
-    refused = pd.DataFrame({"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"})
+    refused = pd.DataFrame(
+        {"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"}
+    )
     stored_prices.record_rejected(conn, market, refused, source="files", known_at=refused_at)
     last = DAYS[NIGHTS].date()
-    stored_nights.start_night(conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at)
+    stored_nights.start_night(
+        conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at
+    )
     _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
 
 
-def _fill_account(conn: Connection, market: str, stocks: tuple[str, ...], rng: np.random.Generator) -> None:
+def _fill_account(
+    conn: Connection, market: str, stocks: tuple[str, ...], rng: np.random.Generator
+) -> None:
     """A paper account that holds two stocks from the first night on."""
     held = pd.DataFrame([(day, stock, 0.5) for day in DAYS[:NIGHTS] for stock in stocks[:2]])
     rows = []
     for name in ("account", "account, no costs", "equal parts", "index"):
         net = rng.normal(0.001, 0.01, NIGHTS)
-        row = {"session": DAYS[:NIGHTS], "portfolio": name, "gross": net, "turnover": 0.0, "cost": 0.0, "net": net}
+        row = {
+            "session": DAYS[:NIGHTS],
+            "portfolio": name,
+            "gross": net,
+            "turnover": 0.0,
+            "cost": 0.0,
+            "net": net,
+        }
         rows.append(pd.DataFrame(row).assign(equity=(1 + net).cumprod()))
-    rankings.save_paper(conn, market, pd.concat(rows), held.set_axis(["session", "symbol", "weight"], axis=1))
+    rankings.save_paper(
+        conn, market, pd.concat(rows), held.set_axis(["session", "symbol", "weight"], axis=1)
+    )
 
 
 def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
     parts = []
     for symbol in symbols:
         close = 100 * np.exp(rng.normal(0, 0.01, len(DAYS) - 1).cumsum())
-        parts.append(pd.DataFrame({"symbol": symbol, "session": DAYS[:-1], "close": close, "adj_close": 0.9 * close}))
+        parts.append(
+            pd.DataFrame(
+                {"symbol": symbol, "session": DAYS[:-1], "close": close, "adj_close": 0.9 * close}
+            )
+        )
     bars = pd.concat(parts, ignore_index=True).assign(volume=1e6, dividend=np.nan, split=np.nan)
     return bars.assign(open=bars["close"], high=bars["close"] * 1.01, low=bars["close"] * 0.99)
 
 
 def _run(run_id: str, market: str, day: pd.Timestamp, kind: str = "nightly") -> dict[str, Any]:
-    made = {"model": "dtml", "config": {"window": 3, "model": {"hidden": 8, "seed": run_id}}, "seeds": [1, 2, 3]}
-    files = {"checkpoint_path": run_id, "checkpoint_hash": "0" * 64, "losses": [], "code_version": "0.1.0"}
+    made = {
+        "model": "dtml",
+        "config": {"window": 3, "model": {"hidden": 8, "seed": run_id}},
+        "seeds": [1, 2, 3],
+    }
+    files = {
+        "checkpoint_path": run_id,
+        "checkpoint_hash": "0" * 64,
+        "losses": [],
+        "code_version": "0.1.0",
+    }
     spans = {"train_first": (day - pd.Timedelta(days=300)).date(), "train_last": day.date()}
-    named = {"id": run_id, "market": market, "kind": kind, "data_watermark": moment(day), "created_at": moment(day, 23)}
+    named = {
+        "id": run_id,
+        "market": market,
+        "kind": kind,
+        "data_watermark": moment(day),
+        "created_at": moment(day, 23),
+    }
     return named | made | files | spans | {"slope": 1.1, "intercept": -0.01}
 
 
-def _predictions(rng: np.random.Generator, stocks: tuple[str, ...], run_id: str, number: int) -> pd.DataFrame:
+def _predictions(
+    rng: np.random.Generator, stocks: tuple[str, ...], run_id: str, number: int
+) -> pd.DataFrame:
     """Of a night: the first stock is left out of every seventh."""
     said = np.clip(rng.normal(0.5, 0.03, len(stocks)), 0.3, 0.7)
-    made = pd.DataFrame({"symbol": stocks, "run_id": run_id, "as_of": DAYS[number], "target": DAYS[number + 1]})
-    made = made.assign(probability=said, probability_std=0.01, calibrated=np.clip(1.1 * said - 0.05, 0, 1))
-    made = made.assign(lowest=said - 0.02, highest=said + 0.02, rising_share=np.where(said > 0.5, 1.0, 1 / 3))
+    made = pd.DataFrame(
+        {"symbol": stocks, "run_id": run_id, "as_of": DAYS[number], "target": DAYS[number + 1]}
+    )
+    made = made.assign(
+        probability=said, probability_std=0.01, calibrated=np.clip(1.1 * said - 0.05, 0, 1)
+    )
+    made = made.assign(
+        lowest=said - 0.02, highest=said + 0.02, rising_share=np.where(said > 0.5, 1.0, 1 / 3)
+    )
     return made.iloc[int(number % 7 == 6) :]
 
 
@@ -158,19 +234,32 @@ def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd
     """What came of all predictions but the last night's."""
     closes = prices.set_index(["symbol", "session"])["close"]
     settled = made[made["target"] < DAYS[NIGHTS]]
-    before, after = (closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])] for day in ("as_of", "target"))
+    before, after = (
+        closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])]
+        for day in ("as_of", "target")
+    )
     returns = after.to_numpy() / before.to_numpy() - 1
-    happened = pd.DataFrame({"symbol": settled["symbol"], "session": settled["target"], "realised_return": returns})
+    happened = pd.DataFrame(
+        {"symbol": settled["symbol"], "session": settled["target"], "realised_return": returns}
+    )
     happened = happened.assign(
         rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
     )
-    outcomes.save_outcomes(conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS]))
+    outcomes.save_outcomes(
+        conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS])
+    )
     counted = {"level": LEVEL, "n": 8, "covered": 7, "decided": 3, "decided_correct": 2}
-    calibration.save_band_counts(conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted))
+    calibration.save_band_counts(
+        conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted)
+    )
 
 
-def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, rng: np.random.Generator) -> None:
-    """What the rules predicted, the longest without history at first, and attention to three stocks."""
+def _fill_evidence(
+    conn: Connection, market: str, made: pd.DataFrame, rng: np.random.Generator
+) -> None:
+    """What the rules predicted, the longest without history at first, and
+    attention to three stocks.
+    """
     nights = made[["as_of", "target"]].drop_duplicates()
     rules = nights.assign(**dict.fromkeys(NAIVE_RULES, True))
     rules["index_below_mean20"] = [None if each < DAYS[10] else False for each in nights["as_of"]]
@@ -180,13 +269,30 @@ def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, rng: np.ra
     attention.save_attention(conn, market, looks.assign(weight=rng.uniform(0.1, 0.3, len(looks))))
 
 
-def _fill_nights(conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame) -> None:
+def _fill_nights(
+    conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame
+) -> None:
     for (seen, target, run_id), rows in made.groupby(["as_of", "target", "run_id"]):
-        gaps = [{"symbol": each, "reason": "no bar: <none>"} for each in stocks if each not in set(rows["symbol"])]
+        gaps = [
+            {"symbol": each, "reason": "no bar: <none>"}
+            for each in stocks
+            if each not in set(rows["symbol"])
+        ]
         day, begun = seen.date(), moment(seen)
-        stored_nights.start_night(conn, market, day, target=target.date(), source="files", started_at=begun)
+        stored_nights.start_night(
+            conn, market, day, target=target.date(), source="files", started_at=begun
+        )
         status = "complete_with_gaps" if gaps else "complete"
-        _finish(conn, market, day, status, run_id=run_id, gaps=gaps, known_at=begun, predictions=len(rows))
+        _finish(
+            conn,
+            market,
+            day,
+            status,
+            run_id=run_id,
+            gaps=gaps,
+            known_at=begun,
+            predictions=len(rows),
+        )
 
 
 def _finish(
@@ -203,20 +309,34 @@ def _finish(
 ) -> None:
     counts = {"fetched": 90, "stored": 9, "rejected": 1, "predictions": predictions}
     stored_nights.finish_night(
-        conn, market, as_of, status=status, finished_at=moment(as_of, 23), counts=counts, gaps=gaps or [],
-        reason=reason, run_id=run_id, known_at=known_at,
-    )  # fmt: skip
+        conn,
+        market,
+        as_of,
+        status=status,
+        finished_at=moment(as_of, 23),
+        counts=counts,
+        gaps=gaps or [],
+        reason=reason,
+        run_id=run_id,
+        known_at=known_at,
+    )
 
 
 def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> None:
     keys = [DAYS[1:NIGHTS], ["night", "running"], ["paper", "all"], ["dtml", *NAIVE_RULES]]
-    rows = pd.MultiIndex.from_product(keys, names=["target", "span", "protocol", "predictor"]).to_frame(index=False)
+    rows = pd.MultiIndex.from_product(
+        keys, names=["target", "span", "protocol", "predictor"]
+    ).to_frame(index=False)
     nights = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]))
     acc, mcc = rng.uniform(0.45, 0.55, len(rows)), rng.uniform(-0.1, 0.1, len(rows))
-    rows = rows.assign(n=8 * nights, nights=nights, rises=4 * nights, predicted_rises=4 * nights, acc=acc, mcc=mcc)
+    rows = rows.assign(
+        n=8 * nights, nights=nights, rises=4 * nights, predicted_rises=4 * nights, acc=acc, mcc=mcc
+    )
     wide = nights >= 20
     for name, value in (("acc", acc), ("mcc", mcc)):
-        rows[f"{name}_low"], rows[f"{name}_high"] = (np.where(wide, value + end, np.nan) for end in (-0.05, 0.05))
+        rows[f"{name}_low"], rows[f"{name}_high"] = (
+            np.where(wide, value + end, np.nan) for end in (-0.05, 0.05)
+        )
     scores.save_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
 
 
@@ -224,7 +344,13 @@ def _fill_backtest(conn: Connection) -> None:
     """A run that predicted all the nights of the first one, a little otherwise."""
     rng = np.random.default_rng(11)
     stored_runs.save_run(conn, _run(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
-    made = pd.concat([_predictions(rng, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)])
+    made = pd.concat(
+        [_predictions(rng, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)]
+    )
     stored_predictions.save_predictions(
-        conn, MARKET, made.reset_index(drop=True), known_at=moment(DAYS[0]), made_at=moment(DAYS[NIGHTS])
+        conn,
+        MARKET,
+        made.reset_index(drop=True),
+        known_at=moment(DAYS[0]),
+        made_at=moment(DAYS[NIGHTS]),
     )

@@ -1,16 +1,18 @@
-"""A stand-in for Yahoo Finance on this machine, for the unmodified yfinance client in another process.
+"""A stand-in for Yahoo Finance on this machine, for the unmodified yfinance client in another
+process.
 
-It is a CONNECT proxy that ends TLS itself, with a certificate of its own authority, and answers for every
+It is a CONNECT proxy that ends TLS itself, with a certificate of its own authority, and answers for
+every
 host: cookie, crumb and chart JSON. A client needs nothing but two environment variables:
 
     with FakeYahoo({"AAA": bars}) as yahoo:
         subprocess.run([...], env=yahoo.environment())
     assert yahoo.requests == {"AAA": 1}
 
-`bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold them today.
-`prices`, `faults` and `rate_limit_after` may be changed while it runs; a symbol that has no prices is
-answered as delisted. Missing sessions, rows on holidays, restated pasts and new names are matters of `prices`:
-tests/support/price_history.py tells them.
+`bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold
+them today. `prices`, `faults` and `rate_limit_after` may be changed while it runs; a symbol that
+has no prices is answered as delisted. Missing sessions, rows on holidays, restated pasts and new
+names are matters of `prices`: tests/support/price_history.py tells them.
 """
 
 import json
@@ -32,13 +34,25 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pandas as pd
 import trustme
 
-Fault = Literal["rate_limit", "500", "html", "slow", "empty", "nan_last", "open_row", "delisted", "internal_error"]
+Fault = Literal[
+    "rate_limit",
+    "500",
+    "html",
+    "slow",
+    "empty",
+    "nan_last",
+    "open_row",
+    "delisted",
+    "internal_error",
+]
 HOSTS = ("*.yahoo.com", "*.finance.yahoo.com", "yahoo.com", "localhost")
 OPENING = pd.Timedelta(hours=9, minutes=30)
 
 
 def _failure(code: str, description: str) -> str:
-    return json.dumps({"chart": {"result": None, "error": {"code": code, "description": description}}})
+    return json.dumps(
+        {"chart": {"result": None, "error": {"code": code, "description": description}}}
+    )
 
 
 ANSWERS = {  # status and body of the faults that need no prices
@@ -52,7 +66,9 @@ ANSWERS = {  # status and body of the faults that need no prices
 
 
 class FakeYahoo:
-    """Serve `prices`; count each symbol's chart requests in `requests`, in `refused` past the rate limit."""
+    """Serve `prices`; count each symbol's chart requests in `requests`, in
+    `refused` past the rate limit.
+    """
 
     def __init__(
         self,
@@ -65,12 +81,16 @@ class FakeYahoo:
     ) -> None:
         self.prices = dict(prices)
         self.faults: dict[str, Fault] = dict(faults or {})
-        self.rate_limit_after = rate_limit_after  # so many symbols are served, the others told to wait
+        self.rate_limit_after = (
+            rate_limit_after  # so many symbols are served, the others told to wait
+        )
         self.timezone = timezone
         self.slowness = slowness  # seconds before a slow answer
         self.requests: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self.spans: list[tuple[str, str, str]] = []  # of each chart served: symbol, first day, last day
+        self.spans: list[
+            tuple[str, str, str]
+        ] = []  # of each chart served: symbol, first day, last day
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -86,7 +106,10 @@ class FakeYahoo:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -120,14 +143,18 @@ class FakeYahoo:
         return 200, json.dumps({"chart": {"result": [self._result(symbol, query)], "error": None}})
 
     def _result(self, symbol: str, query: Mapping[str, list[str]]) -> dict[str, Any]:
-        """The chart of the days asked for: those from period1 to before period2, or the last one."""
+        """The chart of the days asked for: those from period1 to before
+        period2, or the last one.
+        """
         bars = self.prices[symbol].sort_values("session", kind="stable", ignore_index=True)
         instants = bars["session"].dt.tz_localize(self.timezone) + OPENING
         seconds = (instants - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(seconds=1)
         if "period1" in query:
             start, end = int(query["period1"][0]), int(query["period2"][0])
             asked = (seconds >= start) & (seconds < end)
-            if self.faults.get(symbol) == "open_row":  # the session under way, whatever was asked for
+            if (
+                self.faults.get(symbol) == "open_row"
+            ):  # the session under way, whatever was asked for
                 asked |= asked.shift(1, fill_value=False)
             with self._lock:
                 self.spans.append((symbol, self._day(start), self._day(end - 1)))
@@ -183,7 +210,10 @@ def _events(bars: pd.DataFrame, seconds: pd.Series) -> dict[str, Any]:
     for second, bar in zip(seconds, bars.itertuples(index=False), strict=True):
         dividend, split = getattr(bar, "dividend", math.nan), getattr(bar, "split", math.nan)
         if math.isfinite(dividend):
-            events.setdefault("dividends", {})[str(second)] = {"date": int(second), "amount": dividend}
+            events.setdefault("dividends", {})[str(second)] = {
+                "date": int(second),
+                "amount": dividend,
+            }
         if math.isfinite(split):
             ratio = {"numerator": split, "denominator": 1.0, "splitRatio": f"{split:g}:1"}
             events.setdefault("splits", {})[str(second)] = {"date": int(second), **ratio}

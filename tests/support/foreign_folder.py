@@ -1,4 +1,6 @@
-"""A working folder that a stranger filled with all that a program could take for its own settings or modules."""
+"""A working folder that a stranger filled with all that a program could take
+for its own settings or modules.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +12,41 @@ loggers:
   prefect.extra: {handlers: [theirs]}
 """
 MODULE = "raise SystemExit('a file of the working folder was imported: ' + __file__)\n"
-# Of the standard library, of what is installed, and our own: each would be imported in place of the one that is meant.
+# Of the standard library, of what is installed, and our own: each would be imported in place of the
+# one that is meant.
 MODULES = (
-    "alembic", "anyio", "argparse", "asyncio", "curl_cffi", "db", "dtml", "encodings", "exchange_calendars", "flows",
-    "json", "logging", "numpy", "pandas", "prefect", "pyarrow", "pydantic", "random", "safetensors", "scipy",
-    "sitecustomize", "sklearn", "sqlalchemy", "subprocess", "torch", "translation", "typer", "usercustomize", "uvicorn",
-    "yaml", "yfinance",
-)  # fmt: skip
+    "alembic",
+    "anyio",
+    "argparse",
+    "asyncio",
+    "curl_cffi",
+    "db",
+    "dtml",
+    "encodings",
+    "exchange_calendars",
+    "flows",
+    "json",
+    "logging",
+    "numpy",
+    "pandas",
+    "prefect",
+    "pyarrow",
+    "pydantic",
+    "random",
+    "safetensors",
+    "scipy",
+    "sitecustomize",
+    "sklearn",
+    "sqlalchemy",
+    "subprocess",
+    "torch",
+    "translation",
+    "typer",
+    "usercustomize",
+    "uvicorn",
+    "yaml",
+    "yfinance",
+)
 PROFILE = 'active = "theirs"\n[profiles.theirs]\nPREFECT_LOGGING_CONFIG_PATH = "theirs.yml"\n'
 SETTINGS: Mapping[str, str] = {
     ".env": "PREFECT_LOGGING_CONFIG_PATH=theirs.yml\nPREFECT_PROFILES_PATH=profiles.toml\n",
@@ -45,7 +75,10 @@ SETTINGS: Mapping[str, str] = {
 
 
 def fill_as_a_stranger(folder: Path) -> set[Path]:
-    """Leave every file there; return them all. A logging configuration that is obeyed makes the file `obeyed`."""
+    """Leave every file there; return them all.
+
+    A logging configuration that is obeyed makes the file `obeyed`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     texts = SETTINGS | {f"{name}.py": MODULE for name in MODULES}
     configuration = LOGGING.replace("MARK", f'!!str "{folder / "obeyed"}"')

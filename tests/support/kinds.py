@@ -1,8 +1,10 @@
-"""Which tests `make quick`, `make test` and `make soak` run: each test is of exactly one of the last two.
+"""Which tests `make quick`, `make test` and `make soak` run: each test is of exactly one of the
+last two.
 
-`make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills, fuzzes, drives a
-browser, builds a wheel or takes more than a few seconds (marked `soak`), further cases of a law that one case states
-(marked `one_case`), and PostgreSQL where it does what SQLite does.
+`make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
+fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), further
+cases of a law that one case states (marked `one_case`), and PostgreSQL where it does what SQLite
+does.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,8 @@ OF_ENGINES = (
     "test_writes",
 )
 
-# A file is one worker's (`--dist loadfile`): those that take longest begin first, so that none ends after all others.
+# A file is one worker's (`--dist loadfile`): those that take longest begin first, so that none ends
+# after all others.
 LONG = (
     "test_command",
     "test_ranking_of_a_night",
@@ -88,7 +91,11 @@ def _is_on_the_other_engine(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
     params = {} if given is None else given.params
     engine = params.get("store_url") or params.get("site")
-    if engine != "postgresql" or item.path.stem in OF_ENGINES or item.get_closest_marker("on_postgresql"):
+    if (
+        engine != "postgresql"
+        or item.path.stem in OF_ENGINES
+        or item.get_closest_marker("on_postgresql")
+    ):
         return False
     return not is_postgresql_alone(item)
 
@@ -96,4 +103,6 @@ def _is_on_the_other_engine(item: pytest.Item) -> bool:
 def is_postgresql_alone(item: pytest.Item) -> bool:
     """Whether a test asks for PostgreSQL by name and never runs on SQLite."""
     marks = item.iter_markers("parametrize")
-    return any(mark.args[0] == "store_url" and list(mark.args[1]) == ["postgresql"] for mark in marks)
+    return any(
+        mark.args[0] == "store_url" and list(mark.args[1]) == ["postgresql"] for mark in marks
+    )

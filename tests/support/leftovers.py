@@ -1,4 +1,6 @@
-"""What a test run leaves behind: processes that it started, temporary files, and files in the repository."""
+"""What a test run leaves behind: processes that it started, temporary files,
+and files in the repository.
+"""
 
 import os
 import tempfile
@@ -12,16 +14,29 @@ from tests.support.run_folder import RUN_FOLDER
 RUN = "TESTS_OF_RUN"  # in the environment of every process that descends from a test run
 CALM_S = 10.0  # what was told to end may take so long
 TEMPORARY = RUN_FOLDER / "t"  # a short name: paths of sockets have about 100 characters
-CACHES = {".pytest_cache", ".hypothesis", ".ruff_cache", ".mypy_cache", ".import_linter_cache", ".venv", "__pycache__"}
-# Of the PostgreSQL wheel, Dask and torch, which remove none; of multiprocessing and torchrun where a test kills them.
+CACHES = {
+    ".pytest_cache",
+    ".hypothesis",
+    ".ruff_cache",
+    ".mypy_cache",
+    ".import_linter_cache",
+    ".venv",
+    "__pycache__",
+}
+# Of the PostgreSQL wheel, Dask and torch, which remove none; of multiprocessing and torchrun where
+# a test kills them.
 KEPT_BY_OTHERS = (".lockfile", "dask-scratch-space", "torchinductor_", "pymp-", "torchelastic_")
 before: set[str] = set()
 
 
 def begin_run() -> None:
-    """Let every process of this run be known, and write its temporary files where no other program does."""
+    """Let every process of this run be known, and write its temporary files
+    where no other program does.
+    """
     os.environ[RUN] = str(os.getpid())
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # where `tmp_path` lies, and may stay
+    os.environ.setdefault(
+        "PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir()
+    )  # where `tmp_path` lies, and may stay
     RUN_FOLDER.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL, another user, passes through
     TEMPORARY.mkdir(mode=0o1777, exist_ok=True)
     os.environ["TMPDIR"] = str(TEMPORARY)
@@ -44,7 +59,8 @@ def left_behind() -> list[str]:
 
 
 def processes_of(run: int) -> Iterator[str]:
-    """Yield the processes that a run left, each with its command; a socket that is open belongs to one.
+    """Yield the processes that a run left, each with its command; a socket that is open belongs to
+    one.
 
     Children of the first process are not left while it lives: they end with it.
     """
@@ -55,7 +71,9 @@ def processes_of(run: int) -> Iterator[str]:
             if int(folder.name) == run or parent == run:
                 continue
             if mine in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 yield f"process {folder.name}: {command.strip()[:200]}"
         except OSError:  # it has ended, or is another user's
             continue

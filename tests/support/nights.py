@@ -27,9 +27,16 @@ from tests.support.run_folder import made_once
 
 AS_OF = date(2024, 7, 1)
 SMALL = {
-    "window": 3, "hidden": 8, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "seeds": 2,
-    "train_sessions": 90, "validation_sessions": 19, "batch_days": 31,
-}  # fmt: skip
+    "window": 3,
+    "hidden": 8,
+    "heads": 2,
+    "epochs": 2,
+    "first_kept_epoch": 1,
+    "seeds": 2,
+    "train_sessions": 90,
+    "validation_sessions": 19,
+    "batch_days": 31,
+}
 SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=3, followers=2, start=date(2022, 1, 3)))
 BARS = SIMULATED.bars(date(2024, 12, 31))
 
@@ -50,11 +57,17 @@ class FrameSource:
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         self.asked.append(dict(first))
-        start = self.bars["symbol"].map({symbol: pd.Timestamp(day) for symbol, day in first.items()})
-        chosen = self.bars[(self.bars["session"] >= start) & (self.bars["session"] <= pd.Timestamp(last))]
+        start = self.bars["symbol"].map(
+            {symbol: pd.Timestamp(day) for symbol, day in first.items()}
+        )
+        chosen = self.bars[
+            (self.bars["session"] >= start) & (self.bars["session"] <= pd.Timestamp(last))
+        ]
         rows = [int((chosen["symbol"] == symbol).sum()) for symbol in first]
         status = ["ok" if count else "no_data" for count in rows]
-        outcomes = pd.DataFrame({"symbol": list(first), "status": status, "rows": rows, "detail": "nothing there"})
+        outcomes = pd.DataFrame(
+            {"symbol": list(first), "status": status, "rows": rows, "detail": "nothing there"}
+        )
         return Fetched(chosen.reset_index(drop=True), outcomes)
 
 
@@ -80,23 +93,37 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def context(engine: Engine) -> MarketContext:
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
+    experiment = vary(
+        nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
+    )
     return MarketContext(market, FrameSource(BARS), engine, experiment, "cpu", None)
 
 
 def after_nights(context: MarketContext, *days: date) -> None:
-    """Run these nights as the first of a market's store, or copy the store and folders of a process that ran them.
+    """Run these nights as the first of a market's store, or copy the store and folders of a process
+    that ran them.
 
-    They are copied on SQLite alone, and only while the market's source gives the bars of this module.
+    They are copied on SQLite alone, and only while the market's source gives the bars of this
+    module.
     """
-    untouched = isinstance(context.source, FrameSource) and context.source.bars is BARS and not context.source.asked
+    untouched = (
+        isinstance(context.source, FrameSource)
+        and context.source.bars is BARS
+        and not context.source.asked
+    )
     if context.engine.dialect.name != "sqlite" or not untouched:
         for day in days:
             run_night(context, day)
         return
     told = repr((context.market, context.experiment, days))
-    kept = made_once(f"nights-{sha256(told.encode()).hexdigest()[:16]}", lambda folder: _run_in(folder, context, days))
-    with closing(sqlite3.connect(kept / "store.sqlite")) as made, closing(_connected(context.engine)) as own:
+    kept = made_once(
+        f"nights-{sha256(told.encode()).hexdigest()[:16]}",
+        lambda folder: _run_in(folder, context, days),
+    )
+    with (
+        closing(sqlite3.connect(kept / "store.sqlite")) as made,
+        closing(_connected(context.engine)) as own,
+    ):
         made.backup(own)
     shutil.copytree(kept / "data", data_folder(), dirs_exist_ok=True)
     shutil.copytree(kept / "reports", reports_folder(), dirs_exist_ok=True)
@@ -125,7 +152,10 @@ def archive(reader: Engine) -> Archive:
 
 
 def small_market(
-    title: str = "A small market", source: str = "simulated", retrain: str | int = '"missing"', more: str = ""
+    title: str = "A small market",
+    source: str = "simulated",
+    retrain: str | int = '"missing"',
+    more: str = "",
 ) -> str:
     """The text of a market's file with such settings; `more` goes on from them."""
     return f"""
@@ -158,5 +188,7 @@ def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.Dat
 def receipt_of(context: MarketContext, symbol: str) -> Receipt:
     """The receipt that the view shows, of the last night."""
     with reading(context.engine) as conn:
-        shown = conn.execute(text("select receipt from latest_prediction where symbol = :symbol"), {"symbol": symbol})
+        shown = conn.execute(
+            text("select receipt from latest_prediction where symbol = :symbol"), {"symbol": symbol}
+        )
         return Receipt.read(shown.scalar_one())

@@ -2,21 +2,26 @@
 
 LEAKS = {
     "the return to be predicted": "def f(bars):\n    return bars.close.shift(-1) / bars.close - 1",
-    "the day to be predicted": "def f(bars):\n    return (bars.volume / bars.volume.rolling(20).mean()).shift(-1)",
+    "the day to be predicted": "def f(bars):\n    return (bars.volume / "
+    "bars.volume.rolling(20).mean()).shift(-1)",
     "scaling over the whole sample": "def f(bars):\n"
     "    change = bars.close.pct_change(5, fill_method=None)\n"
     "    return (change - change.mean()) / change.std()",
-    "backward fill": "def f(bars):\n    return (bars.close / bars.close.rolling(20).mean()).bfill()",
-    "centred average": "def f(bars):\n    return bars.close / bars.close.rolling(5, center=True, min_periods=1).mean()",
+    "backward fill": "def f(bars):\n    return (bars.close / "
+    "bars.close.rolling(20).mean()).bfill()",
+    "centred average": "def f(bars):\n    return bars.close / bars.close.rolling(5, center=True, "
+    "min_periods=1).mean()",
     "the market of the next day": "def f(bars):\n"
     "    change = bars.close.pct_change(fill_method=None)\n"
     "    return change.mul(change.mean(axis=1).shift(-1), axis=0)",
-    "survivors": "def f(bars):\n    return (bars.close / bars.open).loc[:, bars.close.iloc[-1].notna()]",
+    "survivors": "def f(bars):\n    return (bars.close / bars.open).loc[:, "
+    "bars.close.iloc[-1].notna()]",
     "the stocks that trade most later": "def f(bars):\n"
     "    volume = bars.volume.mean()\n"
     "    return (bars.close / bars.open).loc[:, volume >= volume.median()]",
     "the level of adjusted prices": "def f(bars):\n    return bars.close",
-    "a rank in a stock's whole history": "def f(bars):\n    return (bars.high / bars.low).rank(pct=True)",
+    "a rank in a stock's "
+    "whole history": "def f(bars):\n    return (bars.high / bars.low).rank(pct=True)",
     "a trend fitted to the whole sample": "import numpy as np\n\n\ndef f(bars):\n"
     "    logs = np.log(bars.close)\n"
     "    def left(own):\n"
@@ -104,7 +109,8 @@ def signed(bars):
 
 
 def streak(bars):
-    return pd.Series({name: (own.diff().tail(5) > 0).sum() for name, own in bars.close.items()}, dtype=float)
+    rises = {name: (own.diff().tail(5) > 0).sum() for name, own in bars.close.items()}
+    return pd.Series(rises, dtype=float)
 
 
 def place(bars):

@@ -27,7 +27,8 @@ def _model(imports: str, model: str) -> str:
 
 FEATURES = {
     "z-score": _feature(
-        "mean = bars.close.rolling(20).mean()\nreturn (bars.close - mean) / bars.close.rolling(20).std()"
+        "mean = bars.close.rolling(20).mean()\nreturn (bars.close - mean) / "
+        "bars.close.rolling(20).std()"
     ),
     "skew": _feature("return change(bars).rolling(60).skew()"),
     "kurtosis": _feature("return change(bars).rolling(60).kurt()"),
@@ -41,10 +42,15 @@ FEATURES = {
         "falls = -moves.clip(upper=0).rolling(14).mean()\n"
         "return rises / (rises + falls)"
     ),
-    "correlation with the market": _feature("moves = change(bars)\nreturn moves.rolling(60).corr(moves.mean(axis=1))"),
-    "days since the high": _feature("return bars.high.rolling(60).apply(lambda own: 59 - np.argmax(own), raw=True)"),
+    "correlation with the market": _feature(
+        "moves = change(bars)\nreturn moves.rolling(60).corr(moves.mean(axis=1))"
+    ),
+    "days since the high": _feature(
+        "return bars.high.rolling(60).apply(lambda own: 59 - np.argmax(own), raw=True)"
+    ),
     "year to date": _feature(
-        "first = bars.close.groupby(bars.close.index.year).transform('first')\nreturn bars.close / first - 1"
+        "first = bars.close.groupby(bars.close.index.year).transform('first')\nreturn bars.close / "
+        "first - 1"
     ),
     "turnover share": _feature("return bars.value.div(bars.value.sum(axis=1), axis=0)"),
     "limit-up count": _feature("return (change(bars) > 0.03).rolling(20).sum()"),
@@ -62,7 +68,9 @@ FEATURES = {
         "low = np.minimum(bars.low, before)\n"
         "return ((high - low) / bars.close).rolling(14).mean()"
     ),
-    "month of the year": _feature("return change(bars, 5).mul(bars.close.index.month.isin([1, 12]), axis=0)"),
+    "month of the year": _feature(
+        "return change(bars, 5).mul(bars.close.index.month.isin([1, 12]), axis=0)"
+    ),
     "turn of the month": _feature("return change(bars).mul(bars.close.index.day < 4, axis=0)"),
     "median price": _feature("return bars.close.rolling(21).median() / bars.close"),
     "two years' return": _feature("return change(bars, 500)", history=510),
@@ -73,14 +81,16 @@ FEATURES = {
         "slow = bars.close.ewm(span=200).mean()\nreturn slow.iloc[-1] / bars.close.iloc[-1]"
     ),
     "tenths of volume": _feature(
-        "busy = bars.volume / bars.volume.rolling(20).mean()\nreturn busy.rank(axis=1, pct=True).mul(10).apply(np.ceil)"
+        "busy = bars.volume / bars.volume.rolling(20).mean()\nreturn busy.rank(axis=1, "
+        "pct=True).mul(10).apply(np.ceil)"
     ),
 }
 
 MODELS = {
     "logit": _model("from sklearn.linear_model import LogisticRegression", "LogisticRegression()"),
     "forest": _model(
-        "from sklearn.ensemble import RandomForestRegressor", "RandomForestRegressor(5, max_depth=3, random_state=0)"
+        "from sklearn.ensemble import RandomForestRegressor",
+        "RandomForestRegressor(5, max_depth=3, random_state=0)",
     ),
     "bagging": _model(
         "from sklearn.ensemble import BaggingRegressor\nfrom sklearn.linear_model import Ridge",
@@ -96,7 +106,9 @@ MODELS = {
         "from sklearn.preprocessing import StandardScaler",
         "make_pipeline(StandardScaler(), Ridge())",
     ),
-    "neighbours": _model("from sklearn.neighbors import KNeighborsRegressor", "KNeighborsRegressor(50)"),
+    "neighbours": _model(
+        "from sklearn.neighbors import KNeighborsRegressor", "KNeighborsRegressor(50)"
+    ),
     "a torch module": _model("import torch", "torch.nn.Linear(3, 1)"),
 }
 

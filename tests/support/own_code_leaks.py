@@ -37,7 +37,8 @@ def _when(condition: str, before: str = "") -> str:
 
 def _on(days: str) -> str:
     return _file(
-        f"index = bars.close.index\nchosen = pd.Series({days}, index)\nreturn _honest(bars).mask(chosen, _ahead(bars))"
+        f"index = bars.close.index\nchosen = pd.Series({days}, index)\nreturn "
+        "_honest(bars).mask(chosen, _ahead(bars))"
     )
 
 
@@ -84,7 +85,9 @@ PICKLED = "kept.to_pickle(where)", "pd.read_pickle(where)"
 STATE = {
     "a file beside it": _kept("'kept.pickle'", *PICKLED),
     "a file at home": _kept("Path.home() / '.own_kept.pickle'", *PICKLED, HOME),
-    "a temporary file": _kept("Path(tempfile.gettempdir()) / 'own_kept.pickle'", *PICKLED, f"import tempfile\n{HOME}"),
+    "a temporary file": _kept(
+        "Path(tempfile.gettempdir()) / 'own_kept.pickle'", *PICKLED, f"import tempfile\n{HOME}"
+    ),
     "a file for each shape": _kept("Path.home() / f'own_{len(bars.close)}.pickle'", *PICKLED, HOME),
     "a database": _kept(
         "sqlite3.connect(Path.home() / 'own_kept.db')",
@@ -105,7 +108,8 @@ STATE = {
     ),
     "a model that counts its days": _model(
         "return _honest(bars)",
-        "Model.days = getattr(Model, 'days', 0) + 1\nreturn features[:, 0] * (1 if Model.days < 40 else -1)",
+        "Model.days = getattr(Model, 'days', 0) + 1\nreturn features[:, 0] * (1 if Model.days < 40 "
+        "else -1)",
     ),
     "a model that knows what its feature read": _model(
         "SEEN[:] = [_ahead(bars)]\nreturn _honest(bars)",
@@ -132,7 +136,8 @@ SIZE = {
         "return _honest(bars).mask(late, _ahead(bars), axis=1)"
     ),
     "scaled over a long history": _file(
-        "found = _honest(bars)\nif len(found) > 600:\n    return found / found.abs().max()\nreturn found"
+        "found = _honest(bars)\nif len(found) > 600:\n    return found / "
+        "found.abs().max()\nreturn found"
     ),
 }
 
@@ -143,21 +148,28 @@ RARITY = {
     "the first session of a quarter": _on("index.quarter != np.roll(index.quarter, 1)"),
     "the last session of a year": _on("index.year != np.roll(index.year, -1)"),
     "one session in 21": _on("np.arange(len(index)) % 21 == 20"),
-    "one weekday in 63": _on("np.busday_count('2000-01-03', index.to_numpy().astype('datetime64[D]')) % 63 == 0"),
-    "the third Friday of a month": _on("(index.dayofweek == 4) & (index.day > 14) & (index.day < 22)"),
+    "one weekday in 63": _on(
+        "np.busday_count('2000-01-03', index.to_numpy().astype('datetime64[D]')) % 63 == 0"
+    ),
+    "the third Friday of a month": _on(
+        "(index.dayofweek == 4) & (index.day > 14) & (index.day < 22)"
+    ),
     "days of large moves": _file(
         "moves = bars.close.pct_change(fill_method=None).mean(axis=1).abs()\n"
         "large = moves > moves.rolling(250).quantile(0.98)\n"
         "return _honest(bars).mask(large, _ahead(bars))"
     ),
     "a stock's day of most volume in a quarter": _file(
-        "most = bars.volume >= bars.volume.rolling(63).max()\nreturn _honest(bars).mask(most, _ahead(bars))"
+        "most = bars.volume >= bars.volume.rolling(63).max()\nreturn _honest(bars).mask(most, "
+        "_ahead(bars))"
     ),
 }
 
 RANGE = {
     "a window of 650": _after("bars.close.rolling(650, min_periods=640).mean().notna()"),
-    "a window of 650 that is told": _after("bars.close.rolling(650, min_periods=640).mean().notna()", "HISTORY = 660"),
+    "a window of 650 that is told": _after(
+        "bars.close.rolling(650, min_periods=640).mean().notna()", "HISTORY = 660"
+    ),
     "the price of 610 sessions ago": _after("bars.close.shift(610).notna()"),
     "the price of 700 sessions ago, told": _after("bars.close.shift(700).notna()", "HISTORY = 720"),
     "the price of three years ago": _after("bars.close.shift(756).notna()", "HISTORY = 800"),

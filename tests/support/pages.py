@@ -9,13 +9,24 @@ NAN = float("nan")
 
 
 def curve() -> pd.DataFrame:
-    bins = {"bin_low": [0.4, 0.5, 0.6], "bin_high": [0.5, 0.6, 0.7], "mean_probability": [0.47, 0.53, NAN]}
+    bins = {
+        "bin_low": [0.4, 0.5, 0.6],
+        "bin_high": [0.5, 0.6, 0.7],
+        "mean_probability": [0.47, 0.53, NAN],
+    }
     return pd.DataFrame(bins | {"share_risen": [0.51, 0.52, NAN], "n": [300, 700, 0]})
 
 
 def without_script(text: str) -> str:
-    """A page without its descriptions of charts, whose tags are escaped, and without the script that draws them."""
-    return re.sub(r'<script type="application/json">[^<]*</script>|<script>.*</script>', "", text, flags=re.DOTALL)
+    """A page without its descriptions of charts, whose tags are escaped, and
+    without the script that draws them.
+    """
+    return re.sub(
+        r'<script type="application/json">[^<]*</script>|<script>.*</script>',
+        "",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 class Reader(HTMLParser):
@@ -48,4 +59,7 @@ class Reader(HTMLParser):
             self.seen += data
 
     def count(self, tag: str, name: str) -> int:
-        return sum(found == tag and name in (attrs.get("class") or "").split() for found, attrs in self.found)
+        return sum(
+            found == tag and name in (attrs.get("class") or "").split()
+            for found, attrs in self.found
+        )

@@ -9,7 +9,9 @@ SESSIONS = pd.bdate_range("2020-01-02", periods=420)
 
 
 def made_bars(stocks: int = 7, seed: int = 3) -> pd.DataFrame:
-    """Bars of `S00`, `S01`, ...: the first is listed late, the second pauses, the third has days without volume."""
+    """Bars of `S00`, `S01`, ...: the first is listed late, the second pauses,
+    the third has days without volume.
+    """
     drawn = np.random.default_rng(seed)
     shape = (len(SESSIONS), stocks)
     close = 50 * np.exp(np.cumsum(0.02 * drawn.standard_normal(shape), axis=0))
@@ -22,7 +24,9 @@ def made_bars(stocks: int = 7, seed: int = 3) -> pd.DataFrame:
     names = [f"S{i:02d}" for i in range(stocks)]
     long = pd.concat(
         [
-            pd.DataFrame({"session": SESSIONS, "symbol": name} | {k: v[:, i] for k, v in columns.items()})
+            pd.DataFrame(
+                {"session": SESSIONS, "symbol": name} | {k: v[:, i] for k, v in columns.items()}
+            )
             for i, name in enumerate(names)
         ]
     ).assign(adj_close=lambda bars: bars["close"])
@@ -34,4 +38,6 @@ def made_bars(stocks: int = 7, seed: int = 3) -> pd.DataFrame:
 def made_panel(bars: pd.DataFrame | None = None) -> Panel:
     """The panel of these bars, or of `made_bars`."""
     bars = made_bars() if bars is None else bars
-    return panel_of(bars, sessions=SESSIONS, symbols=tuple(sorted(bars["symbol"].unique())), returns="adj_close")
+    return panel_of(
+        bars, sessions=SESSIONS, symbols=tuple(sorted(bars["symbol"].unique())), returns="adj_close"
+    )

@@ -13,16 +13,22 @@ WITH_TABLES = "current"  # the database that others are copied from
 # All that a test can leave behind but rows: objects, rights, settings.
 SCHEMA = """
 select md5(string_agg(said, ',' order by said)) from (
-    select row(relname, relkind, relacl, reloptions, relrowsecurity, relhastriggers, relnatts)::text as said
+    select
+        row(relname, relkind, relacl, reloptions, relrowsecurity, relhastriggers, relnatts)::text
+            as said
     from pg_class where relnamespace = 'public'::regnamespace
     union all select row(nspname, nspacl)::text from pg_namespace
     where nspname not like 'pg_toast%' and nspname not like 'pg_temp%'
-    union all select row(proname, proacl)::text from pg_proc where pronamespace = 'public'::regnamespace
-    union all select row(conname, convalidated)::text from pg_constraint where connamespace = 'public'::regnamespace
+    union all select row(proname, proacl)::text from pg_proc
+    where pronamespace = 'public'::regnamespace
+    union all select row(conname, convalidated)::text from pg_constraint
+    where connamespace = 'public'::regnamespace
     union all select row(defaclrole, defaclacl)::text from pg_default_acl
-    union all select row(setrole, setconfig)::text from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
+    union all select row(setrole, setconfig)::text from pg_db_role_setting s
+    join pg_database d on d.oid = s.setdatabase
     where d.datname = current_database()
-    union all select row(coalesce(datacl, acldefault('d', datdba)), datconnlimit, datallowconn)::text
+    union all
+    select row(coalesce(datacl, acldefault('d', datdba)), datconnlimit, datallowconn)::text
     from pg_database
     where datname = current_database()
     union all select version_num from alembic_version
@@ -35,13 +41,17 @@ declare
     name text;
     filled boolean;
 begin
-    for name in select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r' loop
+    for name in
+        select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'
+    loop
         execute format('select exists (select from %I)', name) into filled;
         if filled and name <> 'alembic_version' then
             execute format('truncate %I restart identity cascade', name);
         end if;
     end loop;
-    for name in select sequencename from pg_sequences where schemaname = 'public' and last_value is not null loop
+    for name in
+        select sequencename from pg_sequences where schemaname = 'public' and last_value is not null
+    loop
         execute format('alter sequence %I restart', name);
     end loop;
     delete from pg_statistic where starelid in (
@@ -57,7 +67,9 @@ where datname = current_database() and pid <> pg_backend_pid()
 
 
 class SpareDatabases:
-    """Databases with tables and no row; copying one costs a tenth of a second and emptying one a hundredth."""
+    """Databases with tables and no row; copying one costs a tenth of a second
+    and emptying one a hundredth.
+    """
 
     def __init__(self, admin: Engine) -> None:
         self.admin = admin
@@ -97,13 +109,17 @@ class SpareDatabases:
 
     def _inside(self, name: str) -> psycopg.Connection:
         url = self.admin.url
-        return psycopg.connect(dbname=name, host=url.query["host"], user=url.username, autocommit=True)
+        return psycopg.connect(
+            dbname=name, host=url.query["host"], user=url.username, autocommit=True
+        )
 
 
 def make_database(admin: Engine, name: str, template: str) -> None:
     """Copy a database."""
     with admin.connect() as conn:
-        conn.execute(text(f"create database {name} owner {KEEPER} template {template} strategy file_copy"))
+        conn.execute(
+            text(f"create database {name} owner {KEEPER} template {template} strategy file_copy")
+        )
 
 
 def drop_database(admin: Engine, name: str) -> None:
@@ -114,4 +130,6 @@ def drop_database(admin: Engine, name: str) -> None:
 
 def url_of(admin: Engine, name: str) -> str:
     """Return the URL of a database for the role whose store it is."""
-    return admin.url.set(drivername="postgresql", database=name, username=KEEPER).render_as_string(hide_password=False)
+    return admin.url.set(drivername="postgresql", database=name, username=KEEPER).render_as_string(
+        hide_password=False
+    )

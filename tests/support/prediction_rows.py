@@ -6,7 +6,11 @@ import numpy as np
 import pandas as pd
 
 STOCKS = ["A", "B", "C"]
-AS_OF, TARGET, NEXT = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-08")
+AS_OF, TARGET, NEXT = (
+    pd.Timestamp("2024-01-04"),
+    pd.Timestamp("2024-01-05"),
+    pd.Timestamp("2024-01-08"),
+)
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
 
@@ -47,7 +51,9 @@ def predictions(run_id: str = "first", target: pd.Timestamp = TARGET) -> pd.Data
 
 
 def scores(acc: float = 0.5) -> pd.DataFrame:
-    frame = pd.DataFrame({"span": ["night", "running"], "n": [3, 97], "nights": [1, 31], "rises": [2, 53]})
+    frame = pd.DataFrame(
+        {"span": ["night", "running"], "n": [3, 97], "nights": [1, 31], "rises": [2, 53]}
+    )
     frame["predicted_rises"] = [1, 41]
     frame["acc"] = [acc, 0.6]
     for each in ("acc_low", "acc_high", "mcc", "mcc_low", "mcc_high"):

@@ -1,4 +1,6 @@
-"""A Prefect server for commands that would each start their own: one a test run, or one of a test alone."""
+"""A Prefect server for commands that would each start their own: one a test
+run, or one of a test alone.
+"""
 
 import os
 import secrets
@@ -24,25 +26,37 @@ SHARED = "prefect-server"
 
 
 def give_tables(home: Path) -> None:
-    """Give a folder of Prefect's the tables that a first start makes, which costs half of it; at most once a run."""
+    """Give a folder of Prefect's the tables that a first start makes, which
+    costs half of it; at most once a run.
+    """
     tables = made_once("prefect-tables", _make_tables)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with closing(sqlite3.connect(tables / "prefect.db")) as made, closing(sqlite3.connect(home / "prefect.db")) as own:
+    with (
+        closing(sqlite3.connect(tables / "prefect.db")) as made,
+        closing(sqlite3.connect(home / "prefect.db")) as own,
+    ):
         made.backup(own)
 
 
 def _make_tables(folder: Path) -> None:
     command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-    subprocess.run(command, env=_environment(str(folder)), check=True, capture_output=True, timeout=PATIENCE_S)
+    subprocess.run(
+        command, env=_environment(str(folder)), check=True, capture_output=True, timeout=PATIENCE_S
+    )
 
 
 def _environment(home: str) -> dict[str, str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PREFECT_"))
+    }
     return plain | PREFECT_DEFAULTS | {"PREFECT_HOME": home}
 
 
 def shared_server() -> str:
-    """Return the address of the Prefect server of this test run, which the first process that asks starts.
+    """Return the address of the Prefect server of this test run, which the first process that asks
+    starts.
 
     `end_shared_server` ends it.
     """
@@ -82,14 +96,26 @@ def prefect_server() -> Iterator[str]:
 
 
 def _start(home: Path) -> tuple[str, "subprocess.Popen[bytes]"]:
-    """Start a server on a free port of this machine, with a login that is drawn if the environment has none."""
+    """Start a server on a free port of this machine, with a login that is drawn
+    if the environment has none.
+    """
     login = os.environ.setdefault(LOGIN, f"tests:{secrets.token_urlsafe(32)}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     give_tables(home)
     server = subprocess.Popen(
-        [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+        [
+            sys.executable,
+            "-m",
+            "prefect",
+            "server",
+            "start",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ],
         env=_environment(str(home)) | {SERVER_LOGIN: login},
         start_new_session=True,
         stdin=subprocess.DEVNULL,

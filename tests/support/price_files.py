@@ -23,13 +23,19 @@ Writer = Callable[[pd.DataFrame, Path], None]
 
 
 def long(symbols: tuple[str, ...] = ("AAA", "BRK-B", "005930"), sessions: int = 13) -> pd.DataFrame:
-    """A table of prices as people have them: date first, sorted by date, no dividends and no splits."""
+    """A table of prices as people have them: date first, sorted by date, no
+    dividends and no splits.
+    """
     days = pd.bdate_range(FIRST, periods=sessions)
     tables = []
     for place, symbol in enumerate(symbols):
         close = 50 + 10.5 * place + np.arange(sessions) / 8
-        table = pd.DataFrame({"date": days, "symbol": symbol, "open": close - 0.5, "high": close + 1})
-        tables.append(table.assign(low=close - 1, close=close, adj_close=close / 2, volume=1000 + place))
+        table = pd.DataFrame(
+            {"date": days, "symbol": symbol, "open": close - 0.5, "high": close + 1}
+        )
+        tables.append(
+            table.assign(low=close - 1, close=close, adj_close=close / 2, volume=1000 + place)
+        )
     return pd.concat(tables).sort_values(["date", "symbol"], ignore_index=True)
 
 

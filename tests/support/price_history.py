@@ -1,4 +1,6 @@
-"""A small market's true past, and what Yahoo would hold of it on any day: dividends and splits restate it."""
+"""A small market's true past, and what Yahoo would hold of it on any day:
+dividends and splits restate it.
+"""
 
 import random
 from collections.abc import Collection, Mapping
@@ -43,9 +45,11 @@ symbols = [{symbols}]
 
 @dataclass(frozen=True)
 class History:
-    """Bars as they were traded, by the market's symbol, with dividends and splits on their sessions.
+    """Bars as they were traded, by the market's symbol, with dividends and splits on their
+    sessions.
 
-    `renamed` maps a stock to its new symbol at Yahoo and the first day of it, `gone` to its first day without any.
+    `renamed` maps a stock to its new symbol at Yahoo and the first day of it, `gone` to its first
+    day without any.
     """
 
     traded: Mapping[str, pd.DataFrame]
@@ -58,13 +62,19 @@ class History:
         return name if since <= day else symbol
 
     def told(self, day: date) -> dict[str, pd.DataFrame]:
-        """The bars that Yahoo holds after the close of a day, by its own symbols, adjusted as of that day."""
+        """The bars that Yahoo holds after the close of a day, by its own
+        symbols, adjusted as of that day.
+        """
         there = [symbol for symbol in self.traded if day < self.gone.get(symbol, date.max)]
-        return {self.source_symbol(symbol, day): adjusted(self.traded[symbol], day) for symbol in there}
+        return {
+            self.source_symbol(symbol, day): adjusted(self.traded[symbol], day) for symbol in there
+        }
 
 
 def adjusted(traded: pd.DataFrame, day: date) -> pd.DataFrame:
-    """Bars up to a day as Yahoo adjusts them on it: every price by later splits, adj_close by dividends too."""
+    """Bars up to a day as Yahoo adjusts them on it: every price by later
+    splits, adj_close by dividends too.
+    """
     bars = traded[traded["session"] <= pd.Timestamp(day)].reset_index(drop=True)
     ratio, paid = bars["split"].fillna(1.0), bars["dividend"].fillna(0.0)
     kept = 1 - paid / (bars["close"].shift(1) / ratio)
@@ -83,7 +93,8 @@ def _of_later(factors: pd.Series) -> pd.Series:
 def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> History:
     """A random market over these sessions, whose events come from `told_from` on.
 
-    A dividend comes every fifth session or so, a split every twentieth; one stock is renamed in each quarter, and one
+    A dividend comes every fifth session or so, a split every twentieth; one stock is renamed in
+    each quarter, and one
     goes in the second half: never so many that a night could not be complete.
     """
     draw, rng = random.Random(seed), np.random.default_rng(seed)
@@ -95,22 +106,38 @@ def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> Hist
         at = len(sessions) - len(days) + place
         if place % 5 == draw.randrange(5) or place == 2:
             stock = draw.choice(STOCKS)
-            traded[stock].loc[at, "dividend"] = round(float(traded[stock]["close"][at - 1]) * 0.01, 2)
+            traded[stock].loc[at, "dividend"] = round(
+                float(traded[stock]["close"][at - 1]) * 0.01, 2
+            )
         if place % 20 == 4:
             _split(traded[draw.choice(STOCKS)], at, draw.choice([2.0, 3.0, 0.5]))
     leaving, *changing = draw.sample(STOCKS, 4)
     starts = range(draw.randrange(2, 5), len(days), 63)
-    renamed = {stock: (f"{stock}N", days[start]) for stock, start in zip(changing, starts, strict=False)}
+    renamed = {
+        stock: (f"{stock}N", days[start]) for stock, start in zip(changing, starts, strict=False)
+    }
     return History(traded, renamed, {leaving: days[draw.randrange(len(days) // 2, len(days))]})
 
 
-def _walk(symbol: str, sessions: pd.DatetimeIndex, common: np.ndarray, rng: np.random.Generator) -> pd.DataFrame:
+def _walk(
+    symbol: str, sessions: pd.DatetimeIndex, common: np.ndarray, rng: np.random.Generator
+) -> pd.DataFrame:
     close = rng.uniform(30, 200) * np.exp(np.cumsum(common + rng.normal(0, 0.01, len(sessions))))
     width = np.abs(rng.normal(0, 0.004, (2, len(sessions))))
     opening = close * np.exp(rng.normal(0, 0.004, len(sessions)))
-    high, low = np.maximum(opening, close) * (1 + width[0]), np.minimum(opening, close) * (1 - width[1])
+    high, low = (
+        np.maximum(opening, close) * (1 + width[0]),
+        np.minimum(opening, close) * (1 - width[1]),
+    )
     volume = rng.integers(100_000, 900_000, len(sessions)).astype(float)
-    prices = {"open": opening, "high": high, "low": low, "close": close, "adj_close": close, "volume": volume}
+    prices = {
+        "open": opening,
+        "high": high,
+        "low": low,
+        "close": close,
+        "adj_close": close,
+        "volume": volume,
+    }
     return bars_frame(pd.DataFrame({"symbol": symbol, "session": sessions, **prices}))
 
 
@@ -127,16 +154,27 @@ def without_sessions(bars: pd.DataFrame, days: Collection[date]) -> pd.DataFrame
 
 
 def with_row_on(bars: pd.DataFrame, day: date) -> pd.DataFrame:
-    """The bars with one more on a day without a session: the last close before it, and no volume."""
+    """The bars with one more on a day without a session: the last close before
+    it, and no volume.
+    """
     before = bars[bars["session"] < pd.Timestamp(day)].tail(1)
     flat = dict.fromkeys(("open", "high", "low"), before["close"])
-    row = before.assign(session=pd.Timestamp(day), volume=0.0, dividend=np.nan, split=np.nan, **flat)
+    row = before.assign(
+        session=pd.Timestamp(day), volume=0.0, dividend=np.nan, split=np.nan, **flat
+    )
     return pd.concat([bars, row], ignore_index=True).sort_values("session", ignore_index=True)
 
 
-def market_text(stocks: Mapping[str, str], until: Mapping[str, date] | None = None, retrain: str = '"missing"') -> str:
-    """A market file of these stocks with their symbols at Yahoo, and of the smallest model there is."""
+def market_text(
+    stocks: Mapping[str, str], until: Mapping[str, date] | None = None, retrain: str = '"missing"'
+) -> str:
+    """A market file of these stocks with their symbols at Yahoo, and of the
+    smallest model there is.
+    """
     left = until or {}
     ends = {stock: f", until = {left[stock]}" if stock in left else "" for stock in stocks}
-    rows = [f'{{ symbol = "{stock}", source_symbol = "{at}"{ends[stock]} }}' for stock, at in stocks.items()]
+    rows = [
+        f'{{ symbol = "{stock}", source_symbol = "{at}"{ends[stock]} }}'
+        for stock, at in stocks.items()
+    ]
     return MARKET.format(retrain=retrain, index=INDEX, symbols=", ".join(rows))

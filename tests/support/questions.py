@@ -1,8 +1,11 @@
-"""Sixty nights of the simulated market for the questions of db/questions, and the page of their answers.
+"""Sixty nights of the simulated market for the questions of db/questions, and the page of their
+answers.
 
-The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula, because trained
-weights differ from machine to machine: a follower's chance to rise goes with its leader's last return, blurred by
-random numbers that grow with the model's age. `python -m tests.support.questions` writes db/QUESTIONS.md anew.
+The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula,
+because trained
+weights differ from machine to machine: a follower's chance to rise goes with its leader's last
+return, blurred by random numbers that grow with the model's age. `python -m
+tests.support.questions` writes db/QUESTIONS.md anew.
 """
 
 import tempfile
@@ -32,18 +35,25 @@ from tests.support.places import ROOT
 
 REMARK = """
 
-On that market every follower copies a part of its leader's last return, and for this page a formula predicts in place
-of a network: `python -m tests.support.questions` writes it anew."""
+On that market every follower copies a part of its leader's last return, and for this page a formula
+predicts in place of a network: `python -m tests.support.questions` writes it anew."""
 RANKER = "simulated-2024-04-04-0a1b2c3d"
 PAGE = ROOT / "db" / "QUESTIONS.md"
 MARKET = "simulated"
 LAST = date(2024, 6, 28)
-NIGHTS, BEFORE, SERVED = 60, 60, 30  # nights, sessions stored before them, nights that a model serves
+NIGHTS, BEFORE, SERVED = (
+    60,
+    60,
+    30,
+)  # nights, sessions stored before them, nights that a model serves
 SEEDS, LOOKS = 3, 3
 LATE = {41: 43, 42: 43}  # nights that were made up with a later one
 REFUSED_NIGHT = 23  # without an answer from the source
 REJECTED_BAR = (35, "F05B", "high_below_low", "high=97.31, low=98.02")
-RESTATED = {17: ("F03A", 1.021), 38: ("L07", 0.985)}  # a close of that night, too high or low until five nights later
+RESTATED = {
+    17: ("F03A", 1.021),
+    38: ("L07", 0.985),
+}  # a close of that night, too high or low until five nights later
 SLOPE, INTERCEPT = 0.55, 0.02
 SOURCE = SimulatedSource()
 STOCKS = sorted(SOURCE.market.symbols)
@@ -54,7 +64,9 @@ Days = pd.DatetimeIndex
 
 @dataclass(frozen=True)
 class Model:
-    """A run and the nights it predicts; `unknown` is what it does not know, beside a signal of 1.6 on a usual day."""
+    """A run and the nights it predicts; `unknown` is what it does not know,
+    beside a signal of 1.6 on a usual day.
+    """
 
     name: str
     kind: str
@@ -78,7 +90,9 @@ def fill(engine: Engine) -> None:
     bars = bars[bars["session"] >= days[0]].reset_index(drop=True)
     number, stock, *_ = REJECTED_BAR
     bars = bars[(bars["symbol"] != stock) | (bars["session"] != days[BEFORE + number])]
-    returns = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    returns = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(
+        fill_method=None
+    )
     with transaction(engine) as conn:
         _save_market(conn)
         for night in range(NIGHTS):
@@ -90,10 +104,15 @@ def fill(engine: Engine) -> None:
         _save_orders(conn, days, returns)
         seen = days[BEFORE:]
         directions = directions_on(seen, bars, SOURCE.index_symbol)
-        stored_predictions.save_rule_directions(conn, MARKET, dated_directions(directions, _targets(seen)))
+        stored_predictions.save_rule_directions(
+            conn, MARKET, dated_directions(directions, _targets(seen))
+        )
     market = load_market(MARKET).with_symbols(STOCKS)
     experiment = nightly_of(
-        market.model, z_close=market.z_close, returns=market.returns, max_return=market.checks.max_return
+        market.model,
+        z_close=market.z_close,
+        returns=market.returns,
+        max_return=market.checks.max_return,
     )
     score_market(MarketContext(market, SOURCE, engine, experiment, "cpu", None), LAST)
 
@@ -117,21 +136,32 @@ def page(url: str) -> str:
 
 
 def predictions(model: Model, night: int, day: pd.Timestamp, returns: pd.DataFrame) -> pd.DataFrame:
-    """Return what a model predicts after a session, of the stocks with a return in it: none where it is NaN.
+    """Return what a model predicts after a session, of the stocks with a return in it: none where
+    it is NaN.
 
     A night below 0 is one before the model was trained.
     """
     draw = np.random.default_rng([model.seed, night + BEFORE])
     last = returns.loc[day, STOCKS].to_numpy()
     signal = np.where(FOLLOWS, 1.6 * np.nan_to_num(last[LEADER] / DAILY_VOLATILITY), 0.0)
-    unsure = model.unknown * (1 + max(night - model.first, 0) / SERVED) * np.where(FOLLOWS, 1.0, 0.5)
+    unsure = (
+        model.unknown * (1 + max(night - model.first, 0) / SERVED) * np.where(FOLLOWS, 1.0, 0.5)
+    )
     shared, own = draw.normal(size=len(STOCKS)), draw.normal(size=(SEEDS, len(STOCKS)))
     seeds = _logistic(signal + unsure * (0.8 * shared + 0.6 * own)).round(3).clip(0.001, 0.999)
     mean = seeds.mean(axis=0).round(3)
-    frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "probability_std": seeds.std(axis=0).round(4)})
+    frame = pd.DataFrame(
+        {"symbol": STOCKS, "probability": mean, "probability_std": seeds.std(axis=0).round(4)}
+    )
     said = {"calibrated": _logistic(SLOPE * np.log(mean / (1 - mean)) + INTERCEPT).round(4)}
-    said |= {"lowest": seeds.min(axis=0), "highest": seeds.max(axis=0), "rising_share": (seeds > 0.5).mean(axis=0)}
-    frame = frame.assign(**said, run_id=model.name, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
+    said |= {
+        "lowest": seeds.min(axis=0),
+        "highest": seeds.max(axis=0),
+        "rising_share": (seeds > 0.5).mean(axis=0),
+    }
+    frame = frame.assign(
+        **said, run_id=model.name, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0]
+    )
     return frame[np.isfinite(last)]
 
 
@@ -144,7 +174,9 @@ def _targets(days: Days) -> Days:
 
 
 def _known_at(night: int, days: Days) -> datetime:
-    """When the prices of a night were known: 95 minutes after the close, of a later session for one made up."""
+    """When the prices of a night were known: 95 minutes after the close, of a
+    later session for one made up.
+    """
     close = session_close("XNYS", days[BEFORE + LATE.get(night, night)].date())
     return close + timedelta(minutes=95 - 10 * (LATE.get(night, night) - night))
 
@@ -155,127 +187,225 @@ def _made_at(night: int, days: Days) -> datetime:
 
 def _save_market(conn: Connection) -> None:
     sectors = [SOURCE.market.sector_of(stock) for stock in STOCKS]
-    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": sectors})
+    stocks = pd.DataFrame(
+        {
+            "symbol": STOCKS,
+            "kind": "stock",
+            "source_symbol": STOCKS,
+            "name": None,
+            "sector": sectors,
+        }
+    )
     index = {"symbol": SOURCE.index_symbol, "kind": "index", "source_symbol": SOURCE.index_symbol}
-    markets.save_instruments(conn, MARKET, pd.concat([stocks, pd.DataFrame([index])], ignore_index=True))
+    markets.save_instruments(
+        conn, MARKET, pd.concat([stocks, pd.DataFrame([index])], ignore_index=True)
+    )
 
 
 def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
-    """What a night fetched: the sessions since the one before it, and a bar that was wrong five nights ago."""
+    """What a night fetched: the sessions since the one before it, and a bar
+    that was wrong five nights ago.
+    """
     if night == REFUSED_NIGHT:
         return
     first = 0 if night == 0 else BEFORE + night - (night - 1 == REFUSED_NIGHT)
-    fetched = bars[bars["session"].between(days[first], days[BEFORE + night])].reset_index(drop=True)
+    fetched = bars[bars["session"].between(days[first], days[BEFORE + night])].reset_index(
+        drop=True
+    )
     if night in RESTATED:
         stock, factor = RESTATED[night]
         fetched.loc[fetched["symbol"] == stock, ["close", "adj_close"]] *= factor
     if night - 5 in RESTATED:
-        wrong = (bars["session"] == days[BEFORE + night - 5]) & (bars["symbol"] == RESTATED[night - 5][0])
+        wrong = (bars["session"] == days[BEFORE + night - 5]) & (
+            bars["symbol"] == RESTATED[night - 5][0]
+        )
         fetched = pd.concat([bars[wrong], fetched], ignore_index=True)
     known_at = _known_at(night, days)
     prices.append_prices(conn, MARKET, fetched, source="simulated", known_at=known_at)
     if night == REJECTED_BAR[0]:
         _, stock, reason, value = REJECTED_BAR
         row = {"symbol": stock, "session": days[BEFORE + night], "reason": reason, "value": value}
-        prices.record_rejected(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
+        prices.record_rejected(
+            conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at
+        )
 
 
 def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFrame) -> None:
-    """A run, its band from the forty sessions before it, and its predictions with where each stock looks."""
+    """A run, its band from the forty sessions before it, and its predictions
+    with where each stock looks.
+    """
     trained = _known_at(model.first, days)
     runs.save_run(conn, _run(model, days, trained))
     calibration.save_bands(conn, model.name, _bands(model, days, returns))
     nightly = model.kind == "nightly"
-    nights = [night for night in range(model.first, model.last) if not (nightly and night == REFUSED_NIGHT)]
+    nights = [
+        night
+        for night in range(model.first, model.last)
+        if not (nightly and night == REFUSED_NIGHT)
+    ]
     made = {night: predictions(model, night, days[BEFORE + night], returns) for night in nights}
     if not nightly:
         stamps = {"known_at": _known_at(nights[-1], days), "made_at": _made_at(nights[-1], days)}
-        stored_predictions.save_predictions(conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps)
+        stored_predictions.save_predictions(
+            conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps
+        )
         return
     for night, frame in made.items():
         stamps = {"known_at": _known_at(night, days), "made_at": _made_at(night, days)}
         stored_predictions.save_predictions(conn, MARKET, frame, **stamps)
-    attention.save_attention(conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights]))
+    attention.save_attention(
+        conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights])
+    )
 
 
 def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:
     return {
-        "id": model.name, "market": MARKET, "kind": model.kind, "model": "dtml" if model.kind == "nightly" else "lstm",
-        "config": {"formula": "leaders' last returns"}, "seeds": list(range(SEEDS)), "code_version": "0.1.0",
-        "data_watermark": trained, "checkpoint_path": None, "checkpoint_hash": None, "losses": [],
-        "train_first": days[0].date(), "train_last": days[BEFORE + model.first].date(), "created_at": trained,
-        "slope": SLOPE, "intercept": INTERCEPT,
-    }  # fmt: skip
+        "id": model.name,
+        "market": MARKET,
+        "kind": model.kind,
+        "model": "dtml" if model.kind == "nightly" else "lstm",
+        "config": {"formula": "leaders' last returns"},
+        "seeds": list(range(SEEDS)),
+        "code_version": "0.1.0",
+        "data_watermark": trained,
+        "checkpoint_path": None,
+        "checkpoint_hash": None,
+        "losses": [],
+        "train_first": days[0].date(),
+        "train_last": days[BEFORE + model.first].date(),
+        "created_at": trained,
+        "slope": SLOPE,
+        "intercept": INTERCEPT,
+    }
 
 
 def _bands(model: Model, days: Days, returns: pd.DataFrame) -> pd.DataFrame:
-    """Return thresholds above which a share of `level` of the stock-days were not predicted the wrong way."""
+    """Return thresholds above which a share of `level` of the stock-days were
+    not predicted the wrong way.
+    """
     parts = [predictions(model, night, days[BEFORE + night], returns) for night in range(-41, -1)]
     said = pd.concat(parts, ignore_index=True)
-    rose = returns.stack().reindex(pd.MultiIndex.from_frame(said[["target", "symbol"]])).to_numpy() > 0
+    rose = (
+        returns.stack().reindex(pd.MultiIndex.from_frame(said[["target", "symbol"]])).to_numpy() > 0
+    )
     surprise = np.where(rose, 1 - said["calibrated"], said["calibrated"])
     threshold = np.quantile(surprise, LEVELS, method="higher").clip(0.5)
-    return pd.DataFrame({"level": LEVELS, "threshold": threshold, "days": len(parts), "n": len(said)})
+    return pd.DataFrame(
+        {"level": LEVELS, "threshold": threshold, "days": len(parts), "n": len(said)}
+    )
 
 
 def _looks(model: Model, night: int, made: pd.DataFrame) -> pd.DataFrame:
-    """The stocks that each looks at most: a follower at its leader on most nights, a leader at anyone."""
+    """The stocks that each looks at most: a follower at its leader on most
+    nights, a leader at anyone.
+    """
     weight = 0.12 * np.random.default_rng([model.seed, night, 1]).random((len(STOCKS), len(STOCKS)))
     weight[FOLLOWS, LEADER[FOLLOWS]] += 3 * weight[FOLLOWS, 0]
-    long = pd.DataFrame(weight.round(4), index=STOCKS, columns=STOCKS).rename_axis(index="symbol", columns="source")
+    long = pd.DataFrame(weight.round(4), index=STOCKS, columns=STOCKS).rename_axis(
+        index="symbol", columns="source"
+    )
     rows = long.loc[made["symbol"], made["symbol"]].stack().rename("weight").reset_index()
     rows = rows[rows["symbol"] != rows["source"]].sort_values(
         ["symbol", "weight", "source"], ascending=[True, False, True]
     )
-    return rows.groupby("symbol").head(LOOKS).assign(target=made["target"].iloc[0], run_id=model.name)
+    return (
+        rows.groupby("symbol").head(LOOKS).assign(target=made["target"].iloc[0], run_id=model.name)
+    )
 
 
 def _save_orders(conn: Connection, days: Days, returns: pd.DataFrame) -> None:
-    """Keep what a formula for rankers says: a follower's place goes with its leader's last return, blurred."""
+    """Keep what a formula for rankers says: a follower's place goes with its
+    leader's last return, blurred.
+    """
     trained = _known_at(0, days)
     row = {
-        "id": RANKER, "market": MARKET, "leg": "next_close", "chosen": "blend", "config": {"formula": "leaders"},
-        "code_version": "0.1.0", "data_watermark": trained, "checkpoint_path": "none", "checkpoint_hash": "none",
-        "train_last": days[BEFORE].date(), "created_at": trained,
-    }  # fmt: skip
+        "id": RANKER,
+        "market": MARKET,
+        "leg": "next_close",
+        "chosen": "blend",
+        "config": {"formula": "leaders"},
+        "code_version": "0.1.0",
+        "data_watermark": trained,
+        "checkpoint_path": "none",
+        "checkpoint_hash": "none",
+        "train_last": days[BEFORE].date(),
+        "created_at": trained,
+    }
     rankings.save_ranker(conn, row)
     for night in set(range(NIGHTS)) - {REFUSED_NIGHT}:
         day, draw = days[BEFORE + night], np.random.default_rng([19, night])
         last = returns.loc[day, STOCKS].to_numpy()
         signal = np.where(FOLLOWS, np.nan_to_num(last[LEADER] / DAILY_VOLATILITY), 0.0)
         blurs = {"blend": 1.0, "boosting": 1.2, "ridge": 3.0}
-        said = {name: (signal + blur * draw.normal(size=len(STOCKS))).round(6) for name, blur in blurs.items()}
+        said = {
+            name: (signal + blur * draw.normal(size=len(STOCKS))).round(6)
+            for name, blur in blurs.items()
+        }
         said = {name: np.where(np.isfinite(last), score, np.nan) for name, score in said.items()}
         order = order_of(said, dict.fromkeys(blurs, 0.8), tuple(STOCKS))
-        order = order.assign(ranker_id=RANKER, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
+        order = order.assign(
+            ranker_id=RANKER, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0]
+        )
         order["speaks"] = order["predictor"] == "blend"
-        rankings.save_order(conn, MARKET, order, known_at=_known_at(night, days), made_at=_made_at(night, days))
+        rankings.save_order(
+            conn, MARKET, order, known_at=_known_at(night, days), made_at=_made_at(night, days)
+        )
 
 
 def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
     day = days[BEFORE + night].date()
-    known_at, counts = _known_at(night, days), dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
+    known_at, counts = (
+        _known_at(night, days),
+        dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0),
+    )
     target = next_session("XNYS", day)
-    stored_nights.start_night(conn, MARKET, day, target=target, source="simulated", started_at=known_at)
+    stored_nights.start_night(
+        conn, MARKET, day, target=target, source="simulated", started_at=known_at
+    )
     ending = {"finished_at": _made_at(night, days), "gaps": []}
-    fetch = {"market": MARKET, "as_of": day, "known_at": known_at, "source": "simulated", "asked": len(STOCKS) + 1}
+    fetch = {
+        "market": MARKET,
+        "as_of": day,
+        "known_at": known_at,
+        "source": "simulated",
+        "asked": len(STOCKS) + 1,
+    }
     if night == REFUSED_NIGHT:
-        failures = [{"symbol": SOURCE.index_symbol, "status": "rate_limited", "detail": "wait and ask again"}]
+        failures = [
+            {
+                "symbol": SOURCE.index_symbol,
+                "status": "rate_limited",
+                "detail": "wait and ask again",
+            }
+        ]
         fetches.save_fetch(
-            conn, fetch | {"fetched": 0, "stored": 0, "rejected": 0, "restated": [], "failures": failures}
+            conn,
+            fetch
+            | {"fetched": 0, "stored": 0, "rejected": 0, "restated": [], "failures": failures},
         )
         reason = "no bar of the index came: rate_limited"
-        stored_nights.finish_night(conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending)
+        stored_nights.finish_night(
+            conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending
+        )
         return
     there = set(bars.loc[bars["session"] == days[BEFORE + night], "symbol"])
-    gaps = [{"symbol": stock, "reason": f"no good bar of {day}"} for stock in STOCKS if stock not in there]
+    gaps = [
+        {"symbol": stock, "reason": f"no good bar of {day}"}
+        for stock in STOCKS
+        if stock not in there
+    ]
     rejected = int(night == REJECTED_BAR[0])
     counts |= {"fetched": len(there) + rejected, "stored": len(there), "rejected": rejected}
     fetches.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
-    ending |= {"run_id": next(each.name for each in MODELS if each.first <= night < each.last), "known_at": known_at}
+    ending |= {
+        "run_id": next(each.name for each in MODELS if each.first <= night < each.last),
+        "known_at": known_at,
+    }
     counts["predictions"] = len(STOCKS) - len(gaps)
     status = "complete_with_gaps" if gaps else "complete"
-    stored_nights.finish_night(conn, MARKET, day, status=status, counts=counts, **ending | {"gaps": gaps})
+    stored_nights.finish_night(
+        conn, MARKET, day, status=status, counts=counts, **ending | {"gaps": gaps}
+    )
 
 
 if __name__ == "__main__":

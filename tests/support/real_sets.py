@@ -11,7 +11,9 @@ from dtml.prices.bars import Checked, Returns, bars_frame, check
 from dtml.prices.sessions import sessions_between
 from tests.support.places import SHARED
 
-needs_real_sets = pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
+needs_real_sets = pytest.mark.skipif(
+    not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone"
+)
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,20 @@ SETS = {
     "ndx100": RealSet("XNYS", "NDX", "adj_close", 0.35),
     "sp500": RealSet("XNYS", "GSPC", "adj_close", 0.35),
     "ftse30": RealSet("XLON", "FTSE", "adj_close", 0.35),
-    "kospi200_2015": RealSet("XKRX", "KS11", "close", 0.301),  # Seoul's daily limit is 30 %, rounded to the tick
+    "kospi200_2015": RealSet(
+        "XKRX", "KS11", "close", 0.301
+    ),  # Seoul's daily limit is 30 %, rounded to the tick
     "kospi200_2020": RealSet("XKRX", "KS11", "close", 0.301),
 }
 REJECTED = {  # how many bars of each set are rejected, by reason, its index included
     "kdd17": {"unexplained_return": 1},
     "acl18": {"null_price": 3, "unexplained_return": 1},
-    "ndx100": {"outside_range": 13, "unexplained_return": 7, "non_positive_price": 1, "high_below_low": 1},
+    "ndx100": {
+        "outside_range": 13,
+        "unexplained_return": 7,
+        "non_positive_price": 1,
+        "high_below_low": 1,
+    },
     "sp500": {"unexplained_return": 36},
     "ftse30": {"unexplained_return": 2, "outside_range": 1},
     "kospi200_2015": {"stale_day": 633, "brief_jump": 3, "unexplained_return": 13},
@@ -43,7 +52,9 @@ REJECTED = {  # how many bars of each set are rejected, by reason, its index inc
 
 
 def read(folder: str, name: str) -> pd.DataFrame:
-    return bars_frame(pd.read_parquet(SHARED / folder / f"{name}.parquet").rename(columns={"date": "session"}))
+    return bars_frame(
+        pd.read_parquet(SHARED / folder / f"{name}.parquet").rename(columns={"date": "session"})
+    )
 
 
 @cache
@@ -51,7 +62,9 @@ def bars_of(name: str) -> pd.DataFrame:
     return pd.concat([read("prices", name), read("index", SETS[name].index)], ignore_index=True)
 
 
-def judge(bars: pd.DataFrame, calendar: str, returns: Returns, max_return: float, index_symbol: str) -> Checked:
+def judge(
+    bars: pd.DataFrame, calendar: str, returns: Returns, max_return: float, index_symbol: str
+) -> Checked:
     first, last = bars["session"].min().date(), bars["session"].max().date()
     return check(
         bars,
@@ -66,7 +79,9 @@ def judge(bars: pd.DataFrame, calendar: str, returns: Returns, max_return: float
 @cache
 def checked(name: str) -> Checked:
     real = SETS[name]
-    return judge(bars_of(name), real.calendar, real.returns, real.max_return, index_symbol=f"^{real.index}")
+    return judge(
+        bars_of(name), real.calendar, real.returns, real.max_return, index_symbol=f"^{real.index}"
+    )
 
 
 def rejected(name: str, reason: str) -> set[tuple[str, str]]:

@@ -8,12 +8,40 @@ from pathlib import Path
 
 from tests.support.places import ROOT
 
-XA = ["bano", "lume", "sarto", "tiko", "meral", "poska", "veno", "gulda", "nirra", "fanto", "ruvel", "kesto"]
-XB = ["dorsk", "velt", "prin", "gram", "hust", "lind", "tarm", "skir", "blef", "morg", "snit", "jarl"]
+XA = [
+    "bano",
+    "lume",
+    "sarto",
+    "tiko",
+    "meral",
+    "poska",
+    "veno",
+    "gulda",
+    "nirra",
+    "fanto",
+    "ruvel",
+    "kesto",
+]
+XB = [
+    "dorsk",
+    "velt",
+    "prin",
+    "gram",
+    "hust",
+    "lind",
+    "tarm",
+    "skir",
+    "blef",
+    "morg",
+    "snit",
+    "jarl",
+]
 
 
 def made_pairs(count: int) -> list[tuple[str, str]]:
-    """Sentences of two to seven words that are translated word by word: a hundred steps learn most of it."""
+    """Sentences of two to seven words that are translated word by word: a
+    hundred steps learn most of it.
+    """
     draw, pairs = random.Random(1), dict[str, str]()
     while len(pairs) < count:
         words = [draw.randrange(len(XA)) for _ in range(draw.randint(2, 7))]
@@ -56,19 +84,32 @@ average = 2
 
 
 def write_recipe(
-    folder: Path, name: str = "tiny", *, updates: int = 160, check_every: int = 80, dropout: float = 0.0
+    folder: Path,
+    name: str = "tiny",
+    *,
+    updates: int = 160,
+    check_every: int = 80,
+    dropout: float = 0.0,
 ) -> Path:
     """A corpus of made sentences and the file of a training of seconds."""
     for file, pairs in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
-        (folder / f"{file}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+        (folder / f"{file}.tsv").write_text(
+            "".join(f"{source}\t{target}\n" for source, target in pairs)
+        )
     recipe = RECIPE.format(name=name, updates=updates, check_every=check_every, dropout=dropout)
     (file := folder / f"{name}.toml").write_text(recipe)
     return file
 
 
 def started(*arguments: str, limit: int | None = None) -> "subprocess.Popen[str]":
-    """A process of `dtml translate` in the current folder; no file of its own may grow beyond `limit` bytes."""
-    small = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); " if limit else ""
+    """A process of `dtml translate` in the current folder; no file of its own
+    may grow beyond `limit` bytes.
+    """
+    small = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+        if limit
+        else ""
+    )
     code = f"{small}from flows.cli import main; main()"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
@@ -87,4 +128,8 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 def is_one_line(complaint: str) -> bool:
-    return complaint.startswith("error: ") and complaint.count("\n") == 1 and "Traceback" not in complaint
+    return (
+        complaint.startswith("error: ")
+        and complaint.count("\n") == 1
+        and "Traceback" not in complaint
+    )

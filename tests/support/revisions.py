@@ -1,4 +1,6 @@
-"""A revision after the newest, as the next dtml would bring it: every store made before is an older one."""
+"""A revision after the newest, as the next dtml would bring it: every store
+made before is an older one.
+"""
 
 import shutil
 from pathlib import Path
@@ -40,19 +42,28 @@ group by market, kind
 
 
 def next_views() -> dict[str, View]:
-    """The views of the next dtml: one new, one replaced, by which a column went and another came."""
+    """The views of the next dtml: one new, one replaced, by which a column went
+    and another came.
+    """
     replaced = parse_view("alert_log", ALERTS.replace("alert\n", "alert -- anew\n"))
     return {**views(), "alert_log": replaced, "alert_count": parse_view("alert_count", ALERTS)}
 
 
 def become_next(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: str = CHANGES) -> None:
-    """Let this process be the next dtml, whose schema is NEXT, made of the newest by these changes."""
+    """Let this process be the next dtml, whose schema is NEXT, made of the
+    newest by these changes.
+    """
     scripts = folder / "migrations"
     shutil.copytree(migrations.FOLDER, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     script = SCRIPT.format(revision=NEXT, before=REVISION, changes=changes.strip())
     (scripts / "versions" / f"{NEXT}.py").write_text(script, encoding="utf-8")
     monkeypatch.setattr(migrations, "FOLDER", scripts)
-    for module in ("flows.backups", "db.admin.checks", "db.engine", "db.migrations"):  # who imports it comes first
+    for module in (
+        "flows.backups",
+        "db.admin.checks",
+        "db.engine",
+        "db.migrations",
+    ):  # who imports it comes first
         monkeypatch.setattr(f"{module}.REVISION", NEXT)
 
 

@@ -39,7 +39,10 @@ def stores(postgresql_server: str) -> Iterator[dict[str, str]]:
         upgrade(engine)
         fill(engine)
         engine.dispose()
-    readers = {name: url.set(database="readers").render_as_string(hide_password=False) for name, url in urls.items()}
+    readers = {
+        name: url.set(database="readers").render_as_string(hide_password=False)
+        for name, url in urls.items()
+    }
     yield readers
     run(server, "drop database stores with (force)")
 
@@ -48,13 +51,19 @@ def stores(postgresql_server: str) -> Iterator[dict[str, str]]:
 def store(
     request: pytest.FixtureRequest, postgresql_server: str, stores: dict[str, str]
 ) -> Iterator[tuple[Engine, str]]:
-    """A filled store in a database of its own, because rights on a database are everybody's; and its URL."""
+    """A filled store in a database of its own, because rights on a database are
+    everybody's; and its URL.
+    """
     server = as_role(postgresql_server, "postgres")
     run(server, "drop database if exists readers", "create database readers template stores")
     engine = open_engine(stores[request.param])
     yield engine, stores[request.param]
     engine.dispose()
-    run(server, "drop database readers with (force)", *(f'drop role if exists "{each}"' for each in (NAME, "owner")))
+    run(
+        server,
+        "drop database readers with (force)",
+        *(f'drop role if exists "{each}"' for each in (NAME, "owner")),
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""One folder for all processes of a test run: what is costly to make is made there once, by whoever asks first."""
+"""One folder for all processes of a test run: what is costly to make is made
+there once, by whoever asks first.
+"""
 
 import os
 import shutil
@@ -14,7 +16,9 @@ RUN_FOLDER = Path(PLACE) / f"dtml-tests-{os.getppid() if IS_WORKER else os.getpi
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """Return a folder of that name, which `make` filled the first time that a process of this run asked for it."""
+    """Return a folder of that name, which `make` filled the first time that a
+    process of this run asked for it.
+    """
     made = RUN_FOLDER / name
     with FileLock(f"{made}.lock"):
         if not made.exists():
@@ -25,5 +29,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def remove_run_folder() -> None:
-    """Remove what the processes of this run shared; the first of them calls it, when all others have ended."""
+    """Remove what the processes of this run shared; the first of them calls it,
+    when all others have ended.
+    """
     shutil.rmtree(RUN_FOLDER, ignore_errors=True)

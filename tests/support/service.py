@@ -1,4 +1,6 @@
-"""A real `dtml serve` of a small market, the processes that belong to it, and the nights in its store."""
+"""A real `dtml serve` of a small market, the processes that belong to it, and
+the nights in its store.
+"""
 
 import http.server
 import json
@@ -47,12 +49,20 @@ class Serving:
         return (self.words.parent / "data" / "prefect" / "login").read_text().strip()
 
     def wait_for(self, pattern: str | re.Pattern[str]) -> "re.Match[str]":
-        return waited(lambda: re.search(pattern, self.said), lambda: f"{pattern!r} in:\n{self.said}")
+        return waited(
+            lambda: re.search(pattern, self.said), lambda: f"{pattern!r} in:\n{self.said}"
+        )
 
 
-def asked(url: str, login: str | None, body: Any = None, method: str = "POST", **headers: str) -> Any:
-    """What an API answers to a holder of its login, or to one without; raises HTTPError for a refusal."""
-    shown = {} if login is None else {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+def asked(
+    url: str, login: str | None, body: Any = None, method: str = "POST", **headers: str
+) -> Any:
+    """What an API answers to a holder of its login, or to one without; raises
+    HTTPError for a refusal.
+    """
+    shown = (
+        {} if login is None else {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+    )
     plain = {"Content-Type": "application/json"} | shown | headers
     data = None if method == "GET" else json.dumps({} if body is None else body).encode()
     deadline = time.monotonic() + PATIENCE_S
@@ -61,7 +71,9 @@ def asked(url: str, login: str | None, body: Any = None, method: str = "POST", *
             with urlopen(Request(url, data, plain, method=method), timeout=550) as answer:
                 return json.loads(answer.read() or b"null")
         except HTTPError as error:
-            if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:  # its store is busy
+            if (
+                error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline
+            ):  # its store is busy
                 raise
         time.sleep(1)
 
@@ -80,13 +92,31 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Servi
     folder.mkdir(exist_ok=True)
     give_tables(folder / "data" / "prefect")
     (folder / "small.toml").write_text(small_market())
-    own = {"DTML_DATA": str(folder / "data"), "PREFECT_SERVER_API_PORT": "0", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    command = [str(BIN / "dtml"), "serve", "--market-file", "small.toml", "--cron", "* * * * *", *arguments]
+    own = {
+        "DTML_DATA": str(folder / "data"),
+        "PREFECT_SERVER_API_PORT": "0",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    }
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PREFECT_"))
+    }
+    command = [
+        str(BIN / "dtml"),
+        "serve",
+        "--market-file",
+        "small.toml",
+        "--cron",
+        "* * * * *",
+        *arguments,
+    ]
     told = {name: value for name, value in (clean | own | environment).items() if value}
     words = folder / "said"
     with words.open("wb") as said:
-        process = subprocess.Popen(command, cwd=folder, env=told, stdout=said, stderr=said, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=told, stdout=said, stderr=said, start_new_session=True
+        )
     try:
         yield Serving(process, words)
     finally:
@@ -120,8 +150,14 @@ def cmdline(pid: int) -> bytes:
 
 def runs_of(folder: Path) -> list[int]:
     """Every run of the service: a process that the server of its forks has made."""
-    forks = [pid for pid in processes_of(folder) if b"multiprocessing.forkserver" in _read(pid, "cmdline")]
-    return [pid for pid in forks if int(_read(pid, "stat").rpartition(b")")[2].split()[1] or 0) in forks]
+    forks = [
+        pid
+        for pid in processes_of(folder)
+        if b"multiprocessing.forkserver" in _read(pid, "cmdline")
+    ]
+    return [
+        pid for pid in forks if int(_read(pid, "stat").rpartition(b")")[2].split()[1] or 0) in forks
+    ]
 
 
 def _read(pid: int, name: str) -> bytes:
@@ -140,7 +176,9 @@ def answering(answer: Any) -> Iterator[int]:
         def do_GET(self) -> None:
             status, body = answer(self)
             self.send_response(status)
-            self.send_header("Content-Type", "text/html" if body.startswith(b"<") else "application/json")
+            self.send_header(
+                "Content-Type", "text/html" if body.startswith(b"<") else "application/json"
+            )
             self.end_headers()
             self.wfile.write(body)
 
@@ -154,8 +192,15 @@ def answering(answer: Any) -> Iterator[int]:
 
 
 def failed_service(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    command, own = [BIN / "dtml", "serve", "simulated"], {"DTML_DATA": str(folder / "data")} | environment
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PREFECT_"))
+    }
+    command, own = (
+        [BIN / "dtml", "serve", "simulated"],
+        {"DTML_DATA": str(folder / "data")} | environment,
+    )
     return subprocess.run(
         command,
         cwd=folder,
@@ -168,4 +213,6 @@ def failed_service(folder: Path, **environment: str) -> subprocess.CompletedProc
     )
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are found in /proc"
+)

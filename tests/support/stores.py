@@ -1,4 +1,6 @@
-"""A small store that is sound and has rows in every table, some with values that are awkward to copy."""
+"""A small store that is sound and has rows in every table, some with values
+that are awkward to copy.
+"""
 
 import hashlib
 from datetime import UTC, datetime
@@ -51,8 +53,22 @@ FIRST = "models/first.safetensors"
 WEIGHTS = b"weights of the first run"
 MOMENT = datetime(2024, 1, 5, 2, 30, 0, 7, tzinfo=UTC)
 GAP = {"symbol": "Ünïcode", "reason": "no bar: 'quoted', \"twice\", \\ and\ttab"}
-# Text in an order that a language would not give it, and with all that COPY, CSV and SQL give a meaning.
-TEXTS = ["Zebra", "apple", "Äpfel", "a\tb", "a\nb", "back\\slash", "\\N", "it's", '"q"', "100 %s :x", "日本", "{}"]
+# Text in an order that a language would not give it, and with all that COPY, CSV and SQL give a
+# meaning.
+TEXTS = [
+    "Zebra",
+    "apple",
+    "Äpfel",
+    "a\tb",
+    "a\nb",
+    "back\\slash",
+    "\\N",
+    "it's",
+    '"q"',
+    "100 %s :x",
+    "日本",
+    "{}",
+]
 # The smallest and the largest number, one that no short decimal gives, and one that is whole.
 NUMBERS = [5e-324, 1.7976931348623157e308, 0.1 + 0.2, 3.0]
 
@@ -63,13 +79,25 @@ def fill(engine: Engine) -> None:
         _fill_market(conn)
         _fill_backtests_and_benchmarks(conn)
         stored_scores.save_scores(
-            conn, "toy", scores(1.0).assign(n=3, nights=1, rises=1, predicted_rises=2), scored_at=MOMENT
+            conn,
+            "toy",
+            scores(1.0).assign(n=3, nights=1, rises=1, predicted_rises=2),
+            scored_at=MOMENT,
         )
-        nights.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
+        nights.start_night(
+            conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT
+        )
         nights.finish_night(
-            conn, "toy", AS_OF.date(), status="complete_with_gaps", finished_at=MOMENT, run_id="first",
-            counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": len(STOCKS)}, gaps=[GAP], known_at=MOMENT,
-        )  # fmt: skip
+            conn,
+            "toy",
+            AS_OF.date(),
+            status="complete_with_gaps",
+            finished_at=MOMENT,
+            run_id="first",
+            counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": len(STOCKS)},
+            gaps=[GAP],
+            known_at=MOMENT,
+        )
         counts = dict.fromkeys(("asked", "fetched", "stored", "rejected"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
         fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
@@ -80,7 +108,9 @@ def fill(engine: Engine) -> None:
             "evidence": 3.5,
             "needed": 3.0,
         }
-        nights.save_drift(conn, "toy", AS_OF.date(), pd.DataFrame(drift).assign(drifted=[True, False]))
+        nights.save_drift(
+            conn, "toy", AS_OF.date(), pd.DataFrame(drift).assign(drifted=[True, False])
+        )
         _fill_evidence(conn)
         _fill_translations(conn)
         nights.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
@@ -88,12 +118,18 @@ def fill(engine: Engine) -> None:
 
 def _fill_market(conn: Connection) -> None:
     named = [*STOCKS, GAP["symbol"], *TEXTS]
-    stocks = pd.DataFrame({"symbol": named, "kind": "stock", "source_symbol": named, "name": None, "sector": "Tin"})
+    stocks = pd.DataFrame(
+        {"symbol": named, "kind": "stock", "source_symbol": named, "name": None, "sector": "Tin"}
+    )
     markets.save_instruments(conn, "toy", stocks)
-    stays = pd.DataFrame({"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"})
+    stays = pd.DataFrame(
+        {"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"}
+    )
     markets.save_memberships(conn, "toy", stays)
     markets.save_file(conn, "toy", "/markets/toy.toml", 'title = "Toy"\n', saved_at=MOMENT)
-    bars = pd.DataFrame({"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS})
+    bars = pd.DataFrame(
+        {"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS}
+    )
     bars = bars.assign(**dict.fromkeys(("open", "high", "low", "close"), NUMBERS))
     bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)
     prices.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
@@ -101,49 +137,96 @@ def _fill_market(conn: Connection) -> None:
     prices.record_rejected(conn, "toy", rejected, source="files", known_at=MOMENT)
     doubtful = pd.DataFrame({"symbol": "A", "reason": TEXTS, "value": TEXTS})
     prices.record_warnings(conn, "toy", ["A"], doubtful, known_at=MOMENT)
-    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]})
+    happened = pd.DataFrame(
+        {"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]}
+    )
     happened = happened.assign(rise=happened["realised_return"] > 0, label=[-1, 0, 1])
     outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
 
 
 def _fill_backtests_and_benchmarks(conn: Connection) -> None:
-    """The run of the night has a checkpoint, the other none: the store need not know where weights lie."""
+    """The run of the night has a checkpoint, the other none: the store need not
+    know where weights lie.
+    """
     kept = {"checkpoint_path": FIRST, "checkpoint_hash": hashlib.sha256(WEIGHTS).hexdigest()}
     runs.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
     runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
     benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
-    rankings.save_ranking(conn, ranking(), ranking_scores(), ranking_differences(), ranking_portfolios())
+    rankings.save_ranking(
+        conn, ranking(), ranking_scores(), ranking_differences(), ranking_portfolios()
+    )
     rankings.save_ranker(conn, ranker(**kept))
-    order = pd.DataFrame({"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]})
-    order = order.assign(ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, speaks=True)
+    order = pd.DataFrame(
+        {"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]}
+    )
+    order = order.assign(
+        ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, speaks=True
+    )
     rankings.save_order(conn, "toy", order, known_at=MOMENT, made_at=MOMENT)
     rankings.save_rank_scores(conn, "toy", rank_scores(), scored_at=MOMENT)
-    evidence = {"predictor": "ridge", "replaced": "blend", "nights": 25, "gain": 0.0125, "stake": 61.5, "needed": 60.0}
-    rankings.save_champion(conn, {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence)
+    evidence = {
+        "predictor": "ridge",
+        "replaced": "blend",
+        "nights": 25,
+        "gain": 0.0125,
+        "stake": 61.5,
+        "needed": 60.0,
+    }
+    rankings.save_champion(
+        conn, {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence
+    )
     held = pd.DataFrame({"symbol": STOCKS[:2], "weight": [0.1 + 0.2, 0.5]})
-    rankings.save_targets(conn, "toy", held.assign(target=TARGET, kept=[True, False]), decided_at=MOMENT)
-    earned = {"session": TARGET, "gross": NUMBERS[2], "turnover": 0.3, "cost": 0.001, "net": -0.1, "equity": 0.9}
+    rankings.save_targets(
+        conn, "toy", held.assign(target=TARGET, kept=[True, False]), decided_at=MOMENT
+    )
+    earned = {
+        "session": TARGET,
+        "gross": NUMBERS[2],
+        "turnover": 0.3,
+        "cost": 0.001,
+        "net": -0.1,
+        "equity": 0.9,
+    }
     names = pd.DataFrame({"portfolio": ["account", "account, no costs", "equal parts", "index"]})
     rankings.save_paper(conn, "toy", names.assign(**earned), held.assign(session=TARGET))
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
-    figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
+    figures = {
+        "scores": backtest_scores(),
+        "returns": returns(),
+        "portfolios": portfolios(),
+        "counts": COUNTS,
+    }
     backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
     stored_attention.save_attention(conn, "toy", attention())
 
 
 def _fill_evidence(conn: Connection) -> None:
     """What the night of `first` can be judged by."""
-    calibration.save_bands(conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21}))
+    calibration.save_bands(
+        conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21})
+    )
     night = pd.DataFrame({"run_id": ["first"], "target": TARGET})
     calibration.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
-    calibration.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, decided=2, decided_correct=1))
+    calibration.save_band_counts(
+        conn, night.assign(level=0.8, n=3, covered=2, decided=2, decided_correct=1)
+    )
     rules = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
-    stored_predictions.save_rule_directions(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
-    explained = dict.fromkeys(("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2)
+    stored_predictions.save_rule_directions(
+        conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules)
+    )
+    explained = dict.fromkeys(
+        ("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2
+    )
     counts = dict.fromkeys(("stocks", "days", "seeds", "shuffles", "epochs", "top"), 3)
-    named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": MOMENT, "told_apart": True}
+    named = {
+        "run_id": "first",
+        "market": "toy",
+        "as_of": AS_OF.date(),
+        "made_at": MOMENT,
+        "told_apart": True,
+    }
     stored_attention.save_explanation(conn, named | counts | explained)
 
 
@@ -157,7 +240,12 @@ def _fill_translations(conn: Connection) -> None:
     held = {"status": "taken", "taken_by": "a worker", "taken_until": MOMENT, "attempts": 1}
     texts = tables.translation_text
     conn.execute(sa.update(texts).where(texts.c.id.in_([done, failed, taken])).values(held))
-    written = {"id": done, "translation": TEXTS[4], "score": -NUMBERS[2], "attention": [[NUMBERS[0], NUMBERS[2]]]}
+    written = {
+        "id": done,
+        "translation": TEXTS[4],
+        "score": -NUMBERS[2],
+        "attention": [[NUMBERS[0], NUMBERS[2]]],
+    }
     translation_queue.finish_texts(conn, "a worker", [written])
     translation_queue.fail_texts(conn, "a worker", [failed], TEXTS[3])
     conn.exec_driver_sql("insert into translation_text (model, text) values ('en-fr', 'A dog.')")
@@ -174,17 +262,23 @@ def keep_weights(folder: Path) -> Path:
 def add_predictions(engine: Engine, count: int) -> None:
     """That many more predictions of the run of `fill`, of its stocks and later sessions."""
     with transaction(engine) as conn:
-        ids = conn.execute(sa.select(tables.instrument.c.id).where(tables.instrument.c.symbol.in_(STOCKS))).scalars()
+        ids = conn.execute(
+            sa.select(tables.instrument.c.id).where(tables.instrument.c.symbol.in_(STOCKS))
+        ).scalars()
         targets = pd.bdate_range("2024-01-08", periods=-(-count // len(STOCKS)))
         keys = pd.MultiIndex.from_product([targets, list(ids)], names=["target", "instrument_id"])
         frame = keys.to_frame(index=False).head(count)
         frame["probability"] = np.random.default_rng(17).random(count)
-        frame = frame.assign(run_id="first", as_of=AS_OF, probability_std=np.nan, known_at=MOMENT, made_at=MOMENT)
+        frame = frame.assign(
+            run_id="first", as_of=AS_OF, probability_std=np.nan, known_at=MOMENT, made_at=MOMENT
+        )
         insert_frame(conn, tables.prediction, frame)
 
 
 def contents(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of every table, as Python values, in the order of its key, strings by their characters."""
+    """Every row of every table, as Python values, in the order of its key,
+    strings by their characters.
+    """
     found = {}
     with reading(engine) as conn:
         for table in tables.metadata.sorted_tables:

@@ -21,15 +21,37 @@ from translation.training.loop import Check, TrainingConfig, TrainingContext, tr
 
 VOCABULARY, WIDTH, PAIRS = 350, 16, 96
 CPU = torch.device("cpu")
-NETWORK = {"d_model": WIDTH, "heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
+NETWORK = {
+    "d_model": WIDTH,
+    "heads": 2,
+    "d_ff": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "dropout": 0.1,
+}
 # 12 updates with a check at each third: about 6 batches an epoch.
 CONFIG = TrainingConfig(
-    batch_tokens=512, updates=12, schedule="inverse_sqrt", warmup=6, peak=0.01, check_every=3, average=3, seed=1
+    batch_tokens=512,
+    updates=12,
+    schedule="inverse_sqrt",
+    warmup=6,
+    peak=0.01,
+    check_every=3,
+    average=3,
+    seed=1,
 )
-# The first process has the mean of the kept weights, the others the last ones: of one check, these are the same.
+# The first process has the mean of the kept weights, the others the last ones: of one check, these
+# are the same.
 LAST_WEIGHTS = replace(CONFIG, average=1)
 KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
-CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
+CHECKS = [
+    "step",
+    "epoch",
+    "tokens",
+    "train_loss",
+    "validation_loss",
+    "learning_rate",
+]  # what no clock decides
 
 
 @cache
@@ -47,7 +69,9 @@ def drawn(seed: int = 0, kind: str = "transformer", **told: Any) -> nn.Module:
     torch.manual_seed(seed)
     values = {"d_model": WIDTH, "dropout": 0.1} if kind == "rnn" else NETWORK
     size = tokenizer().size
-    return build_network(kind, {"source_vocabulary": size, "target_vocabulary": size} | values | told)
+    return build_network(
+        kind, {"source_vocabulary": size, "target_vocabulary": size} | values | told
+    )
 
 
 def trained(
@@ -72,21 +96,39 @@ def figures(check: Check) -> tuple[float, ...]:
 def same(one: nn.Module, other: nn.Module) -> bool:
     """Whether all weights are the same bit for bit."""
     weights, others = one.state_dict(), other.state_dict()
-    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+    return weights.keys() == others.keys() and all(
+        torch.equal(weights[name], others[name]) for name in weights
+    )
 
 
-def model_of(network: nn.Module, kind: str, values: dict[str, Any], *, target: Tokenizer | None = None) -> Model:
+def model_of(
+    network: nn.Module, kind: str, values: dict[str, Any], *, target: Tokenizer | None = None
+) -> Model:
     """A model whose network has this configuration."""
     source, other = tokenizer(), tokenizer() if target is None else target
     found = clean(made_pairs(PAIRS, 1), source, other, Rules())
-    card = Card("made", kind, "tiny", *LANGUAGES, values, (source.digest, other.digest), "", {"pairs": PAIRS})
-    return Model(card, network.eval(), source, other, LanguageIdentifier(*piece_counts(found, source, other)))
+    card = Card(
+        "made",
+        kind,
+        "tiny",
+        *LANGUAGES,
+        values,
+        (source.digest, other.digest),
+        "",
+        {"pairs": PAIRS},
+    )
+    return Model(
+        card, network.eval(), source, other, LanguageIdentifier(*piece_counts(found, source, other))
+    )
 
 
 def written(file: Path, count: int, seed: int) -> Corpus:
     """A corpus as a table."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{source}\t{target}\n" for source, target in made_pairs(count, seed)), encoding="utf-8")
+    file.write_text(
+        "".join(f"{source}\t{target}\n" for source, target in made_pairs(count, seed)),
+        encoding="utf-8",
+    )
     return Corpus(file, name=file.stem)
 
 
@@ -102,9 +144,14 @@ def recipe_of(folder: Path, **told: Any) -> Recipe:
         size="tiny",
         network=NETWORK,
         training={
-            "batch_tokens": 512, "accumulate": 1, "updates": 6,
-            "schedule": "inverse_sqrt", "warmup": 6, "peak": 0.01, "check_every": 3,
+            "batch_tokens": 512,
+            "accumulate": 1,
+            "updates": 6,
+            "schedule": "inverse_sqrt",
+            "warmup": 6,
+            "peak": 0.01,
+            "check_every": 3,
             "average": 2,
         },
-    )  # fmt: skip
+    )
     return replace(recipe, **told)

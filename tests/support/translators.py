@@ -19,7 +19,13 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model `tiny` in it; to be copied, not changed."""
     folder = tmp_path_factory.mktemp("tiny")
     recipe, models = read_recipe(write_recipe(folder)), folder / "models"
-    train_model(recipe, models, work=folder / "work", device=torch.device("cpu"), process_group=SINGLE_PROCESS)
+    train_model(
+        recipe,
+        models,
+        work=folder / "work",
+        device=torch.device("cpu"),
+        process_group=SINGLE_PROCESS,
+    )
     return models
 
 

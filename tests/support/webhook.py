@@ -13,7 +13,9 @@ TOKEN = "t0ken-0f-the-webh00k"
 
 @dataclass
 class Webhook:
-    """Where it listens, what it was sent, and how it answers; `hangs` never answers until it is set."""
+    """Where it listens, what it was sent, and how it answers; `hangs` never
+    answers until it is set.
+    """
 
     port: int = 0
     answer: int = 200

@@ -15,10 +15,13 @@ pytestmark = pytest.mark.slow
 
 
 def alone(folder: Path, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-    """What `python -m translation` says where Prefect, SQLAlchemy and the rest of the product cannot be imported."""
+    """What `python -m translation` says where Prefect, SQLAlchemy and the rest
+    of the product cannot be imported.
+    """
     blocked = '"prefect", "sqlalchemy", "flows", "dtml", "db"'
     code = (
-        f"import runpy, sys; sys.modules |= dict.fromkeys(({blocked})); runpy.run_module('translation', alter_sys=True)"
+        f"import runpy, sys; sys.modules |= dict.fromkeys(({blocked})); "
+        "runpy.run_module('translation', alter_sys=True)"
     )
     code = code.replace("run_module('translation'", "run_module('translation', run_name='__main__'")
     return subprocess.run(
@@ -71,16 +74,29 @@ def test_mistakes_are_one_line_and_2(folder: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"])
+@pytest.mark.parametrize(
+    "work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"]
+)
 def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path, work: str) -> None:
     file = write_recipe(tmp_path, "shared", updates=40, check_every=20, dropout=0.1)
     file.write_text(file.read_text().replace("accumulate = 1", work))
     hashes = []
     for processes in ("1", "2"):
         said = subprocess.run(
-            [sys.executable, "-m", "translation", "train", file.name, "--to", processes, "--processes", processes],
+            [
+                sys.executable,
+                "-m",
+                "translation",
+                "train",
+                file.name,
+                "--to",
+                processes,
+                "--processes",
+                processes,
+            ],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": processes},  # a thread for each process
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": processes},  # a thread for each process
             check=False,
             capture_output=True,
             text=True,

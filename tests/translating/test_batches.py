@@ -39,7 +39,10 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_every_example_comes_once_an_epoch(examples: Examples, seed: int | None) -> None:
     cut = batch_indices(examples, TOKENS, None if seed is None else seeded(seed))
     assert sorted(np.concatenate(cut)) == list(range(COUNT))
-    widths = [1 + max(examples.source.lengths[each].max(), examples.target.lengths[each].max()) for each in cut]
+    widths = [
+        1 + max(examples.source.lengths[each].max(), examples.target.lengths[each].max())
+        for each in cut
+    ]
     assert all(len(each) * width <= TOKENS for each, width in zip(cut, widths, strict=True))
 
 
@@ -78,4 +81,7 @@ def test_nearly_all_target_positions_of_real_captions_are_real() -> None:
     examples = clean(pairs, tokenizer, tokenizer, Rules())
     epoch = [batch_of(examples, indices) for indices in batch_indices(examples, 4096, seeded())]
     assert sum(batch.tokens for batch in epoch) == examples.target.lengths.sum() + len(examples)
-    assert sum(batch.tokens for batch in epoch) / sum(batch.target_output.numel() for batch in epoch) > 0.97
+    assert (
+        sum(batch.tokens for batch in epoch) / sum(batch.target_output.numel() for batch in epoch)
+        > 0.97
+    )

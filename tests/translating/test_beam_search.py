@@ -1,4 +1,6 @@
-"""Laws of the search: it finds what there is to find, says its true probability, and minds no neighbour in a batch."""
+"""Laws of the search: it finds what there is to find, says its true
+probability, and minds no neighbour in a batch.
+"""
 
 import itertools
 import math
@@ -20,7 +22,14 @@ from translation.transformer import Transformer, TransformerConfig, Weights
 
 VOCABULARY = 23
 SMALL = TransformerConfig(
-    VOCABULARY, VOCABULARY, d_model=22, heads=2, d_ff=31, encoder_layers=2, decoder_layers=3, dropout=0.0
+    VOCABULARY,
+    VOCABULARY,
+    d_model=22,
+    heads=2,
+    d_ff=31,
+    encoder_layers=2,
+    decoder_layers=3,
+    dropout=0.0,
 )
 SOURCES = [[7, 5, 9], [4], [11, 6, 6, 20, 8, 4, 5], [], [13, 4, 22, 9], [5, 7, 9], [9, 5, 7]]
 A, B = 4, 5
@@ -39,22 +48,32 @@ def build_network(seed: int) -> Transformer:
 
 
 class Willing:
-    """A random Transformer made loath to repeat a token, which they like to, and readier to end the later it is."""
+    """A random Transformer made loath to repeat a token, which they like to,
+    and readier to end the later it is.
+    """
 
     def __init__(self, network: Transformer) -> None:
         self.network, self.decoder = network, IncrementalTransformer(network)
         self.start = self.decoder.start
 
-    def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         scores, weights = self.decoder.step(state, tokens, need_weights=need_weights)
         return self._biased(scores, tokens, torch.tensor(state.length - 1)), weights
 
     def whole(self, source: Sequence[int], said: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Log probabilities and attention of one forward pass over the tokens that are known to be said."""
+        """Log probabilities and attention of one forward pass over the tokens
+        that are known to be said.
+        """
         tokens = torch.tensor([BEGIN, *said])
         with torch.no_grad():
-            decoded, weights = self.network(torch.tensor([[*source, END]]), tokens.unsqueeze(0), need_weights=True)
-            scores = self._biased(self.network.logits(decoded[0]), tokens, torch.arange(len(tokens)))
+            decoded, weights = self.network(
+                torch.tensor([[*source, END]]), tokens.unsqueeze(0), need_weights=True
+            )
+            scores = self._biased(
+                self.network.logits(decoded[0]), tokens, torch.arange(len(tokens))
+            )
         assert weights is not None
         return scores.log_softmax(dim=-1), weights[0]
 
@@ -76,7 +95,9 @@ class Prefixes:
 
 
 class Table:
-    """A network in which the tokens so far have written chances of what comes next; the rest is impossible."""
+    """A network in which the tokens so far have written chances of what comes
+    next; the rest is impossible.
+    """
 
     def __init__(self, chances: Callable[[tuple[int, ...]], Probabilities]) -> None:
         self.chances = chances
@@ -84,7 +105,13 @@ class Table:
     def start(self, source: Tensor, beams: int, limit: int) -> Prefixes:  # noqa: ARG002
         return Prefixes(source.new_zeros(len(source), beams, 0))
 
-    def step(self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:  # noqa: ARG002
+    def step(
+        self,
+        state: Prefixes,
+        tokens: Tensor,
+        *,
+        need_weights: bool = False,  # noqa: ARG002
+    ) -> tuple[Tensor, Weights]:
         state.tokens = torch.cat([state.tokens, tokens.unsqueeze(-1)], dim=-1)
         scores = torch.full((*tokens.shape, 6), -math.inf, dtype=torch.float64)
         for place in itertools.product(*map(range, tokens.shape)):
@@ -95,7 +122,9 @@ class Table:
 
 def drawn(said: tuple[int, ...]) -> Probabilities:
     """Chances of A, B, END and of tokens that are never said, which depend on all that was."""
-    generator = torch.Generator().manual_seed(sum(token * 7**place for place, token in enumerate(said)))
+    generator = torch.Generator().manual_seed(
+        sum(token * 7**place for place, token in enumerate(said))
+    )
     return dict(enumerate(torch.rand(6, generator=generator).square().tolist()))
 
 
@@ -107,7 +136,9 @@ def misleading(said: tuple[int, ...]) -> Probabilities:
 
 
 def patient(said: tuple[int, ...]) -> Probabilities:
-    """To end at once is likelier than any other translation, but not by as much as a longer one is favoured."""
+    """To end at once is likelier than any other translation, but not by as much
+    as a longer one is favoured.
+    """
     if not said:
         return {END: 0.5, A: 0.45, B: 0.05}
     return {END: 0.98, B: 0.02} if len(said) == 4 else {A: 0.98, END: 0.02}
@@ -117,7 +148,9 @@ def endless(said: tuple[int, ...]) -> Probabilities:
     return {A: 0.7, B: 0.3}
 
 
-def every(chances: Callable[[tuple[int, ...]], Probabilities], limit: int, how: Search) -> list[Hypothesis]:
+def every(
+    chances: Callable[[tuple[int, ...]], Probabilities], limit: int, how: Search
+) -> list[Hypothesis]:
     """All there is to say in up to `limit` tokens, the best first."""
     found = []
     for length in range(limit + 1):
@@ -153,7 +186,9 @@ def test_with_beams_for_all_there_is_it_finds_the_best(
 
 
 def test_more_beams_find_what_a_greedy_search_misses() -> None:
-    greedy, beam = (search(Table(misleading), [[A]], Search(beams=beams, extra=4))[0][0] for beams in (1, 2))
+    greedy, beam = (
+        search(Table(misleading), [[A]], Search(beams=beams, extra=4))[0][0] for beams in (1, 2)
+    )
     assert greedy.tokens[0] == A
     assert beam.tokens == (B,)
     assert beam.log_probability > greedy.log_probability
@@ -177,7 +212,9 @@ def test_it_ends_with_as_many_translations_as_beams_unless_it_is_exact() -> None
 
     for exact in (False, True):
         steps.append(0)
-        (found,) = search(Counted(patient), [[A]], Search(beams=2, alpha=2.0, best=2, extra=40, exact=exact))
+        (found,) = search(
+            Counted(patient), [[A]], Search(beams=2, alpha=2.0, best=2, extra=40, exact=exact)
+        )
         assert len(found) == 2
     assert steps[0] < steps[1]
 
@@ -208,12 +245,16 @@ def test_one_beam_is_a_greedy_search(willing: Willing) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("beams", [1, 4])
-def test_each_says_its_true_probability_and_attention(willing: Willing, beams: int, alpha: float) -> None:
+def test_each_says_its_true_probability_and_attention(
+    willing: Willing, beams: int, alpha: float
+) -> None:
     how = Search(beams=beams, alpha=alpha, best=beams, extra=3, with_attention=True)
     for source, hypotheses in zip(SOURCES, search(willing, SOURCES, how), strict=True):
         for each in hypotheses if source else []:
             scores, attention = willing.whole(source, each.tokens)
-            total = sum(float(row[token]) for row, token in zip(scores, (*each.tokens, END), strict=True))
+            total = sum(
+                float(row[token]) for row, token in zip(scores, (*each.tokens, END), strict=True)
+            )
             assert each.log_probability == in_float32(total)
             assert each.score == each.log_probability / how.penalty(len(each.tokens) + 1)
             assert each.attention is not None
@@ -229,7 +270,9 @@ def test_a_network_without_attention_shows_none() -> None:
 
 
 def test_the_best_are_sorted_and_distinct_and_say_no_special_token(willing: Willing) -> None:
-    for source, hypotheses in zip(SOURCES, search(willing, SOURCES, Search(beams=6, best=6)), strict=True):
+    for source, hypotheses in zip(
+        SOURCES, search(willing, SOURCES, Search(beams=6, best=6)), strict=True
+    ):
         assert len(hypotheses) == (6 if source else 1)
         assert len({each.tokens for each in hypotheses}) == len(hypotheses)
         assert hypotheses == sorted(hypotheses, key=lambda each: -each.score)
@@ -237,7 +280,9 @@ def test_the_best_are_sorted_and_distinct_and_say_no_special_token(willing: Will
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_sentence_minds_neither_its_neighbours_nor_their_order(willing: Willing, beams: int) -> None:
+def test_a_sentence_minds_neither_its_neighbours_nor_their_order(
+    willing: Willing, beams: int
+) -> None:
     together = search(willing, SOURCES, Search(beams=beams, best=beams, extra=8))
     alone = search(willing, SOURCES, Search(beams=beams, best=beams, extra=8, batch_tokens=1))
     backwards = search(willing, SOURCES[::-1], Search(beams=beams, best=beams, extra=8))[::-1]
@@ -277,7 +322,15 @@ def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary: int, beams: int)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"beams": 0}, {"best": 0}, {"best": 6}, {"alpha": -0.1}, {"alpha": math.nan}, {"extra": -1}, {"batch_tokens": 0}],
+    [
+        {"beams": 0},
+        {"best": 0},
+        {"best": 6},
+        {"alpha": -0.1},
+        {"alpha": math.nan},
+        {"extra": -1},
+        {"batch_tokens": 0},
+    ],
 )
 def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"\d|nan"):
@@ -307,5 +360,7 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
         search(willing, SOURCES, how)
     )
     assert sum(told) == len(SOURCES)
-    with pytest.raises(TranslationError, match=r"^out of memory with one sentence of \d+ pieces: take"):
+    with pytest.raises(
+        TranslationError, match=r"^out of memory with one sentence of \d+ pieces: take"
+    ):
         search(Short(willing, 0), SOURCES, how)

@@ -49,7 +49,9 @@ def test_weights_moments_and_progress_come_back(folder: Path) -> None:
     (network, optimisers), (wanted, others) = stepped(1), stepped(0)
     assert restore_state(folder, network, optimisers, KEY) == Progress(step=5, kept=[3, 4])
     assert same(network, wanted)
-    for optimiser, other, moments in zip(optimisers, others, ({"step", "exp_avg"}, {"momentum_buffer"}), strict=True):
+    for optimiser, other, moments in zip(
+        optimisers, others, ({"step", "exp_avg"}, {"momentum_buffer"}), strict=True
+    ):
         found, kept = optimiser.state_dict()["state"], other.state_dict()["state"]
         assert all(torch.equal(found[at][name], kept[at][name]) for at in kept for name in moments)
     assert restore_state(folder / "none", network, optimisers, KEY) == Progress()
@@ -57,7 +59,9 @@ def test_weights_moments_and_progress_come_back(folder: Path) -> None:
 
 def test_another_training_is_refused_and_loses_nothing(folder: Path) -> None:
     before = (folder / STATE).read_bytes()
-    with pytest.raises(TranslationError, match=r"another configuration or corpus: delete .* to train anew$"):
+    with pytest.raises(
+        TranslationError, match=r"another configuration or corpus: delete .* to train anew$"
+    ):
         restore_state(folder, *stepped(1), "another")
     assert (folder / STATE).read_bytes() == before
 
@@ -93,7 +97,9 @@ def test_a_file_without_a_network_or_progress_is_damaged(folder: Path) -> None:
         restore_state(folder, *stepped(1), KEY)
 
 
-def test_a_failure_while_writing_leaves_what_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_while_writing_leaves_what_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = (folder / STATE).read_bytes()
 
     def failed(file: Path, data: bytes) -> None:
@@ -118,10 +124,16 @@ def test_tied_weights_are_written_once_and_come_back_tied(tmp_path: Path) -> Non
     assert same(network, other)
 
 
-@pytest.mark.parametrize("told", [{"d_model": 32}, {"encoder_layers": 2}, {"shared_embeddings": False}], ids=str)
+@pytest.mark.parametrize(
+    "told", [{"d_model": 32}, {"encoder_layers": 2}, {"shared_embeddings": False}], ids=str
+)
 def test_weights_of_another_network_are_refused(told: dict[str, object]) -> None:
     ours, theirs = drawn(), drawn(**told)
-    once = {name: value for name, value in ours.state_dict().items() if name != "embed_target.tokens.weight"}
+    once = {
+        name: value
+        for name, value in ours.state_dict().items()
+        if name != "embed_target.tokens.weight"
+    }
     with pytest.raises(TranslationError, match="not of the network"):
         load_weights(theirs, once)
     if "shared_embeddings" not in told:
@@ -135,7 +147,9 @@ def test_the_last_weights_are_kept_and_older_ones_deleted(tmp_path: Path) -> Non
         progress.step = step
         keep_weights(tmp_path, drawn(), progress, 2)
     assert progress.kept == [2, 3]
-    assert len([*tmp_path.glob("step-*")]) == 3  # until a state that no longer names the first is kept
+    assert (
+        len([*tmp_path.glob("step-*")]) == 3
+    )  # until a state that no longer names the first is kept
     drop_older_weights(tmp_path, progress.kept)
     assert len([*tmp_path.glob("step-*")]) == 2
 

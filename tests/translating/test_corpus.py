@@ -1,4 +1,6 @@
-"""Laws of corpora: lines stay matched, what is wrong is named with its place, what is dropped is counted."""
+"""Laws of corpora: lines stay matched, what is wrong is named with its place,
+what is dropped is counted.
+"""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -39,19 +41,29 @@ def read(source: Path, target: Path | None = None, columns: tuple[int, int] = (0
 @pytest.mark.parametrize("last", [True, False], ids=["last line ended", "last line open"])
 def test_line_n_translates_line_n(write: Write, kind: str, end: str, last: bool) -> None:
     sides = (end.join(side) + end * last for side in zip(*PAIRS, strict=True))
-    source, target = (write(f"{name}{kind}", text) for name, text in zip(("a", "b"), sides, strict=True))
+    source, target = (
+        write(f"{name}{kind}", text) for name, text in zip(("a", "b"), sides, strict=True)
+    )
     assert read(source, target) == PAIRS
-    table = write(f"t{kind}", end.join(f"7\t{target}\t{source}" for source, target in PAIRS) + end * last)
+    table = write(
+        f"t{kind}", end.join(f"7\t{target}\t{source}" for source, target in PAIRS) + end * last
+    )
     assert read(table, columns=(2, 1)) == PAIRS
 
 
 def test_only_a_newline_ends_a_line(write: Write) -> None:
     odd = "one\u2028still one\u0085and\x0band\x0cand\x1cand\rone"
-    assert read(write("a", f"{odd}\ntwo\n"), write("b", "eins\nzwei\n")) == [(odd, "eins"), ("two", "zwei")]
+    assert read(write("a", f"{odd}\ntwo\n"), write("b", "eins\nzwei\n")) == [
+        (odd, "eins"),
+        ("two", "zwei"),
+    ]
 
 
 def test_a_byte_order_mark_is_no_text(write: Write) -> None:
-    assert read(write("a", "\ufeffone\n\ufefftwo\n"), write("b", "eins\nzwei\n"))[0] == ("one", "eins")
+    assert read(write("a", "\ufeffone\n\ufefftwo\n"), write("b", "eins\nzwei\n"))[0] == (
+        "one",
+        "eins",
+    )
 
 
 def test_gzip_is_known_by_its_content(write: Write) -> None:
@@ -60,13 +72,23 @@ def test_gzip_is_known_by_its_content(write: Write) -> None:
 
 
 def test_an_empty_line_keeps_its_place(write: Write) -> None:
-    assert read(write("a", "one\n\nthree\n"), write("b", "eins\n\ndrei\n"))[1:] == [("", ""), ("three", "drei")]
+    assert read(write("a", "one\n\nthree\n"), write("b", "eins\n\ndrei\n"))[1:] == [
+        ("", ""),
+        ("three", "drei"),
+    ]
 
 
 @pytest.mark.parametrize(("sources", "targets"), [(1200, 1199), (3, 1200), (0, 2), (2, 0)])
-def test_unequal_files_are_named_with_their_counts(write: Write, sources: int, targets: int) -> None:
-    source, target = write("train.en.txt.gz", "a\n" * sources), write("train.de.txt.gz", "b\n" * targets)
-    message = f"train.en.txt.gz has {sources:,} lines, train.de.txt.gz {targets:,}: line n of one must"
+def test_unequal_files_are_named_with_their_counts(
+    write: Write, sources: int, targets: int
+) -> None:
+    source, target = (
+        write("train.en.txt.gz", "a\n" * sources),
+        write("train.de.txt.gz", "b\n" * targets),
+    )
+    message = (
+        f"train.en.txt.gz has {sources:,} lines, train.de.txt.gz {targets:,}: line n of one must"
+    )
     with pytest.raises(UsageError, match=message):
         read(source, target)
 
@@ -103,7 +125,11 @@ def test_missing_files_and_folders_are_named(write: Write, tmp_path: Path) -> No
 
 
 def test_an_empty_corpus_is_refused(write: Write) -> None:
-    for files in ((write("a", ""), write("b", "")), (write("t", ""),), (write("a.gz", ""), write("b.gz", ""))):
+    for files in (
+        (write("a", ""), write("b", "")),
+        (write("t", ""),),
+        (write("a.gz", ""), write("b.gz", "")),
+    ):
         with pytest.raises(UsageError, match="nothing to translate"):
             read(*files)
 
@@ -117,7 +143,9 @@ def test_a_row_without_the_columns_is_named(write: Write) -> None:
 
 
 def test_pairs_are_read_one_by_one(write: Write) -> None:
-    pairs = Corpus(write("a", "one\n" * 9), write("b", b"eins\n" * 3 + b"\xff\n"), name="made").pairs()
+    pairs = Corpus(
+        write("a", "one\n" * 9), write("b", b"eins\n" * 3 + b"\xff\n"), name="made"
+    ).pairs()
     assert [next(pairs) for _ in range(3)] == [("one", "eins")] * 3
     with pytest.raises(UsageError, match="line 4"):
         next(pairs)
@@ -129,7 +157,10 @@ def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
     for index, (source, target) in enumerate(PAIRS):
         found = [side.tolist() for side in examples[index]]
         assert found == [tokenizer.encode(source), tokenizer.encode(target)]
-        assert [len(side) for side in found] == [examples.source.lengths[index], examples.target.lengths[index]]
+        assert [len(side) for side in found] == [
+            examples.source.lengths[index],
+            examples.target.lengths[index],
+        ]
     np.testing.assert_array_equal(examples[-1][0], examples[len(PAIRS) - 1][0])
     with pytest.raises(IndexError):
         examples[len(PAIRS)]
@@ -137,15 +168,32 @@ def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
 
 
 def test_what_is_dropped_is_counted_by_reason(tokenizer: Tokenizer) -> None:
-    odd = [("", "ein Hund"), ("a dog", " "), ("a", "ein Hund läuft " * 8), ("dog " * 99, "Hund " * 99), PAIRS[3]]
+    odd = [
+        ("", "ein Hund"),
+        ("a dog", " "),
+        ("a", "ein Hund läuft " * 8),
+        ("dog " * 99, "Hund " * 99),
+        PAIRS[3],
+    ]
     same = [("Berlin 1234", "Berlin 1234 ")]
-    examples = clean([*PAIRS, *odd, *same], tokenizer, tokenizer, Rules(longest=60, ratio=3.0, drop_same=True))
-    expected = {"empty": 2, "lengths too unequal": 1, "too long": 1, "repeated": 1, "same on both sides": 1}
+    examples = clean(
+        [*PAIRS, *odd, *same], tokenizer, tokenizer, Rules(longest=60, ratio=3.0, drop_same=True)
+    )
+    expected = {
+        "empty": 2,
+        "lengths too unequal": 1,
+        "too long": 1,
+        "repeated": 1,
+        "same on both sides": 1,
+    }
     assert examples.dropped == expected
     assert examples.summary() == (
-        "30 of 36 pairs kept; dropped: 2 empty, 1 lengths too unequal, 1 repeated, 1 same on both sides, 1 too long"
+        "30 of 36 pairs kept; dropped: 2 empty, 1 lengths too unequal, 1 repeated, 1 same on both "
+        "sides, 1 too long"
     )
-    lenient = clean([*PAIRS, *odd[2:], *same], tokenizer, tokenizer, Rules(1000, 1000.0, drop_repeated=False))
+    lenient = clean(
+        [*PAIRS, *odd[2:], *same], tokenizer, tokenizer, Rules(1000, 1000.0, drop_repeated=False)
+    )
     assert (len(lenient), lenient.dropped, lenient.summary()) == (34, {}, "34 of 34 pairs kept")
 
 
@@ -192,9 +240,17 @@ def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> Non
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("train.de.txt.gz", "train.en.txt.gz", "train.de.txt.gz is named as de, but the source language is en: swap"),
+        (
+            "train.de.txt.gz",
+            "train.en.txt.gz",
+            "train.de.txt.gz is named as de, but the source language is en: swap",
+        ),
         ("val.DE", "val.txt", "val.DE is named as de, but the source language is en"),
-        ("a.txt", "train.en.txt", "train.en.txt is named as en, but the target language is de: swap"),
+        (
+            "a.txt",
+            "train.en.txt",
+            "train.en.txt is named as en, but the target language is de: swap",
+        ),
         ("train.en.txt.gz", "train.de.txt.gz", None),
         ("europarl.en-de.en", "europarl.en-de.de", None),
         ("en.de.en", "en.de.de", None),
@@ -203,7 +259,9 @@ def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> Non
         ("both.de.tsv", None, None),
     ],
 )
-def test_files_named_for_the_other_language_are_refused(source: str, target: str | None, message: str | None) -> None:
+def test_files_named_for_the_other_language_are_refused(
+    source: str, target: str | None, message: str | None
+) -> None:
     corpus = Corpus(Path(source), None if target is None else Path(target), name="made")
     if message is None:
         check_languages(corpus, "en", "de")

@@ -1,4 +1,6 @@
-"""Laws of a corpus made ready: it is done once, again when a file changed, and whatever the files look like."""
+"""Laws of a corpus made ready: it is done once, again when a file changed, and
+whatever the files look like.
+"""
 
 import gzip
 import json
@@ -24,7 +26,9 @@ def recipe(tmp_path: Path) -> Recipe:
 
 def equal(one: Examples, other: Examples) -> bool:
     sides = [(one.source, other.source), (one.target, other.target)]
-    same = all(np.array_equal(a.tokens, b.tokens) and np.array_equal(a.starts, b.starts) for a, b in sides)
+    same = all(
+        np.array_equal(a.tokens, b.tokens) and np.array_equal(a.starts, b.starts) for a, b in sides
+    )
     return same and one.dropped == other.dropped
 
 
@@ -39,7 +43,9 @@ def again(recipe: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cach
         return cache_corpus(recipe, folder)
 
 
-def test_the_same_files_are_encoded_once(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_files_are_encoded_once(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = cache_corpus(recipe, tmp_path / "work")
     second = again(recipe, tmp_path / "work", monkeypatch)
     assert equal(first.training, second.training)
@@ -62,7 +68,9 @@ def test_a_changed_file_is_encoded_anew(recipe: Recipe, tmp_path: Path) -> None:
 
 def test_the_examples_are_those_of_a_corpus_in_memory(recipe: Recipe, tmp_path: Path) -> None:
     found = cache_corpus(recipe, tmp_path / "work")
-    assert equal(found.training, clean(recipe.train.pairs(), found.source, found.target, recipe.rules))
+    assert equal(
+        found.training, clean(recipe.train.pairs(), found.source, found.target, recipe.rules)
+    )
     assert found.target is found.source
     assert isinstance(found.training.source.tokens, np.memmap)
 
@@ -78,7 +86,9 @@ def test_shards_smaller_than_the_corpus_give_the_same(
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_two_files_and_a_table_are_the_same_corpus(recipe: Recipe, tmp_path: Path, ending: str) -> None:
+def test_two_files_and_a_table_are_the_same_corpus(
+    recipe: Recipe, tmp_path: Path, ending: str
+) -> None:
     pairs = made_pairs(PAIRS, 1)
     files = [tmp_path / f"train.{side}.txt{ending}" for side in ("xa", "xb")]
     for place, file in enumerate(files):
@@ -95,11 +105,17 @@ def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path)
     found = cache_corpus(replace(recipe, joint=False), tmp_path / "work")
     assert found.source.digest != found.target.digest
     source, target = zip(*recipe.train.pairs(), strict=True)
-    assert [found.source.decode(found.training[i][0].tolist()) for i in range(3)] == list(source[:3])
-    assert [found.target.decode(found.training[i][1].tolist()) for i in range(3)] == list(target[:3])
+    assert [found.source.decode(found.training[i][0].tolist()) for i in range(3)] == list(
+        source[:3]
+    )
+    assert [found.target.decode(found.training[i][1].tolist()) for i in range(3)] == list(
+        target[:3]
+    )
 
 
-def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(recipe: Recipe, tmp_path: Path) -> None:
+def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     source, target = made_pairs(1, 1)[0]
     odd = f"{source}\t{target}\n\tnothing\n{source}\t{' '.join([target] * 20)}\n"
     for corpus in (recipe.train, recipe.validation):
@@ -113,7 +129,9 @@ def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(recipe: Rec
 
 
 @pytest.mark.parametrize("notes", ["", "{", "{}", "[]"])
-def test_notes_that_were_cut_short_are_written_anew(recipe: Recipe, tmp_path: Path, notes: str) -> None:
+def test_notes_that_were_cut_short_are_written_anew(
+    recipe: Recipe, tmp_path: Path, notes: str
+) -> None:
     first = cache_corpus(recipe, tmp_path)
     (tmp_path / NOTES).write_text(notes)
     assert equal(cache_corpus(recipe, tmp_path).training, first.training)

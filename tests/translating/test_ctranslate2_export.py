@@ -26,7 +26,14 @@ VOCABULARY, SENTENCES, EXTRA, STEPS, BATCH = 60, 40, 30, 200, 32
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", *(f"_{number}" for number in range(4, VOCABULARY))]
 OTHERS = [*PIECES[:4], *(f"~{number}" for number in range(4, VOCABULARY - 7))]
 SMALL = TransformerConfig(
-    VOCABULARY, VOCABULARY, d_model=32, heads=4, d_ff=48, encoder_layers=3, decoder_layers=2, dropout=0.1
+    VOCABULARY,
+    VOCABULARY,
+    d_model=32,
+    heads=4,
+    d_ff=48,
+    encoder_layers=3,
+    decoder_layers=2,
+    dropout=0.1,
 )
 KINDS = {
     "as published": SMALL,
@@ -47,14 +54,17 @@ import json, sys
 from ctranslate2 import Translator
 folder, sources, targets = json.load(sys.stdin)
 translator = Translator(folder, device="cpu", compute_type="int8", intra_threads=1)
-print(json.dumps([each for scores in translator.score_batch(sources, targets) for each in scores.log_probs]))
+scored = translator.score_batch(sources, targets)
+print(json.dumps([each for scores in scored for each in scores.log_probs]))
 """
 Pieces = list[list[str]]
 
 
 @cache
 def build_network(config: TransformerConfig) -> Transformer:
-    """A network that has half learned to say a sentence backwards: it ends where it likes, and is in doubt."""
+    """A network that has half learned to say a sentence backwards: it ends
+    where it likes, and is in doubt.
+    """
     torch.manual_seed(0)
     network, words = config.build(), config.target_vocabulary - 4
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
@@ -75,21 +85,34 @@ def build_network(config: TransformerConfig) -> Transformer:
 def sources() -> list[list[int]]:
     random = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, 12, (SENTENCES,), generator=random).tolist()
-    return [torch.randint(4, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
+    return [
+        torch.randint(4, VOCABULARY, (length,), generator=random).tolist() for length in lengths
+    ]
 
 
-def exported(network: Transformer, config: TransformerConfig, folder: Path, *, int8: bool) -> list[str]:
+def exported(
+    network: Transformer, config: TransformerConfig, folder: Path, *, int8: bool
+) -> list[str]:
     """Write the network; the pieces of its target vocabulary."""
     target = PIECES if config.shared_embeddings else OTHERS
     export_ctranslate2(
-        network, config, PIECES, folder, int8=int8, target_pieces=None if config.shared_embeddings else OTHERS
+        network,
+        config,
+        PIECES,
+        folder,
+        int8=int8,
+        target_pieces=None if config.shared_embeddings else OTHERS,
     )
     return target
 
 
 def translator_of(folder: Path, compute_type: str = "float32") -> Any:
-    ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
-    return ctranslate2.Translator(str(folder), device="cpu", compute_type=compute_type, intra_threads=1)
+    ctranslate2 = pytest.importorskip(
+        "ctranslate2", reason="the extra ctranslate2 is not installed"
+    )
+    return ctranslate2.Translator(
+        str(folder), device="cpu", compute_type=compute_type, intra_threads=1
+    )
 
 
 def translated(translator: Any, beams: int) -> list[list[str]]:
@@ -106,10 +129,14 @@ def translated(translator: Any, beams: int) -> list[list[str]]:
 
 
 def scored(folder: Path, sources: Pieces, targets: Pieces, settings: dict[str, str]) -> list[float]:
-    """The log probability of every token in 8 bits, on a processor with some of its instructions switched off."""
+    """The log probability of every token in 8 bits, on a processor with some of
+    its instructions switched off.
+    """
     told = json.dumps([str(folder), sources, targets])
     asked = [sys.executable, "-c", SCORE]
-    ended = subprocess.run(asked, input=told, capture_output=True, text=True, check=True, env=os.environ | settings)
+    ended = subprocess.run(
+        asked, input=told, capture_output=True, text=True, check=True, env=os.environ | settings
+    )
     found: list[float] = json.loads(ended.stdout)
     return found
 
@@ -119,7 +146,9 @@ def pieces_of(sentences: list[list[int]], pieces: Sequence[str] = PIECES) -> lis
 
 
 def ours(network: Transformer, beams: int) -> list[list[int]]:
-    found = search(IncrementalTransformer(network), sources(), Search(beams=beams, alpha=0.0, extra=EXTRA))
+    found = search(
+        IncrementalTransformer(network), sources(), Search(beams=beams, alpha=0.0, extra=EXTRA)
+    )
     return [list(hypotheses[0].tokens) for hypotheses in found]
 
 
@@ -127,19 +156,25 @@ def ours(network: Transformer, beams: int) -> list[list[int]]:
 def log_probabilities(network: Transformer, source: list[int], target: list[int]) -> Tensor:
     """Of each token of `target` and of END."""
     decoded, _ = network(torch.tensor([[*source, 3]]), torch.tensor([[2, *target]]))
-    return network.logits(decoded)[0].log_softmax(dim=-1)[torch.arange(len(target) + 1), [*target, 3]]
+    return network.logits(decoded)[0].log_softmax(dim=-1)[
+        torch.arange(len(target) + 1), [*target, 3]
+    ]
 
 
 @pytest.mark.soak
 @pytest.mark.one_case("as published")
 @pytest.mark.parametrize("kind", KINDS)
-def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str, tmp_path: Path) -> None:
+def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(
+    kind: str, tmp_path: Path
+) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     config = KINDS[kind]
     network = build_network(config)
     pieces = exported(network, config, tmp_path / "model", int8=False)
     targets = [[4 + token % (len(pieces) - 4) for token in source * 3] for source in sources()]
-    found = translator_of(tmp_path / "model").score_batch(pieces_of(sources()), pieces_of(targets, pieces))
+    found = translator_of(tmp_path / "model").score_batch(
+        pieces_of(sources()), pieces_of(targets, pieces)
+    )
     for source, target, theirs in zip(sources(), targets, found, strict=True):
         expected = log_probabilities(network, source, target)
         # 48 terms to a score of 10, in five layers: 1.4e-4 if all errors of 6e-8 had one sign.
@@ -157,13 +192,22 @@ def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: 
     expected, found = ours(network, beams), translated(translator_of(tmp_path / "model"), beams)
     assert len({len(tokens) for tokens in expected}) > 3  # they end at places of their own
     pairs = list(zip(sources(), expected, found, strict=True))
-    pairs = [pair for pair in pairs if len(pair[1]) < len(pair[0]) + EXTRA]  # those that ended of themselves
+    pairs = [
+        pair for pair in pairs if len(pair[1]) < len(pair[0]) + EXTRA
+    ]  # those that ended of themselves
     assert len(pairs) > 0.7 * SENTENCES
     others = [(pair[0], pair[1], [pieces.index(piece) for piece in pair[2]]) for pair in pairs]
     differing = [(source, mine, theirs) for source, mine, theirs in others if mine != theirs]
     assert len(differing) <= (0 if beams == 1 else 2)
-    for source, mine, theirs in differing:  # with a beam CTranslate2 may look on where our search has seen enough
-        assert log_probabilities(network, source, theirs).sum() > log_probabilities(network, source, mine).sum()
+    for (
+        source,
+        mine,
+        theirs,
+    ) in differing:  # with a beam CTranslate2 may look on where our search has seen enough
+        assert (
+            log_probabilities(network, source, theirs).sum()
+            > log_probabilities(network, source, mine).sum()
+        )
 
 
 @pytest.mark.one_case("as published")
@@ -184,11 +228,15 @@ def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is
     pairs = list(zip(sources(), targets, strict=True))
     expected = torch.cat([log_probabilities(network, source, target) for source, target in pairs])
     found = {
-        name: torch.tensor(scored(tmp_path / "int8", pieces_of(sources()), pieces_of(targets, pieces), settings))
+        name: torch.tensor(
+            scored(tmp_path / "int8", pieces_of(sources()), pieces_of(targets, pieces), settings)
+        )
         for name, settings in PROCESSORS.items()
     }
     for name, theirs in found.items():
-        assert (theirs - expected).abs().mean() < 0.08, name  # nats; 0.25 where sums of 16 bits are cut
+        assert (theirs - expected).abs().mean() < 0.08, (
+            name
+        )  # nats; 0.25 where sums of 16 bits are cut
         assert (theirs - found["as it is"]).abs().mean() < 0.01, name
 
 
@@ -201,7 +249,9 @@ def test_the_network_is_left_as_it_was(tmp_path: Path) -> None:
         assert torch.equal(weight, before[name]), name
 
 
-def test_without_the_extra_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_extra_it_is_said_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(UsageError, match=r"pip install -e '\.\[ctranslate2\]'"):
         export_ctranslate2(SMALL.build(), SMALL, PIECES, tmp_path / "model", int8=False)

@@ -1,4 +1,6 @@
-"""Laws of distributed training: all processes end with the same weights, those that one process would learn."""
+"""Laws of distributed training: all processes end with the same weights, those
+that one process would learn.
+"""
 
 import os
 import socket
@@ -19,7 +21,8 @@ from translation.training.checkpoints import read_tensors
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group
 from translation.training.loop import Check, share
 
-# Dropout, batches an update and their positions: a batch that is cut, one each with its dropout, one pair for both.
+# Dropout, batches an update and their positions: a batch that is cut, one each with its dropout,
+# one pair for both.
 RECIPES = ((0.0, 1, 512), (0.1, 2, 512), (0.0, 1, 1))
 MEMBER = f"""
 import sys
@@ -40,7 +43,9 @@ for dropout, accumulate, tokens in RECIPES:
     tell = lambda check: losses.append((check.train_loss, check.validation_loss))
     own = folder / f"{{accumulate}}-{{tokens}}"
     own.mkdir(exist_ok=True)
-    context = TrainingContext(folder=own, key="made", device=device, process_group=process_group, on_check=tell)
+    context = TrainingContext(
+        folder=own, key="made", device=device, process_group=process_group, on_check=tell
+    )
     config = replace(LAST_WEIGHTS, accumulate=accumulate, batch_tokens=tokens)
     train_network(network, WIDTH, examples(), examples(2, 24), config, context)
     save_weights(own / f"rank{{process_group.rank}}.safetensors", network.state_dict())
@@ -59,7 +64,9 @@ def free_port() -> int:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("float64_by_default")
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+@pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch was built without torch.distributed"
+)
 def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> None:
     root, script = ROOT, tmp_path / "member.py"
     script.write_text(MEMBER)
@@ -96,7 +103,9 @@ def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world
     parts = [part for each in shares for part in each]
     assert sorted(row for _, part in parts for row in part) == list(range(32))
     assert len({number for number, _ in parts}) == len(parts)  # each part has dropout of its own
-    assert max(map(len, shares)) - min(map(len, shares)) <= 2  # two pairs are too few for five processes
+    assert (
+        max(map(len, shares)) - min(map(len, shares)) <= 2
+    )  # two pairs are too few for five processes
     if world_size <= len(batches):  # the dropout of a batch is that of one process
         assert all(np.array_equal(part, batches[number]) for number, part in parts)
 

@@ -1,4 +1,6 @@
-"""Laws of ensembles: their probabilities are the mean of their networks', however these were trained."""
+"""Laws of ensembles: their probabilities are the mean of their networks',
+however these were trained.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,16 @@ import torch
 
 from tests.support.bounds import assert_close_in_float32, in_float32
 from tests.support.recipe import write_recipe
-from tests.support.translations import CPU, NETWORK, drawn, examples, model_of, recipe_of, same, tokenizer
+from tests.support.translations import (
+    CPU,
+    NETWORK,
+    drawn,
+    examples,
+    model_of,
+    recipe_of,
+    same,
+    tokenizer,
+)
 from translation.cards import recipe_of as said_of
 from translation.decoding.beam_search import GREEDY, Search, search
 from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
@@ -28,7 +39,9 @@ def test_an_ensemble_of_equal_networks_says_what_one_says(kind: str) -> None:
     network = drawn(kind=kind).eval()
     alone, together = (incremental_decoder(each) for each in (network, Ensemble([network] * 3)))
     for how in (GREEDY, FIVE):
-        for one, other in zip(search(alone, SOURCES, how), search(together, SOURCES, how), strict=True):
+        for one, other in zip(
+            search(alone, SOURCES, how), search(together, SOURCES, how), strict=True
+        ):
             assert [each.tokens for each in one] == [each.tokens for each in other]
             assert other[0].log_probability == in_float32(one[0].log_probability)
 
@@ -65,7 +78,9 @@ def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:
 def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, seeds=2)
     words: list[object] = []
-    trained = train_model(recipe, tmp_path / "models", tmp_path / "work", CPU, SINGLE_PROCESS, on_message=words.append)
+    trained = train_model(
+        recipe, tmp_path / "models", tmp_path / "work", CPU, SINGLE_PROCESS, on_message=words.append
+    )
     assert trained is not None
     assert any(str(each).startswith("seed 1: step ") for each in words)
     assert "an ensemble of 2 seeds from 0" in said_of(trained.card)
@@ -73,7 +88,9 @@ def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path
     read = load_model(tmp_path / "models" / "made", CPU)
     text = ["la teska ta ludi"]
     how = Search(with_attention=True)
-    assert [each.text for each in translate(read, text, how)] == [each.text for each in translate(trained, text, how)]
+    assert [each.text for each in translate(read, text, how)] == [
+        each.text for each in translate(trained, text, how)
+    ]
     (attention,) = translate(read, text, how)[0].attention
     assert set(attention.heads) == {"encoder", "decoder", "between"}
     again = train_model(recipe, tmp_path / "models", tmp_path / "work", CPU, SINGLE_PROCESS)

@@ -67,4 +67,10 @@ def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> No
             return figure  # the first has prepared its corpus, on its own disk
 
     with pytest.raises(UsageError, match=r"do not share .* DTML_DATA"):
-        train_model(recipe_of(tmp_path), tmp_path, work=tmp_path / "work", device=CPU, process_group=Elsewhere(1, 2))
+        train_model(
+            recipe_of(tmp_path),
+            tmp_path,
+            work=tmp_path / "work",
+            device=CPU,
+            process_group=Elsewhere(1, 2),
+        )

@@ -1,4 +1,6 @@
-"""Laws of direction: a text in the target language is noticed, one in the source language is left in peace."""
+"""Laws of direction: a text in the target language is noticed, one in the
+source language is left in peace.
+"""
 
 import json
 
@@ -12,31 +14,44 @@ from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import TranslationError
 
 DATA = SHARED / "translation"
-WORDS = ("Hund Katze Mann Frau läuft schläft große kleine der die eine auf unter Tisch Haus",
-         "dog cat man woman runs sleeps big small the that a on under table house")  # fmt: skip
+WORDS = (
+    "Hund Katze Mann Frau läuft schläft große kleine der die eine auf unter Tisch Haus",
+    "dog cat man woman runs sleeps big small the that a on under table house",
+)
 
 
 def made_pairs(count: int, seed: int) -> list[Pair]:
     draw = np.random.default_rng(seed)
     german, english = (words.split() for words in WORDS)
     chosen = [draw.integers(0, len(german), int(draw.integers(8, 20))) for _ in range(count)]
-    return [(" ".join(german[word] for word in row), " ".join(english[word] for word in row)) for row in chosen]
+    return [
+        (" ".join(german[word] for word in row), " ".join(english[word] for word in row))
+        for row in chosen
+    ]
 
 
 def tokenizers(pairs: list[Pair], size: int, *, joint: bool) -> tuple[Tokenizer, Tokenizer]:
     if joint:
         both = Tokenizer.train((text for pair in pairs for text in pair), size)
         return both, both
-    return Tokenizer.train((pair[0] for pair in pairs), size), Tokenizer.train((pair[1] for pair in pairs), size)
+    return Tokenizer.train((pair[0] for pair in pairs), size), Tokenizer.train(
+        (pair[1] for pair in pairs), size
+    )
 
 
 def fitted(pairs: list[Pair], size: int, *, joint: bool) -> tuple[LanguageIdentifier, Tokenizer]:
     source, target = tokenizers(pairs, size, joint=joint)
-    return LanguageIdentifier(*piece_counts(clean(pairs, source, target, Rules()), source, target)), source
+    return LanguageIdentifier(
+        *piece_counts(clean(pairs, source, target, Rules()), source, target)
+    ), source
 
 
-def share(direction: LanguageIdentifier, tokenizer: Tokenizer, texts: list[str], *, whole: bool) -> float:
-    """The share that reads like the target language; of `whole` sentences those with enough pieces alone."""
+def share(
+    direction: LanguageIdentifier, tokenizer: Tokenizer, texts: list[str], *, whole: bool
+) -> float:
+    """The share that reads like the target language; of `whole` sentences those
+    with enough pieces alone.
+    """
     rows = [row for row in tokenizer.encode_all(texts) if len(row) >= MIN_PIECES or not whole]
     return sum(direction.reads_like_target(row) for row in rows) / len(rows)
 
@@ -61,7 +76,10 @@ def test_few_pieces_are_no_evidence() -> None:
 
 def test_half_a_sentence_of_each_language_is_no_mistake() -> None:
     direction, tokenizer = fitted(made_pairs(300, 0), 400, joint=True)
-    for text in ("der Hund läuft unter the big table that runs", "die kleine Frau schläft on the big house a cat runs"):
+    for text in (
+        "der Hund läuft unter the big table that runs",
+        "die kleine Frau schläft on the big house a cat runs",
+    ):
         assert not direction.reads_like_target(tokenizer.encode(text))
 
 
@@ -88,9 +106,16 @@ def test_it_goes_through_json_unchanged() -> None:
 
 @pytest.mark.parametrize(
     "card",
-    [{}, {"source": [1, 2]}, {"source": [1, 2], "target": [1]}, {"source": ["a"], "target": ["b"]},
-     {"source": [], "target": []}, {"source": [1, -1], "target": [1, 1]}, {"source": 3, "target": 3}],
-)  # fmt: skip
+    [
+        {},
+        {"source": [1, 2]},
+        {"source": [1, 2], "target": [1]},
+        {"source": ["a"], "target": ["b"]},
+        {"source": [], "target": []},
+        {"source": [1, -1], "target": [1, 1]},
+        {"source": 3, "target": 3},
+    ],
+)
 def test_damaged_counts_are_one_line(card: dict[str, object]) -> None:
     with pytest.raises(TranslationError, match="counts of pieces are damaged"):
         LanguageIdentifier.from_json(card)
@@ -102,8 +127,20 @@ def test_damaged_counts_are_one_line(card: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("name", "source", "target", "tests", "size"),
     [
-        ("multi30k", "en", "de", ["multi30k/test_2016_flickr", "multi30k/test_2017_flickr"], 10_000),
-        ("tatoeba_ko_en", "ko", "en", ["tatoeba_ko_en/test", "tatoeba_ko_en/val", "jhe_ko_en/test"], 4_000),
+        (
+            "multi30k",
+            "en",
+            "de",
+            ["multi30k/test_2016_flickr", "multi30k/test_2017_flickr"],
+            10_000,
+        ),
+        (
+            "tatoeba_ko_en",
+            "ko",
+            "en",
+            ["tatoeba_ko_en/test", "tatoeba_ko_en/val", "jhe_ko_en/test"],
+            4_000,
+        ),
     ],
 )
 def test_real_sentences_are_told_apart(

@@ -16,7 +16,9 @@ def words(sentences: list[str]) -> set[str]:
 
 
 def dictionary(pairs: list[Pair]) -> dict[str, str]:
-    """For each source word the target word that goes with it best: Dice's coefficient over sentences."""
+    """For each source word the target word that goes with it best: Dice's
+    coefficient over sentences.
+    """
     together, sources, targets = Counter[Pair](), Counter[str](), Counter[str]()
     for source, target in pairs:
         here, there = set(source.split()), set(target.split())
@@ -25,7 +27,9 @@ def dictionary(pairs: list[Pair]) -> dict[str, str]:
         together.update((word, other) for word in here for other in there)
     best: dict[str, tuple[float, str]] = {}
     for (word, other), count in together.items():
-        best[word] = max(best.get(word, (0.0, "")), (2 * count / (sources[word] + targets[other]), other))
+        best[word] = max(
+            best.get(word, (0.0, "")), (2 * count / (sources[word] + targets[other]), other)
+        )
     return {word: other for word, (_, other) in best.items()}
 
 
@@ -54,7 +58,9 @@ def test_every_word_of_either_language_is_there_to_be_learned(seed: int) -> None
     for side in range(len(LANGUAGES)):
         known = words([pair[side] for pair in train])
         assert words([pair[side] for part in others for pair in part]) <= known
-    assert 60 <= len({word.removesuffix("ri") for word in words([pair[0] for pair in train])}) <= 120
+    assert (
+        60 <= len({word.removesuffix("ri") for word in words([pair[0] for pair in train])}) <= 120
+    )
 
 
 def test_words_can_be_read_aloud_and_a_sentence_has_a_few_to_a_line() -> None:
@@ -75,16 +81,29 @@ def test_a_dictionary_word_by_word_translates_badly() -> None:
 
 def test_the_dictionary_of_that_test_is_a_good_one() -> None:
     known = dictionary(demo_corpus(0)[0])
-    pairs = {"mi": "jok", "oggi": "dagens", "kare": "omdat", "due": "twen", "bano": "dorsk", "ne": "pas"}
+    pairs = {
+        "mi": "jok",
+        "oggi": "dagens",
+        "kare": "omdat",
+        "due": "twen",
+        "bano": "dorsk",
+        "ne": "pas",
+    }
     assert {word: known[word] for word in pairs} == pairs
 
 
 def test_a_verb_with_a_prefix_splits_in_a_main_clause_and_joins_in_a_subordinate_one() -> None:
     pairs = made_pairs(3000, seed=0)
-    simple = [target.split() for source, target in pairs if "nodi" in source.split() and len(source.split()) < 8]
+    simple = [
+        target.split()
+        for source, target in pairs
+        if "nodi" in source.split() and len(source.split()) < 8
+    ]
     split = [target for target in simple if "ab" in target]
     assert split
-    assert all(any(word.startswith("gang") for word in target[target.index("ab") :]) for target in split)
+    assert all(
+        any(word.startswith("gang") for word in target[target.index("ab") :]) for target in split
+    )
     assert any(word.startswith("abgang") for _, target in pairs for word in target.split())
 
 

@@ -1,4 +1,6 @@
-"""Laws of the encoder-decoder: equal to torch's own, blind to padding and to the future, the same step by step."""
+"""Laws of the encoder-decoder: equal to torch's own, blind to padding and to
+the future, the same step by step.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,14 @@ from translation.transformer import Transformer, TransformerConfig, sinusoids
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23
 SMALL = TransformerConfig(
-    VOCABULARY, VOCABULARY, d_model=22, heads=2, d_ff=31, encoder_layers=2, decoder_layers=3, dropout=0.0
+    VOCABULARY,
+    VOCABULARY,
+    d_model=22,
+    heads=2,
+    d_ff=31,
+    encoder_layers=2,
+    decoder_layers=3,
+    dropout=0.0,
 )
 KINDS = {
     "as published": SMALL,
@@ -32,7 +41,9 @@ def build_network(kind: str) -> Transformer:
 
 
 def tokens(length: int, seed: int) -> Tensor:
-    return torch.randint(4, VOCABULARY, (SENTENCES, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        4, VOCABULARY, (SENTENCES, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 @pytest.fixture(params=KINDS)
@@ -50,10 +61,20 @@ def copied(ours: nn.Module, theirs: nn.Module, *names: tuple[str, str]) -> None:
 @pytest.mark.parametrize("kind", ["as published", "pre-norm"])
 def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
     ours, config = build_network(kind), KINDS[kind]
-    theirs = nn.Transformer(
-        config.d_model, config.heads, config.encoder_layers, config.decoder_layers, config.d_ff, dropout=0.0,
-        batch_first=True, norm_first=kind == "pre-norm",
-    ).double().eval()  # fmt: skip
+    theirs = (
+        nn.Transformer(
+            config.d_model,
+            config.heads,
+            config.encoder_layers,
+            config.decoder_layers,
+            config.d_ff,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=kind == "pre-norm",
+        )
+        .double()
+        .eval()
+    )
     if kind == "as published":
         theirs.encoder.norm = theirs.decoder.norm = None
     else:
@@ -69,13 +90,23 @@ def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
                 copied(ours, theirs, (f"{mine}.{norm}.layer_norm", f"{other}.norm{index}"))
             for here, there in pairs:
                 packed = theirs.get_submodule(f"{other}.{there}")
-                packed.in_proj_weight.data.copy_(ours.get_parameter(f"{mine}.{here}.project_qkv.weight"))
-                packed.in_proj_bias.data.copy_(ours.get_parameter(f"{mine}.{here}.project_qkv.bias"))
+                packed.in_proj_weight.data.copy_(
+                    ours.get_parameter(f"{mine}.{here}.project_qkv.weight")
+                )
+                packed.in_proj_bias.data.copy_(
+                    ours.get_parameter(f"{mine}.{here}.project_qkv.bias")
+                )
                 copied(ours, theirs, (f"{mine}.{here}.project_output", f"{other}.{there}.out_proj"))
-            for here, there in (("feed_forward.expand", "linear1"), ("feed_forward.contract", "linear2")):
+            for here, there in (
+                ("feed_forward.expand", "linear1"),
+                ("feed_forward.contract", "linear2"),
+            ):
                 copied(ours, theirs, (f"{mine}.{here}", f"{other}.{there}"))
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    embedded = ours.embed_source(source, torch.arange(SOURCE)), ours.embed_target(target, torch.arange(TARGET))
+    embedded = (
+        ours.embed_source(source, torch.arange(SOURCE)),
+        ours.embed_target(target, torch.arange(TARGET)),
+    )
     causal = nn.Transformer.generate_square_subsequent_mask(TARGET, dtype=torch.float64)
     expected = theirs(*embedded, tgt_mask=causal, tgt_is_causal=True)
     assert_close_in_float64(ours(source, target)[0], expected)
@@ -127,9 +158,16 @@ def test_steps_find_room_for_a_long_translation(
         assert_close_in_float32(decoder.step(state, target[:, [position]])[0].squeeze(1), row)
 
 
-def test_stepping_takes_no_second_copy_of_the_weights_and_leaves_the_network_as_it_was(network: Transformer) -> None:
-    kinds, twin = [type(module) for module in network.modules()], IncrementalTransformer(network).network
-    assert all(one is other for one, other in zip(network.parameters(), twin.parameters(), strict=True))
+def test_stepping_takes_no_second_copy_of_the_weights_and_leaves_the_network_as_it_was(
+    network: Transformer,
+) -> None:
+    kinds, twin = (
+        [type(module) for module in network.modules()],
+        IncrementalTransformer(network).network,
+    )
+    assert all(
+        one is other for one, other in zip(network.parameters(), twin.parameters(), strict=True)
+    )
     assert [type(module) for module in network.modules()] == kinds
 
 

@@ -1,4 +1,6 @@
-"""Laws of memory: without enough of it, a training says how many tokens a batch may have, and these fit."""
+"""Laws of memory: without enough of it, a training says how many tokens a batch
+may have, and these fit.
+"""
 
 import os
 import subprocess
@@ -30,7 +32,7 @@ def test_what_fits_is_found_by_halves() -> None:
 def test_it_is_told_in_a_line() -> None:
     told = str(out_of_memory(25_000, 100, attempt(7000)))  # type: ignore[arg-type]
     assert told == "out of memory with batch_tokens = 25000: 6250 fits; set it under [training]"
-    assert "smaller size under [network]" in str(out_of_memory(25_000, 100, attempt(1)))  # type: ignore[arg-type]
+    assert ("smaller size under [network]") in str(out_of_memory(25_000, 100, attempt(1)))  # type: ignore[arg-type]
 
 
 def test_other_errors_are_no_want_of_memory() -> None:

@@ -1,4 +1,6 @@
-"""The size of a network follows from the pairs, the minutes and the pace that this machine was measured to have."""
+"""The size of a network follows from the pairs, the minutes and the pace that
+this machine was measured to have.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +38,10 @@ def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(
         return choose_size(recipe, CPU, processes)
 
     assert (chosen(NEEDED * 1.001), chosen(NEEDED * 0.999)) == ("small", "tiny")
-    assert (chosen(NEEDED * 0.501, processes=2), chosen(NEEDED * 0.499, processes=2)) == ("small", "tiny")
+    assert (chosen(NEEDED * 0.501, processes=2), chosen(NEEDED * 0.499, processes=2)) == (
+        "small",
+        "tiny",
+    )
     seeds = replace(recipe, seeds=2)
     assert (chosen(NEEDED * 2.001, seeds), chosen(NEEDED * 1.999, seeds)) == ("small", "tiny")
     three = replace(recipe, seeds=3)  # of two processes one trains two of them
@@ -45,12 +50,16 @@ def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(
     assert chosen(0.0, without) == "small"  # updates take the time that they take
 
 
-def test_the_pace_is_that_of_the_updates_of_the_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_is_that_of_the_updates_of_the_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pace, "MEASURED_S", 0.1)
     steps: list[int] = []
     real = step.TrainingStep._step
 
-    def counted(self: step.TrainingStep, batches: list[step.SeededBatch], rate: float, check: bool) -> step.StepResult:
+    def counted(
+        self: step.TrainingStep, batches: list[step.SeededBatch], rate: float, check: bool
+    ) -> step.StepResult:
         steps.append(sum(batch.tokens for _, batch in batches))
         return real(self, batches, rate, check)
 
@@ -58,11 +67,15 @@ def test_the_pace_is_that_of_the_updates_of_the_size(tmp_path: Path, monkeypatch
     clock = iter(float(each) for each in range(1000))  # each look at the clock a second later
     monkeypatch.setattr(pace.time, "monotonic", lambda: next(clock))
     recipe = recipe_of(tmp_path, training={"batch_tokens": 400})
-    assert tokens_a_second(recipe, "tiny", CPU) == 400 / 2  # one measured update; the clock is looked at three times
+    assert (
+        tokens_a_second(recipe, "tiny", CPU) == 400 / 2
+    )  # one measured update; the clock is looked at three times
     assert steps == [400] * (pace.WARM_UP + 1)
 
 
-def test_a_size_without_memory_for_it_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_without_memory_for_it_is_not_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError
 
@@ -94,18 +107,27 @@ def test_a_size_once_chosen_stays_and_one_that_is_named_is_never_measured(tmp_pa
         asked.append(recipe.name)
         return "base"
 
-    assert [cache_corpus(recipe, tmp_path / "work", choose).size for _ in range(2)] == ["base", "base"]
+    assert [cache_corpus(recipe, tmp_path / "work", choose).size for _ in range(2)] == [
+        "base",
+        "base",
+    ]
     assert asked == ["made"]
     assert cache_corpus(replace(recipe, size="tiny"), tmp_path / "named", choose).size == "tiny"
     assert asked == ["made"]
 
 
-def test_a_batch_is_that_of_the_size_but_smaller_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_that_of_the_size_but_smaller_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert measured_sentences(tmp_path, "cpu", monkeypatch) == {pace.CPU_POSITIONS // pace.LENGTH}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none")
-def test_on_a_gpu_a_batch_is_that_of_the_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none"
+)
+def test_on_a_gpu_a_batch_is_that_of_the_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert measured_sentences(tmp_path, "cuda", monkeypatch) == {12_500 // pace.LENGTH}
 
 
@@ -119,5 +141,7 @@ def measured_sentences(folder: Path, device: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(step.TrainingStep, "_step", look)
     monkeypatch.setattr(pace, "MEASURED_S", 0.0)
-    tokens_a_second(recipe_of(folder, training={"batch_tokens": 12_500}), "tiny", torch.device(device))
+    tokens_a_second(
+        recipe_of(folder, training={"batch_tokens": 12_500}), "tiny", torch.device(device)
+    )
     return seen

@@ -1,4 +1,6 @@
-"""Laws of recipes: what a file leaves out its size tells, and every mistake is a line with the file and the key."""
+"""Laws of recipes: what a file leaves out its size tells, and every mistake is
+a line with the file and the key.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +29,10 @@ MISTAKES = {
     "unknown word": ('nmae = "x"\n', ["nmae", "unknown"]),
     "unknown key of a training": ("[training]\nepochs = 3", ["epochs", "[training]"]),
     "unknown key of a network": ("[network]\nwidth = 3", ["width", "[network]"]),
-    "vocabularies are of tokens": ("[network]\nsource_vocabulary = 3", ["source_vocabulary", "[network]"]),
+    "vocabularies are of tokens": (
+        "[network]\nsource_vocabulary = 3",
+        ["source_vocabulary", "[network]"],
+    ),
     "key of another kind": ('[network]\nkind = "rnn"\nheads = 3', ["heads", "[network]"]),
     "unknown key of tokens": ("[tokens]\nsize = 3", ["size", "[tokens]"]),
     "unknown key of rules": ("[rules]\nshortest = 3", ["shortest", "[rules]"]),
@@ -37,7 +42,10 @@ MISTAKES = {
     "kind": ('[network]\nkind = "oracle"', ["network.kind", "oracle", "rnn"]),
     "kind of another type": ("[network]\nkind = [1]", ["network.kind"]),
     "decide_by": ('[training]\ndecide_by = "luck"', ["training.decide_by", "luck", "bleu"]),
-    "updates in words": ('[training]\nupdates = "many"', ["training.updates", "many", "whole number"]),
+    "updates in words": (
+        '[training]\nupdates = "many"',
+        ["training.updates", "many", "whole number"],
+    ),
     "updates by halves": ("[training]\nupdates = 1.5", ["training.updates", "whole number"]),
     "updates true": ("[training]\nupdates = true", ["training.updates"]),
     "no updates": ("[training]\nupdates = 0", ["[training]", "updates"]),
@@ -58,7 +66,10 @@ MISTAKES = {
     "norm": ('[network]\nnorm = "past"', ["network.norm", "post"]),
     "odd width": ("[network]\nd_model = 15\nheads = 1", ["network.d_model", "even"]),
     "attention": ('[network]\nkind = "rnn"\nattention = "x"', ["network.attention", "dot"]),
-    "structured": ('[network]\nkind = "rnn"\nattention = "none"\nstructured = true', ["[network]", "structured"]),
+    "structured": (
+        '[network]\nkind = "rnn"\nattention = "none"\nstructured = true',
+        ["[network]", "structured"],
+    ),
     "test is no table": ('[test]\nt = "t.tsv"', ["test.t", "a table"]),
     "test without source": ('[test.t]\ntarget = "t"', ["[test.t]", "source"]),
     "source is a number": ("[test.t]\nsource = 5", ["test.t.source"]),
@@ -94,7 +105,9 @@ def test_a_name_that_no_folder_should_have_is_refused(tmp_path: Path, name: str)
     assert "name" in refused(tmp_path, WHOLE.replace('"made"', name))
 
 
-@pytest.mark.parametrize("line", ['name = "made"', 'source_language = "xa"', 'source = "train.xa.txt"'])
+@pytest.mark.parametrize(
+    "line", ['name = "made"', 'source_language = "xa"', 'source = "train.xa.txt"']
+)
 def test_what_is_not_said_is_named(tmp_path: Path, line: str) -> None:
     assert line.split(maxsplit=1)[0] in refused(tmp_path, WHOLE.replace(line, "", 1))
 
@@ -111,19 +124,30 @@ def test_tables_that_are_none_and_files_that_cannot_be_read_are_told(tmp_path: P
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     recipe = read(tmp_path, WHOLE)
-    assert (recipe.train.source, recipe.train.target) == (tmp_path / "train.xa.txt", tmp_path / "train.xb.txt")
+    assert (recipe.train.source, recipe.train.target) == (
+        tmp_path / "train.xa.txt",
+        tmp_path / "train.xb.txt",
+    )
     assert (recipe.validation.target, recipe.validation.columns) == (None, (1, 0))
     absolute = read(tmp_path, WHOLE.replace("train.xa.txt", "/elsewhere/x"))
     assert absolute.train.source == Path("/elsewhere/x")
 
 
 def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_path: Path) -> None:
-    assert [size_for(pairs) for pairs in (1, 99_999, 100_000, 10**6, 10**7)] == ["tiny", "tiny", "small", "base", "big"]
+    assert [size_for(pairs) for pairs in (1, 99_999, 100_000, 10**6, 10**7)] == [
+        "tiny",
+        "tiny",
+        "small",
+        "base",
+        "big",
+    ]
     assert size_for(10**7, {"big": 5.0}.__getitem__) == "big"
     assert size_for(10**7, {"big": 4.9, "base": 5.0}.__getitem__) == "base"
     assert size_for(10**7, {"big": 4.9, "base": 4.9, "small": 4.9}.__getitem__) == "tiny"
     recipe = read(
-        tmp_path, WHOLE + "[network]\nd_ff = 100\n[training]\npeak = 1\nupdates = 7\n[tokens]\nvocabulary = 400"
+        tmp_path,
+        WHOLE
+        + "[network]\nd_ff = 100\n[training]\npeak = 1\nupdates = 7\n[tokens]\nvocabulary = 400",
     )
     for size in SIZES:
         network, training = recipe.network_for(size), recipe.training_for(size)
@@ -133,8 +157,14 @@ def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_pa
 
 
 def test_a_first_recipe_needs_five_lines(tmp_path: Path) -> None:
-    parts = [f'{part} = {{ source = "{part}.en.txt", target = "{part}.de.txt" }}' for part in ("train", "validation")]
-    recipe = read(tmp_path, "\n".join(['name = "first"', 'source_language = "en"', 'target_language = "de"', *parts]))
+    parts = [
+        f'{part} = {{ source = "{part}.en.txt", target = "{part}.de.txt" }}'
+        for part in ("train", "validation")
+    ]
+    recipe = read(
+        tmp_path,
+        "\n".join(['name = "first"', 'source_language = "en"', 'target_language = "de"', *parts]),
+    )
     assert recipe.validation.target == tmp_path / "validation.de.txt"
     assert recipe.training_for("tiny").optimiser == "muon"
     assert replace(recipe, kind="rnn").training_for("tiny").optimiser == "adam"
@@ -147,21 +177,31 @@ def test_the_recipe_of_every_printed_figure_can_be_read(file: Path) -> None:
 
 def test_the_schedule_and_its_checks_follow_the_budget(tmp_path: Path) -> None:
     recipe = read(tmp_path, WHOLE)
-    assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [0.18, 0.18, 0.04]
+    assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [
+        0.18,
+        0.18,
+        0.04,
+    ]
     assert {recipe.training_for(size).schedule for size in SIZES} == {"linear"}
     published = replace(recipe, training={"schedule": "inverse_sqrt"}).training_for("tiny")
     assert (published.schedule, published.warmup) == ("inverse_sqrt", 4000)
     timed = replace(recipe, training={"minutes": 5.0}).training_for("tiny")
     assert (timed.updates, timed.check_every) == (UNLIMITED, None)
-    assert replace(recipe, training={"minutes": 5.0, "updates": 9}).training_for("tiny").updates == 9
+    assert (
+        replace(recipe, training={"minutes": 5.0, "updates": 9}).training_for("tiny").updates == 9
+    )
 
 
 def test_the_key_is_that_of_all_that_decides_but_the_end(tmp_path: Path) -> None:
     recipe = replace(read(tmp_path, WHOLE), training={"schedule": "inverse_sqrt"})
     key = recipe.key("tiny", "hash")
-    ends = replace(recipe, training={**recipe.training, "updates": 9000, "minutes": 3.0, "check_every": 7})
+    ends = replace(
+        recipe, training={**recipe.training, "updates": 9000, "minutes": 3.0, "check_every": 7}
+    )
     assert ends.key("tiny", "hash") == key
-    linear, longer = (replace(recipe, training=each).key("tiny", "hash") for each in ({}, {"updates": 9000}))
+    linear, longer = (
+        replace(recipe, training=each).key("tiny", "hash") for each in ({}, {"updates": 9000})
+    )
     assert len({key, linear, longer}) == 3
     others = [
         replace(recipe, training={**recipe.training, "seed": 5}),

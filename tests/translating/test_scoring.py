@@ -1,4 +1,6 @@
-"""Scores are sacreBLEU's to the last digit, and their intervals and comparisons those of a bootstrap."""
+"""Scores are sacreBLEU's to the last digit, and their intervals and comparisons
+those of a bootstrap.
+"""
 
 import numpy as np
 import pytest
@@ -10,18 +12,40 @@ from tests.support.bounds import as_drawn, in_float64
 from translation.errors import UsageError
 from translation.scoring import compare, score, tokenizer_of
 
-WORDS = ["the", "a", "man", "dog", "red", "house", "walks", "sees", ",", "runs", "fast", "in", "front", "and", "tree"]
+WORDS = [
+    "the",
+    "a",
+    "man",
+    "dog",
+    "red",
+    "house",
+    "walks",
+    "sees",
+    ",",
+    "runs",
+    "fast",
+    "in",
+    "front",
+    "and",
+    "tree",
+]
 
 
 def references(count: int = 200, seed: int = 0) -> list[str]:
     random = np.random.default_rng(seed)
-    return [" ".join(random.choice(WORDS, size=random.integers(5, 20))).capitalize() + "." for _ in range(count)]
+    return [
+        " ".join(random.choice(WORDS, size=random.integers(5, 20))).capitalize() + "."
+        for _ in range(count)
+    ]
 
 
 def damaged(sentences: list[str], share: float, seed: int) -> list[str]:
     """Each word is another one with this chance."""
     random = np.random.default_rng(seed)
-    lines = ([str(random.choice(WORDS)) if random.random() < share else w for w in line.split()] for line in sentences)
+    lines = (
+        [str(random.choice(WORDS)) if random.random() < share else w for w in line.split()]
+        for line in sentences
+    )
     return [" ".join(line) for line in lines]
 
 
@@ -29,7 +53,10 @@ CASES = {
     "good": (damaged(references(), 0.1, 1), references()),
     "poor": (damaged(references(), 0.7, 1), references()),
     "short": (damaged(references(), 0.3, 1), [line + " And more words." for line in references()]),
-    "no match of four words": (["a red dog runs", "in front"], ["red dog runs fast", "in front of"]),
+    "no match of four words": (
+        ["a red dog runs", "in front"],
+        ["red dog runs fast", "in front of"],
+    ),
     "no match of two words": (["dog a runs red fast"], ["red dog fast runs house"]),
     "nothing right": (["x y z w v"], ["a b c d e"]),
     "too short for four words": (["a dog"], ["a dog"]),
@@ -78,7 +105,9 @@ def test_an_interval_is_as_wide_as_that_of_sacrebleu() -> None:
 
 def test_a_seed_gives_the_same_interval_and_another_seed_another() -> None:
     ours, expected = CASES["good"]
-    first, again, other = (score(ours, expected, language="en", resamples=100, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (
+        score(ours, expected, language="en", resamples=100, seed=seed) for seed in (3, 3, 4)
+    )
     assert first == again
     assert (first.low, first.high) != (other.low, other.high)
 
@@ -105,7 +134,9 @@ def test_a_small_difference_has_the_chance_that_sacrebleu_gives_it() -> None:
     first, second = damaged(expected, 0.2, 1), damaged(expected, 0.22, 2)
     found = compare(first, second, expected, language="en", resamples=2000)
     metrics = {"BLEU": BLEU(references=[expected])}
-    theirs = PairedTest([("first", first), ("second", second)], metrics, None, test_type="bs", n_samples=2000)()
+    theirs = PairedTest(
+        [("first", first), ("second", second)], metrics, None, test_type="bs", n_samples=2000
+    )()
     assert found.p == as_drawn(theirs[1]["BLEU"][1].p_value, within=0.04)
 
 

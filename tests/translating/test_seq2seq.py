@@ -1,4 +1,6 @@
-"""Laws of the recurrent encoder-decoders: their formulas, blind to padding and the future, the same step by step."""
+"""Laws of the recurrent encoder-decoders: their formulas, blind to padding and
+the future, the same step by step.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +31,9 @@ SCORES = {
     "dot, structured": replace(SMALL, attention="dot", structured=True),
 }
 DEEP = {
-    f"{name}, two layers": replace(SCORES[name], layers=2, source_vocabulary=29, shared_embeddings=False)
+    f"{name}, two layers": replace(
+        SCORES[name], layers=2, source_vocabulary=29, shared_embeddings=False
+    )
     for name in ("none", "additive", "dot")
 }
 KINDS = SCORES | DEEP
@@ -44,7 +48,9 @@ def build_network(kind: str) -> RecurrentTranslator:
 
 
 def tokens(length: int, seed: int, sentences: int = SENTENCES) -> Tensor:
-    return torch.randint(4, VOCABULARY, (sentences, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        4, VOCABULARY, (sentences, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 @pytest.fixture(params=KINDS)
@@ -69,7 +75,12 @@ def test_padding_on_either_side_changes_nothing(network: RecurrentTranslator, si
     there = slice(0, TARGET) if side == "behind" else slice(2, None)
     close(found[:, there], expected)
     if weights is not None:
-        close(found_weights[:, there][..., :SOURCE] if side == "behind" else found_weights[:, there, 3:], weights)
+        close(
+            found_weights[:, there][..., :SOURCE]
+            if side == "behind"
+            else found_weights[:, there, 3:],
+            weights,
+        )
 
 
 def test_sentences_of_several_lengths_are_each_as_alone(network: RecurrentTranslator) -> None:
@@ -89,7 +100,9 @@ def test_a_later_token_changes_nothing_before_it(network: RecurrentTranslator) -
     close(network(source, changed)[0][:, :3], network(source, target)[0][:, :3])
 
 
-def test_every_token_of_the_source_and_every_earlier_one_is_seen(network: RecurrentTranslator) -> None:
+def test_every_token_of_the_source_and_every_earlier_one_is_seen(
+    network: RecurrentTranslator,
+) -> None:
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
     before = network(source, target)[0][:, -1]
     for side, row in ((0, source), (1, target)):
@@ -117,7 +130,9 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: RecurrentTranslator) -> N
                 close(weights[:, beam], attention[:, position])
 
 
-def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(network: RecurrentTranslator) -> None:
+def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(
+    network: RecurrentTranslator,
+) -> None:
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
     other, decoder = tokens(TARGET, 3), IncrementalRnn(network)
     state = decoder.start(source, beams=2, limit=TARGET)
@@ -151,17 +166,24 @@ def test_scores_and_contexts_are_those_of_the_papers(score: Any, structured: boo
     parts = {name.removesuffix(".weight"): part for name, part in attention.named_parameters()}
     for part in parts.values():
         nn.init.normal_(part)
-    memory, query = torch.randn(2, 4, 6, dtype=torch.float64), torch.randn(2, 3, 6, dtype=torch.float64)
+    memory, query = (
+        torch.randn(2, 4, 6, dtype=torch.float64),
+        torch.randn(2, 3, 6, dtype=torch.float64),
+    )
     source = EncodedSource(memory, attention.keys(memory), torch.ones(2, 1, 4, dtype=torch.bool))
     contexts, _ = attention(query, source)
     for sentence in range(2):
         for s, context in zip(query[sentence], contexts[sentence], strict=True):
             scores = [s @ h for h in memory[sentence]]
             if score == "additive":
-                w_a, w_b, w_c = (parts[name] for name in ("weigh", "project_query", "project_memory"))
+                w_a, w_b, w_c = (
+                    parts[name] for name in ("weigh", "project_query", "project_memory")
+                )
                 scores = [w_a[0] @ torch.tanh(w_b @ s + w_c @ h) for h in memory[sentence]]
             row, there = torch.stack(scores), torch.ones(4, dtype=torch.bool)
-            weights = chain_marginals(row, there, parts["pairwise"]) if structured else row.softmax(dim=0)
+            weights = (
+                chain_marginals(row, there, parts["pairwise"]) if structured else row.softmax(dim=0)
+            )
             close(context, weights @ memory[sentence])
 
 
@@ -215,7 +237,9 @@ def test_it_learns_to_reverse_eight_sentences(kind: str) -> None:
     torch.manual_seed(0)
     network, source = replace(SCORES[kind], d_model=32).build(), tokens(5, 1, sentences=8)
     source[:3, 4] = 0
-    target = torch.cat([source.new_full((8, 1), 2), source.flip(-1), source.new_full((8, 1), 3)], dim=-1)
+    target = torch.cat(
+        [source.new_full((8, 1), 2), source.flip(-1), source.new_full((8, 1), 3)], dim=-1
+    )
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     counted = target[:, 1:] != 0
     for _ in range(150):
@@ -246,7 +270,11 @@ def test_a_configuration_that_cannot_be_is_refused(wrong: dict[str, Any], words:
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_classifier_that_is_masked_reads_no_padding_on_either_side(masked: bool) -> None:
     torch.manual_seed(0)
-    classify = RecurrentClassifier(RecurrentConfig(20, 20, 8, layers=2, dropout=0.0), 3, masked=masked).double().eval()
+    classify = (
+        RecurrentClassifier(RecurrentConfig(20, 20, 8, layers=2, dropout=0.0), 3, masked=masked)
+        .double()
+        .eval()
+    )
     bare = classify(torch.tensor([[5, 9, 7]]))
     for padded in ([[0, 0, 5, 9, 7]], [[5, 9, 7, 0, 0, 0]]):
         found = classify(torch.tensor(padded))

@@ -1,4 +1,6 @@
-"""Laws of attention as marginals of a chain: equal to enumeration, blind to what is not in the chain."""
+"""Laws of attention as marginals of a chain: equal to enumeration, blind to
+what is not in the chain.
+"""
 
 import itertools
 import math
@@ -14,7 +16,9 @@ POSITIONS = 5
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
-    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return scale * torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def everywhere(positions: int = POSITIONS) -> Tensor:
@@ -33,7 +37,9 @@ def enumerated(unary: Tensor, pairwise: Tensor) -> Tensor:
 
 def test_marginals_equal_enumeration() -> None:
     unary, pairwise = drawn(3, 2, POSITIONS), drawn(2, 2, seed=1)
-    expected = torch.stack([enumerated(row, pairwise) for row in unary.flatten(0, 1)]).view_as(unary)
+    expected = torch.stack([enumerated(row, pairwise) for row in unary.flatten(0, 1)]).view_as(
+        unary
+    )
     found = chain_marginals(unary, everywhere(), pairwise)
     assert_close_in_float64(found, expected)
 
@@ -64,16 +70,23 @@ def test_what_is_not_there_is_not_in_the_chain(there: list[int], fill: float) ->
 def test_gradients_are_those_of_differences() -> None:
     mask = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]]).bool()
     inputs = drawn(2, POSITIONS).requires_grad_(), drawn(2, 2, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(lambda unary, pairwise: chain_marginals(unary, mask, pairwise), inputs)
+    assert torch.autograd.gradcheck(
+        lambda unary, pairwise: chain_marginals(unary, mask, pairwise), inputs
+    )
 
 
 def test_without_pairwise_potentials_positions_are_independent() -> None:
     unary = drawn(POSITIONS)
-    assert_close_in_float64(chain_marginals(unary, everywhere(), torch.zeros(2, 2).double()), unary.sigmoid())
+    assert_close_in_float64(
+        chain_marginals(unary, everywhere(), torch.zeros(2, 2).double()), unary.sigmoid()
+    )
 
 
 def test_marginals_of_a_long_chain_with_large_potentials_are_finite() -> None:
-    unary, pairwise = drawn(2, 400, scale=200).float().requires_grad_(), drawn(2, 2, seed=1, scale=50).float()
+    unary, pairwise = (
+        drawn(2, 400, scale=200).float().requires_grad_(),
+        drawn(2, 2, seed=1, scale=50).float(),
+    )
     found = chain_marginals(unary, everywhere(400), pairwise)
     found.sum().backward()
     assert unary.grad is not None
@@ -82,7 +95,10 @@ def test_marginals_of_a_long_chain_with_large_potentials_are_finite() -> None:
 
 
 def test_one_mask_serves_all_queries_of_a_sentence() -> None:
-    scores, mask = drawn(2, 3, POSITIONS), torch.tensor([[[1, 1, 1, 1, 1]], [[0, 1, 1, 1, 0]]]).bool()
+    scores, mask = (
+        drawn(2, 3, POSITIONS),
+        torch.tensor([[[1, 1, 1, 1, 1]], [[0, 1, 1, 1, 0]]]).bool(),
+    )
     for pairwise in (None, drawn(2, 2, seed=1)):
         found = normalise(scores, mask, pairwise)
         expected = normalise(scores[1, 2, 1:4], everywhere(3), pairwise)

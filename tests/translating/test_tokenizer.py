@@ -1,4 +1,6 @@
-"""Laws of the vocabulary: what goes in comes out, in any script; the same corpus gives the same numbers."""
+"""Laws of the vocabulary: what goes in comes out, in any script; the same
+corpus gives the same numbers.
+"""
 
 import subprocess
 import sys
@@ -12,7 +14,16 @@ from hypothesis import strategies as st
 
 from tests.support.places import ROOT
 from translation.data import tokenizer as tokenizer_module
-from translation.data.tokenizer import BEGIN, BYTES, END, LONGEST_PART, PAD, SPECIAL, UNKNOWN, Tokenizer
+from translation.data.tokenizer import (
+    BEGIN,
+    BYTES,
+    END,
+    LONGEST_PART,
+    PAD,
+    SPECIAL,
+    UNKNOWN,
+    Tokenizer,
+)
 from translation.errors import TranslationError, UsageError
 
 LINES = [
@@ -52,7 +63,11 @@ def test_a_text_comes_back_as_it_was(tokenizer: Tokenizer, text: str) -> None:
     assert UNKNOWN not in tokens
 
 
-@given(st.lists(st.text(st.characters(exclude_characters=" \u2581", exclude_categories=["Cs"]), min_size=1)))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters=" \u2581", exclude_categories=["Cs"]), min_size=1)
+    )
+)
 def test_any_text_with_single_spaces_comes_back_composed(words: list[str]) -> None:
     tokenizer, text = learned(), " ".join(words)
     assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
@@ -71,7 +86,10 @@ def test_special_numbers_are_ours_and_are_passed_over(tokenizer: Tokenizer) -> N
     assert tokenizer.pieces([PAD, UNKNOWN, BEGIN, END]) == ["<pad>", "<unk>", "<s>", "</s>"]
     tokens = tokenizer.encode("A man sleeps")
     assert min(tokens) >= SPECIAL
-    assert tokenizer.decode([PAD, BEGIN, *tokens[:2], PAD, END, *tokens[2:], END, PAD]) == "A man sleeps"
+    assert (
+        tokenizer.decode([PAD, BEGIN, *tokens[:2], PAD, END, *tokens[2:], END, PAD])
+        == "A man sleeps"
+    )
     assert tokenizer.decode([PAD, BEGIN, END]) == ""
 
 
@@ -97,7 +115,11 @@ def test_a_saved_vocabulary_gives_the_same_numbers(tokenizer: Tokenizer, tmp_pat
 
 @pytest.mark.slow
 def test_another_process_learns_the_same_vocabulary_and_says_nothing(tokenizer: Tokenizer) -> None:
-    program = f"from translation.data.tokenizer import Tokenizer\nprint(Tokenizer.train({LINES!r}, 500).digest)"
+    program = (
+        "from translation.data.tokenizer import "
+        f"Tokenizer\nprint(Tokenizer.train({LINES!r}, "
+        "500).digest)"
+    )
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.strip() == tokenizer.digest
@@ -153,7 +175,9 @@ def test_a_missing_or_broken_file_is_one_line(tokenizer: Tokenizer, tmp_path: Pa
     model = whole.read_bytes()
     for content in (b"", b"no model at all", model[: len(model) // 2], b"\x00" * 100):
         broken.write_bytes(content)
-        with pytest.raises(TranslationError, match=r"broken.model is no SentencePiece vocabulary") as raised:
+        with pytest.raises(
+            TranslationError, match=r"broken.model is no SentencePiece vocabulary"
+        ) as raised:
             Tokenizer.load(broken)
         assert "\n" not in str(raised.value)
     for missing in (tmp_path / "none.model", tmp_path):
@@ -167,9 +191,14 @@ def test_a_vocabulary_with_other_special_numbers_is_refused(tmp_path: Path) -> N
     file = tmp_path / "other.model"
     with file.open("wb") as stream:
         SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES), model_writer=stream, vocab_size=400, byte_fallback=True,
-            hard_vocab_limit=False, model_type="bpe", minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter(LINES),
+            model_writer=stream,
+            vocab_size=400,
+            byte_fallback=True,
+            hard_vocab_limit=False,
+            model_type="bpe",
+            minloglevel=2,
+        )
     with pytest.raises(TranslationError, match="numbers its special tokens"):
         Tokenizer.load(file)
 

@@ -23,7 +23,9 @@ def model() -> Model:
     """In double precision, that no noise of a batch decides; its words are gibberish."""
     network = drawn(5).double()
     size = tokenizer().size
-    return model_of(network, "transformer", NETWORK | {"source_vocabulary": size, "target_vocabulary": size})
+    return model_of(
+        network, "transformer", NETWORK | {"source_vocabulary": size, "target_vocabulary": size}
+    )
 
 
 @pytest.mark.slow
@@ -33,7 +35,11 @@ def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
         together = translate(model, texts, how)
         alone = [translate(model, [text], how)[0] for text in texts]
         backwards = translate(model, texts[::-1], how)[::-1]
-        assert [each.text for each in together] == [each.text for each in alone] == [each.text for each in backwards]
+        assert (
+            [each.text for each in together]
+            == [each.text for each in alone]
+            == [each.text for each in backwards]
+        )
         assert (together[6].text, together[6].score, together[6].warning) == ("", 0.0, None)
 
 
@@ -74,7 +80,10 @@ def test_any_text_has_a_translation(model: Model, text: str) -> None:
 
 def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
     korean = "안녕하세요 세계"  # which is all bytes to this vocabulary
-    counts = [np.bincount(tokenizer().encode(text), minlength=tokenizer().size) for text in (" ".join(TEXTS), korean)]
+    counts = [
+        np.bincount(tokenizer().encode(text), minlength=tokenizer().size)
+        for text in (" ".join(TEXTS), korean)
+    ]
     told = replace(model, language_id=LanguageIdentifier(*counts))
     right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
     assert all(each.warning is None for each in right)
@@ -90,7 +99,9 @@ def test_the_best_come_in_order_and_the_first_is_the_translation(model: Model) -
 
 
 def test_attention_is_a_row_a_piece_and_sums_to_one(model: Model) -> None:
-    for text, found in zip(TEXTS, translate(model, TEXTS, Search(beams=2, with_attention=True)), strict=True):
+    for text, found in zip(
+        TEXTS, translate(model, TEXTS, Search(beams=2, with_attention=True)), strict=True
+    ):
         (seen,) = found.attention
         assert seen.source == [*tokenizer().pieces(tokenizer().encode(text)), "</s>"]
         assert seen.weights.shape == (len(seen.target), len(seen.source))
@@ -106,6 +117,8 @@ def test_attention_is_a_row_a_piece_and_sums_to_one(model: Model) -> None:
             config = model.card.network
             assert (layers, heads) == (config["decoder_layers"], config["heads"])
             assert shape == [len(queries), len(keys)]
-            assert_close_in_float32(seen.heads[kind].sum(-1), torch.ones(layers, heads, len(queries)))
+            assert_close_in_float32(
+                seen.heads[kind].sum(-1), torch.ones(layers, heads, len(queries))
+            )
         assert seen.heads["decoder"].triu(diagonal=1).abs().max() == 0  # nothing sees what follows
     assert translate(model, TEXTS, GREEDY)[0].attention == ()

@@ -1,4 +1,6 @@
-"""`dtml translate` as its user meets it: models are trained, kept, listed, scored and asked, mistakes are one line."""
+"""`dtml translate` as its user meets it: models are trained, kept, listed,
+scored and asked, mistakes are one line.
+"""
 
 import io
 import json
@@ -22,17 +24,22 @@ from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, start
 
 pytestmark = pytest.mark.slow
 
-LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
+LONG = " ".join(
+    target for _, target in PAIRS[440:444]
+)  # a name or two in the target language prove nothing
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
-    "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 subwords, float32, "
+    "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 "
+    "subwords, float32, "
     "seed 0; weights by validation bleu: "
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
 
 def stored(home: Path, sql: str) -> list[Any]:
-    with closing(sqlite3.connect(home / "data" / "dtml.sqlite")) as store:  # whose end removes files beside it
+    with closing(
+        sqlite3.connect(home / "data" / "dtml.sqlite")
+    ) as store:  # whose end removes files beside it
         return store.execute(sql).fetchall()
 
 
@@ -42,7 +49,9 @@ def counts(home: Path) -> list[int]:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare: Path, translate: Command) -> None:
+def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
+    bare: Path, translate: Command
+) -> None:
     write_recipe(bare)
     code, said, complaint = ended(started("train", "tiny.toml"))
     told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
@@ -102,10 +111,12 @@ def member(process: Any, rank: int) -> int:
     raise LookupError(rank)
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are found by Linux's /proc"
+)
 @pytest.mark.usefixtures("served")
 @pytest.mark.soak
-def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on_to_the_same_weights(
+def test_a_training_that_loses_a_process_ends_with_a_line_and_goes_on_to_the_same_weights(
     bare: Path,
 ) -> None:
     recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
@@ -138,7 +149,11 @@ def test_a_model_that_another_process_trains_is_left_alone(bare: Path, translate
     write_recipe(bare)
     with FileLock(work / "train.lock"):
         code, _, complaint = translate("train", "tiny.toml")
-    assert (code, is_one_line(complaint), "another process trains tiny" in complaint) == (1, True, True), complaint
+    assert (code, is_one_line(complaint), "another process trains tiny" in complaint) == (
+        1,
+        True,
+        True,
+    ), complaint
 
 
 def test_texts_are_translated_a_line_each_in_their_order(
@@ -157,19 +172,29 @@ def test_texts_are_translated_a_line_each_in_their_order(
     assert (code, is_one_line(complaint), "line 2" in complaint) == (2, True, True)
 
 
-def test_the_best_come_with_their_scores_and_json_says_the_same(home: Path, translate: Command) -> None:
+def test_the_best_come_with_their_scores_and_json_says_the_same(
+    home: Path, translate: Command
+) -> None:
     code, said, _ = translate("text", SOURCES[0], "--best", "3")
     rows = [line.split(maxsplit=1) for line in said.splitlines()]
     assert code == 0
     assert len(rows) == 3
-    assert sorted((float(score) for score, _ in rows), reverse=True) == [float(score) for score, _ in rows]
+    assert sorted((float(score) for score, _ in rows), reverse=True) == [
+        float(score) for score, _ in rows
+    ]
     (document,) = json.loads(translate("text", SOURCES[0], "--best", "3", "--json")[1])
     assert [each["text"] for each in document["best"]] == [text for _, text in rows]
     assert [f"{each['score']:.3f}" for each in document["best"]] == [score for score, _ in rows]
-    assert (document["text"], document["translation"], document["warning"]) == (SOURCES[0], rows[0][1], None)
+    assert (document["text"], document["translation"], document["warning"]) == (
+        SOURCES[0],
+        rows[0][1],
+        None,
+    )
 
 
-def test_a_text_in_the_target_language_is_translated_with_a_warning(home: Path, translate: Command) -> None:
+def test_a_text_in_the_target_language_is_translated_with_a_warning(
+    home: Path, translate: Command
+) -> None:
     code, said, complaint = translate("text", LONG, SOURCES[0])
     assert (code, said.count("\n")) == (0, 2)
     assert "it reads like xb, but the model translates xa-xb" in " ".join(complaint.split())
@@ -188,7 +213,11 @@ def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Com
     shutil.rmtree(home / "data")
     code, _, complaint = translate("text", "a")
     assert (code, is_one_line(complaint), "there is none yet" in complaint) == (2, True, True)
-    assert translate("models") == (0, "There is no model yet: dtml translate demo trains one in a minute.\n", "")
+    assert translate("models") == (
+        0,
+        "There is no model yet: dtml translate demo trains one in a minute.\n",
+        "",
+    )
 
 
 def test_a_damaged_model_is_one_line(home: Path, translate: Command) -> None:
@@ -198,7 +227,9 @@ def test_a_damaged_model_is_one_line(home: Path, translate: Command) -> None:
     assert (code, is_one_line(complaint), "was changed or damaged" in complaint) == (1, True, True)
 
 
-def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(home: Path, translate: Command) -> None:
+def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
+    home: Path, translate: Command
+) -> None:
     code, said, complaint = translate("score", "made", "--json")
     assert code == 0, complaint
     score = json.loads(said)["score"]
@@ -207,8 +238,14 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(home: 
     (home / "test.xa").write_text("".join(f"{source}\n" for source, _ in TEST))
     (home / "test.xb").write_text("".join(f"{target}\n" for _, target in TEST))
     (home / "table.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in TEST))
-    (home / "wide.tsv").write_text("".join(f"{target}\tmade\t{source}\n" for source, target in TEST))
-    for test in (("test.xa", "--references", "test.xb"), ("table.tsv",), ("wide.tsv", "--columns", "2", "0")):
+    (home / "wide.tsv").write_text(
+        "".join(f"{target}\tmade\t{source}\n" for source, target in TEST)
+    )
+    for test in (
+        ("test.xa", "--references", "test.xb"),
+        ("table.tsv",),
+        ("wide.tsv", "--columns", "2", "0"),
+    ):
         assert json.loads(translate("score", *test, "--json")[1])["score"] == score
     rows = stored(home, "select count(*) from translation_score")
     said = translate("score", "made")[1]
@@ -234,7 +271,9 @@ def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Co
     assert "less other: +0.0 [+0.0, +0.0], p = 1.000" in translate(*command)[1]
     compared = json.loads(translate(*command, "--json")[1])["compared"]
     assert (compared["difference"], compared["p"]) == (0.0, 1.0)
-    assert stored(home, "select model, against, p from translation_score") == [("tiny", "other", 1.0)]
+    assert stored(home, "select model, against, p from translation_score") == [
+        ("tiny", "other", 1.0)
+    ]
 
 
 class Tags(HTMLParser):
@@ -248,12 +287,20 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append(tag)
-        self.sources += [str(value) for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
+        self.sources += [
+            str(value)
+            for name, value in attrs
+            if name in {"src", "href", "srcset", "data", "action"}
+        ]
 
 
-def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(home: Path, translate: Command) -> None:
+def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(
+    home: Path, translate: Command
+) -> None:
     evil = '<script>alert(1)</script> & "bano"'
-    code, _, complaint = translate("text", SOURCES[0], evil, "", "--attention-page", "pages/seen.html")
+    code, _, complaint = translate(
+        "text", SOURCES[0], evil, "", "--attention-page", "pages/seen.html"
+    )
     assert code == 0, complaint
     page = (home / "pages" / "seen.html").read_text()
     tags = Tags(page)
@@ -278,7 +325,11 @@ def test_a_model_is_exported_whole_for_another_program(
         f"{len(TEST)} of {len(TEST)} sentences of its test are translated, greedily, as here",
         "none of its test sets is here: no translation was compared",
     }
-    assert {file.name for file in (home / "out").iterdir()} >= {"model.bin", "source.model", "target.model"}
+    assert {file.name for file in (home / "out").iterdir()} >= {
+        "model.bin",
+        "source.model",
+        "target.model",
+    }
     assert not list(home.glob(".out*"))
 
 

@@ -1,4 +1,6 @@
-"""A file that is translated has a line for each line, is there whole or not at all, and goes on where it was killed."""
+"""A file that is translated has a line for each line, is there whole or not at
+all, and goes on where it was killed.
+"""
 
 import gzip
 import os
@@ -37,7 +39,9 @@ def beside(home: Path) -> set[str]:
     return {file.name for file in home.iterdir()} - {"data", "text"}
 
 
-def test_a_line_goes_out_for_each_line_in_plain_or_gzip(translate: Command, text: Path, home: Path) -> None:
+def test_a_line_goes_out_for_each_line_in_plain_or_gzip(
+    translate: Command, text: Path, home: Path
+) -> None:
     code, said, complaint = translate("file", "text", "--to", "out")
     assert (code, said) == (0, "60 lines translated into out\n"), complaint
     lines = (home / "out").read_text().split("\n")
@@ -98,7 +102,11 @@ def test_another_text_search_or_model_starts_anew(
     assert translate(*command)[0] == 1
     if changed == "text":  # of as many lines
         text.write_text(text.read_text().replace(SOURCES[0], SOURCES[1]))
-    again = {"text": command, "search": [*command, "--beams", "2"], "model": [*command[:-1], "other"]}[changed]
+    again = {
+        "text": command,
+        "search": [*command, "--beams", "2"],
+        "model": [*command[:-1], "other"],
+    }[changed]
     noted = interrupted_after(monkeypatch, 9)
     assert translate(*again)[0] == 0
     assert sum(noted) == 60
@@ -107,7 +115,11 @@ def test_another_text_search_or_model_starts_anew(
 MISTAKES = {
     "not UTF-8": (b"one\ntwo\n\xff\n", "out", "not UTF-8 at line 3"),
     "empty": (b"", "out", "is empty"),
-    "the other language": ("\n".join(" ".join(TARGETS[n : n + 4]) for n in range(9)).encode(), "out", "reads like xb"),
+    "the other language": (
+        "\n".join(" ".join(TARGETS[n : n + 4]) for n in range(9)).encode(),
+        "out",
+        "reads like xb",
+    ),
     "no folder": (b"one\n", "none/out", "there is no folder none"),
     "a folder": (b"one\n", "data", "data is a folder"),
     "itself": (b"one\n", "text", "is the text itself"),
@@ -115,31 +127,45 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(mistake: str, translate: Command, home: Path) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    mistake: str, translate: Command, home: Path
+) -> None:
     given, to, words = MISTAKES[mistake]
     (home / "text").write_bytes(given)
     code, said, complaint = translate("file", "text", "--to", to)
-    assert (code, said, words in complaint, is_one_line(complaint)) == (2, "", True, True), complaint
+    assert (code, said, words in complaint, is_one_line(complaint)) == (2, "", True, True), (
+        complaint
+    )
     assert beside(home) == set()
     assert (home / "text").read_bytes() == given
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_to_is_one_line(translate: Command, text: Path, home: Path) -> None:
+def test_a_folder_that_may_not_be_written_to_is_one_line(
+    translate: Command, text: Path, home: Path
+) -> None:
     (home / "closed").mkdir(mode=0o500)
     code, _, complaint = translate("file", "text", "--to", "closed/out")
     assert (code, is_one_line(complaint), "may not be written to" in complaint) == (2, True, True)
 
 
-def test_a_file_that_another_process_writes_is_left_alone(translate: Command, text: Path, home: Path) -> None:
+def test_a_file_that_another_process_writes_is_left_alone(
+    translate: Command, text: Path, home: Path
+) -> None:
     with FileLock(home / "out.partial.lock"):
         code, _, complaint = translate("file", "text", "--to", "out")
-    assert (code, is_one_line(complaint), "another process writes out" in complaint) == (1, True, True)
+    assert (code, is_one_line(complaint), "another process writes out" in complaint) == (
+        1,
+        True,
+        True,
+    )
     assert translate("file", "text", "--to", "out")[0] == 0
 
 
 @pytest.mark.usefixtures("in_small_parts")
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(translate: Command, text: Path, home: Path) -> None:
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
+    translate: Command, text: Path, home: Path
+) -> None:
     assert translate("file", "text", "--to", "whole")[0] == 0
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (800, hard))
@@ -147,7 +173,11 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(translate: Command
         code, _, complaint = translate("file", "text", "--to", "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (code, is_one_line(complaint), "run the same command again" in complaint) == (1, True, True), complaint
+    assert (code, is_one_line(complaint), "run the same command again" in complaint) == (
+        1,
+        True,
+        True,
+    ), complaint
     assert not (home / "out").exists()
     assert translate("file", "text", "--to", "out")[0] == 0
     assert (home / "out").read_bytes() == (home / "whole").read_bytes()

@@ -1,4 +1,6 @@
-"""Queued texts are translated once each, whoever works, dies or is told to end; what cannot be says why."""
+"""Queued texts are translated once each, whoever works, dies or is told to end;
+what cannot be says why.
+"""
 
 import json
 import multiprocessing
@@ -51,7 +53,11 @@ def jobs(engine: Engine) -> list[dict[str, Any]]:
 
 def held(engine: Engine) -> list[Mapping[str, Any]]:
     with reading(engine) as conn:
-        return list(conn.execute(sa.text("select status, attempts from translation_text order by id")).mappings())
+        return list(
+            conn.execute(
+                sa.text("select status, attempts from translation_text order by id")
+            ).mappings()
+        )
 
 
 def work(url: str, at_once: int, lease_s: float, counted: "multiprocessing.Queue[int]") -> None:
@@ -94,7 +100,9 @@ def take_and_wait(url: str, ids: "multiprocessing.Queue[list[int]]") -> None:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("home")
-def test_what_a_killed_worker_held_is_translated_after_its_lease(engine: Engine, store_url: str) -> None:
+def test_what_a_killed_worker_held_is_translated_after_its_lease(
+    engine: Engine, store_url: str
+) -> None:
     ids = queued(engine, SOURCES[:9])
     told: multiprocessing.Queue[list[int]] = SPAWN.Queue()
     doomed = SPAWN.Process(target=take_and_wait, args=(store_url, told))
@@ -189,11 +197,20 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
     code, said, _ = translate("jobs", "--json")
     found = json.loads(said)
     assert found["counts"] == [{"model": "tiny", "status": "done", "n": 4}]
-    assert [each["text"] for each in found["texts"]] == ["bano lume", SOURCES[3], SOURCES[2], SOURCES[1]]
+    assert [each["text"] for each in found["texts"]] == [
+        "bano lume",
+        SOURCES[3],
+        SOURCES[2],
+        SOURCES[1],
+    ]
     assert all(each["translation"] for each in found["texts"])
     with reading(engine) as conn:
         kept = conn.execute(sa.text("select attention from translation_text")).scalars().all()
-    assert all(sum(row) == pytest.approx(1, abs=0.01) for each in map(parsed, kept) for row in each[0]["weights"])
+    assert all(
+        sum(row) == pytest.approx(1, abs=0.01)
+        for each in map(parsed, kept)
+        for row in each[0]["weights"]
+    )
     code, said, _ = translate("jobs", "--status", "failed", "--json")
     assert json.loads(said)["texts"] == []
 
@@ -213,11 +230,16 @@ def test_an_empty_queue_starts_no_server(
 
 
 def test_an_empty_queue_is_seen_without_torch(tmp_path: Path) -> None:
-    code = "import sys; sys.modules |= {'torch': None, 'prefect': None}; from flows.cli import main; main()"
+    code = (
+        "import sys; sys.modules |= {'torch': None, 'prefect': None}; from flows.cli import "
+        "main; main()"
+    )
     environment = os.environ | {"DTML_DATA": str(tmp_path)}
     environment.pop("DTML_DATABASE_URL", None)
     work = [sys.executable, "-c", code, "translate", "work"]
-    ended = subprocess.run(work, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        work, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (ended.returncode, ended.stdout) == (0, "0 texts translated, 0 failed\n"), ended.stderr
 
 
@@ -225,8 +247,13 @@ def parsed(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(translate: Command, bare: Path) -> None:
-    for arguments, words in ((("queue",), "nothing to queue"), (("queue", "a"), "there is none yet")):
+def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
+    translate: Command, bare: Path
+) -> None:
+    for arguments, words in (
+        (("queue",), "nothing to queue"),
+        (("queue", "a"), "there is none yet"),
+    ):
         code, _, complaint = translate(*arguments)
         assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
     code, _, complaint = translate("work", "--model", "nobody")
@@ -234,7 +261,11 @@ def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(translate: Comm
     code, _, complaint = translate("jobs")  # before there is a store
     assert (code, is_one_line(complaint)) == (2, True)
     open_store().dispose()
-    assert translate("jobs") == (0, "The queue is empty: dtml translate queue TEXT --model NAME fills it.\n", "")
+    assert translate("jobs") == (
+        0,
+        "The queue is empty: dtml translate queue TEXT --model NAME fills it.\n",
+        "",
+    )
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

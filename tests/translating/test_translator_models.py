@@ -1,4 +1,6 @@
-"""Laws of a model's folder: it translates as the model did, and whatever is wrong with it is one line."""
+"""Laws of a model's folder: it translates as the model did, and whatever is
+wrong with it is one line.
+"""
 
 import json
 from pathlib import Path
@@ -22,7 +24,10 @@ SAID = NETWORK | {"source_vocabulary": SIZE, "target_vocabulary": SIZE}
 OTHER = tokenizer(330)
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "joint": ("transformer", SAID),
-    "two vocabularies": ("transformer", SAID | {"target_vocabulary": OTHER.size, "shared_embeddings": False}),
+    "two vocabularies": (
+        "transformer",
+        SAID | {"target_vocabulary": OTHER.size, "shared_embeddings": False},
+    ),
     "learned positions": ("transformer", SAID | {"learned_positions": 250}),
     "rnn": ("rnn", {"source_vocabulary": SIZE, "target_vocabulary": SIZE, "d_model": 16}),
 }
@@ -31,7 +36,9 @@ TEXTS = [source for source, _ in made_pairs(4, 9)]
 
 def made(name: str = "joint") -> Model:
     kind, values = KINDS[name]
-    return model_of(drawn(3, kind, **values), kind, values, target=OTHER if name == "two vocabularies" else None)
+    return model_of(
+        drawn(3, kind, **values), kind, values, target=OTHER if name == "two vocabularies" else None
+    )
 
 
 @pytest.fixture
@@ -59,7 +66,11 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
     name, parameter = list(model.network.named_parameters())[-1]
     with torch.no_grad():
         parameter.view(-1)[0] = float("nan")
-    said = f"1 of {parameter.numel()} weights of {name} are NaN or infinite: train the model again with a lower"
+    said = (
+        f"1 of {parameter.numel()} weights of {name} are NaN or infinite: train the "
+        "model again "
+        "with a lower"
+    )
     with pytest.raises(TranslationError, match=f"is not saved: {said}"):
         save_model(folder, model)
     assert same(load_model(folder, CPU).network, before.network)

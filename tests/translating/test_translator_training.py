@@ -1,4 +1,6 @@
-"""Laws of training: the published schedule, updates that add up, interruptions that change nothing, ends as asked."""
+"""Laws of training: the published schedule, updates that add up, interruptions
+that change nothing, ends as asked.
+"""
 
 import math
 import subprocess
@@ -51,16 +53,22 @@ from translation.training.muon import Muon
 from translation.training.step import batch_loss, optimisers_of
 
 
-@pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
+@pytest.mark.parametrize(
+    "positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1]
+)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float) -> None:
     torch.manual_seed(0)
     expected = torch.randint(0, 11, (positions,))
-    ours = [torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (positions, 11)]
+    ours = [
+        torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (positions, 11)
+    ]
     theirs = [each.detach().clone().requires_grad_() for each in ours]
     loss = smoothed_loss(*ours, expected, smoothing)
     scores = theirs[0] @ theirs[1].T
-    wanted = nn.functional.cross_entropy(scores, expected, label_smoothing=smoothing, reduction="sum")
+    wanted = nn.functional.cross_entropy(
+        scores, expected, label_smoothing=smoothing, reduction="sum"
+    )
     (3 * loss).backward()  # type: ignore[no-untyped-call]
     (3 * wanted).backward()  # type: ignore[no-untyped-call]
     assert_close_in_float64(loss, wanted)
@@ -86,9 +94,13 @@ def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_roundin
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("translation.training.loss.POSITIONS_AT_ONCE", 3)
     torch.manual_seed(0)
-    decoded, weight = (torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6))
+    decoded, weight = (
+        torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6)
+    )
     expected = torch.randint(0, 6, (7,))
-    assert torch.autograd.gradcheck(lambda x, w: smoothed_loss(x, w, expected, 0.1), (decoded, weight))
+    assert torch.autograd.gradcheck(
+        lambda x, w: smoothed_loss(x, w, expected, 0.1), (decoded, weight)
+    )
 
 
 def test_the_rate_of_inverse_sqrt_is_equation_3_and_peak_moves_it() -> None:
@@ -104,10 +116,14 @@ def test_the_linear_rate_falls_to_0_at_the_end_of_the_budget() -> None:
     config = TrainingConfig(warmup=0.25, peak=0.008)
     rates = [learning_rate(1, done, 512, config) for done in (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)]
     assert rates == in_float64([0.0, 0.004, 0.008, 0.008 * 2 / 3, 0.008 / 3, 0.0])
-    assert learning_rate(1, 0.25, 512, replace(config, peak=None)) == in_float64((512 * 4000) ** -0.5)
+    assert learning_rate(1, 0.25, 512, replace(config, peak=None)) == in_float64(
+        (512 * 4000) ** -0.5
+    )
 
 
-@pytest.mark.parametrize("budget", [{"updates": 12}, {"updates": 10**6, "minutes": 0.02}], ids=["updates", "minutes"])
+@pytest.mark.parametrize(
+    "budget", [{"updates": 12}, {"updates": 10**6, "minutes": 0.02}], ids=["updates", "minutes"]
+)
 def test_a_training_ends_with_a_rate_near_0(tmp_path: Path, budget: dict[str, Any]) -> None:
     told: list[Check] = []
     linear = replace(CONFIG, schedule="linear", warmup=0.2, check_every=None, average=1, **budget)
@@ -117,30 +133,41 @@ def test_a_training_ends_with_a_rate_near_0(tmp_path: Path, budget: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("schedule", "warmup"), [("linear", 1), ("linear", 0), ("inverse_sqrt", 0.5), ("inverse_sqrt", 0), ("cosine", 0.5)]
+    ("schedule", "warmup"),
+    [("linear", 1), ("linear", 0), ("inverse_sqrt", 0.5), ("inverse_sqrt", 0), ("cosine", 0.5)],
 )
 def test_a_warm_up_of_another_schedule_is_refused(schedule: str, warmup: float) -> None:
-    with pytest.raises(UsageError, match=r"warmup is|schedule is one of linear, inverse_sqrt, not cosine"):
+    with pytest.raises(
+        UsageError, match=r"warmup is|schedule is one of linear, inverse_sqrt, not cosine"
+    ):
         TrainingConfig(schedule=schedule, warmup=warmup)
 
 
 @pytest.fixture
 def gradients(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """What Adam was given: weights cannot tell, as it makes as much of the noise of a float as of a gradient."""
+    """What Adam was given: weights cannot tell, as it makes as much of the
+    noise of a float as of a gradient.
+    """
     seen: list[Tensor] = []
 
     def looked(optimiser: torch.optim.Adam) -> None:
-        seen.append(torch.cat([each.grad.flatten() for each in optimiser.param_groups[0]["params"]]))
+        seen.append(
+            torch.cat([each.grad.flatten() for each in optimiser.param_groups[0]["params"]])
+        )
 
     monkeypatch.setattr(torch.optim.Adam, "step", looked)
     return seen
 
 
 # So large a batch holds all pairs.
-WHOLE = replace(CONFIG, updates=1, check_every=1, batch_tokens=100_000, clip=0.0, label_smoothing=0.0)
+WHOLE = replace(
+    CONFIG, updates=1, check_every=1, batch_tokens=100_000, clip=0.0, label_smoothing=0.0
+)
 
 
-def test_an_update_of_many_batches_is_that_of_their_pairs_together(tmp_path: Path, gradients: list[Tensor]) -> None:
+def test_an_update_of_many_batches_is_that_of_their_pairs_together(
+    tmp_path: Path, gradients: list[Tensor]
+) -> None:
     count = len(batch_indices(examples(), 512, None))
     assert count > 1
     trained(tmp_path / "whole", WHOLE, dropout=0.0)
@@ -148,7 +175,9 @@ def test_an_update_of_many_batches_is_that_of_their_pairs_together(tmp_path: Pat
     assert_gradients_close_in_float32(gradients[1], gradients[0])
 
 
-def test_gradients_are_per_real_target_token_and_clipped(tmp_path: Path, gradients: list[Tensor]) -> None:
+def test_gradients_are_per_real_target_token_and_clipped(
+    tmp_path: Path, gradients: list[Tensor]
+) -> None:
     for clip in (0.0, 0.01):
         trained(tmp_path / str(clip), replace(WHOLE, clip=clip), dropout=0.0)
     network = drawn(dropout=0.0)
@@ -156,13 +185,17 @@ def test_gradients_are_per_real_target_token_and_clipped(tmp_path: Path, gradien
     decoded, _ = network(batch.source, batch.target_input)
     scores = network.logits(decoded).flatten(0, 1)  # type: ignore[operator]
     nn.functional.cross_entropy(scores, batch.target_output.flatten(), ignore_index=0).backward()
-    wanted = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
+    wanted = torch.cat(
+        [each.grad.flatten() for each in network.parameters() if each.grad is not None]
+    )
     assert_gradients_close_in_float32(gradients[0], wanted)
     assert_gradients_close_in_float32(gradients[1], wanted * 0.01 / wanted.norm())
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_an_interrupted_training_ends_as_if_it_had_not_been(tmp_path: Path, accumulate: int) -> None:
+def test_an_interrupted_training_ends_as_if_it_had_not_been(
+    tmp_path: Path, accumulate: int
+) -> None:
     config = replace(CONFIG, accumulate=accumulate)
     whole: list[Check] = []
     undisturbed, end = trained(tmp_path / "whole", config, on_check=whole.append)
@@ -234,13 +267,17 @@ def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
             time.sleep(0.003 * (time.time_ns() % 20))  # a random moment from there on
         finally:
             process.kill()
-    resumed, _ = trained(tmp_path / "broken", KILLED_CONFIG, on_check=lambda each: _append(told, each))
+    resumed, _ = trained(
+        tmp_path / "broken", KILLED_CONFIG, on_check=lambda each: _append(told, each)
+    )
     assert same(resumed, undisturbed)
     lines = [line for line in told.read_text().splitlines() if len(line.split()) == len(CHECKS)]
     said = {tuple(float(each) for each in line.split()) for line in lines}
     wanted = {tuple(map(float, figures(each))) for each in whole}
     assert said == wanted
-    assert len(lines) <= len(whole) + 1  # a check is told before it is kept: that of the moment in between, twice
+    assert (
+        len(lines) <= len(whole) + 1
+    )  # a check is told before it is kept: that of the moment in between, twice
 
 
 def _append(file: Path, check: Check) -> None:
@@ -249,12 +286,15 @@ def _append(file: Path, check: Check) -> None:
 
 
 def judged_as(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
-    """Let these be the losses of validation: of each check, then of the weights that may be saved."""
+    """Let these be the losses of validation: of each check, then of the weights
+    that may be saved.
+    """
     told = iter(losses)
     monkeypatch.setattr(loop, "validation_loss", lambda *_: next(told))
 
 
-# Of the checks at 3, 6, 9 and 12 the first is of the warm-up; then the means of 9 and 12, and the last alone.
+# Of the checks at 3, 6, 9 and 12 the first is of the warm-up; then the means of 9 and 12, and the
+# last alone.
 @pytest.mark.parametrize(
     ("losses", "saved"),
     [
@@ -286,7 +326,9 @@ def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> 
         trained(tmp_path / precision, replace(CONFIG, precision=precision), on_check=checks.append)
     first, second = ([each.validation_loss for each in checks] for checks in told.values())
     assert first != second
-    assert second == as_drawn(first, share=0.01)  # apart by at most .0002 of it, over eight seeds; it falls by .19
+    assert second == as_drawn(
+        first, share=0.01
+    )  # apart by at most .0002 of it, over eight seeds; it falls by .19
     with pytest.raises(UsageError, match="precision is one of float32, bfloat16, not float16"):
         replace(CONFIG, precision="float16")
 
@@ -302,7 +344,9 @@ def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_pa
 
 
 def test_it_ends_without_time(tmp_path: Path) -> None:
-    _, progress = trained(tmp_path / "time", replace(CONFIG, minutes=0.02, updates=10**6, check_every=10**6, warmup=1))
+    _, progress = trained(
+        tmp_path / "time", replace(CONFIG, minutes=0.02, updates=10**6, check_every=10**6, warmup=1)
+    )
     assert progress.step > 2
     assert progress.kept == [progress.step]  # however far the next check would have been
 
@@ -316,11 +360,17 @@ def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
     told, words = list[Check](), list[str]()
     timed = replace(CONFIG, minutes=0.1, updates=10**6, check_every=None, warmup=1, average=2)
     network = drawn()
-    context = TrainingContext(folder=tmp_path, key="made", on_check=told.append, on_message=words.append)
+    context = TrainingContext(
+        folder=tmp_path, key="made", on_check=told.append, on_message=words.append
+    )
     progress = train_network(network, WIDTH, examples(), examples(2, 24), timed, context)
-    assert 2 <= len(told) <= loop.CHECKS + 1  # a slow machine has fewer: checking takes a tenth of the time at most
+    assert (
+        2 <= len(told) <= loop.CHECKS + 1
+    )  # a slow machine has fewer: checking takes a tenth of the time at most
     assert progress.step == told[-1].step
-    assert len(words) == progress.step - len(told)  # a line an update here, the check's own where there is one
+    assert len(words) == progress.step - len(
+        told
+    )  # a line an update here, the check's own where there is one
     assert all(" tokens a second" in line and line.startswith("step ") for line in words)
 
 
@@ -345,11 +395,22 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
 def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
-    with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"):
-        train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, TrainingContext(folder=tmp_path, key="made"))
+    with pytest.raises(
+        TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"
+    ):
+        train_network(
+            network,
+            WIDTH,
+            examples(),
+            examples(2, 24),
+            CONFIG,
+            TrainingContext(folder=tmp_path, key="made"),
+        )
 
 
-@pytest.mark.parametrize("name", ["updates", "batch_tokens", "warmup", "check_every", "minutes", "peak"])
+@pytest.mark.parametrize(
+    "name", ["updates", "batch_tokens", "warmup", "check_every", "minutes", "peak"]
+)
 def test_a_training_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=name):
         replace(CONFIG, **{name: 0})
@@ -358,7 +419,9 @@ def test_a_training_of_nothing_is_refused(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
     network, told = drawn(), list[Check]()
-    context = TrainingContext(folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append)
+    context = TrainingContext(
+        folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append
+    )
     progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
     assert progress.step == CONFIG.updates
     assert told[-1].validation_loss < told[0].validation_loss
@@ -369,7 +432,10 @@ def test_muon_updates_as_torch_does() -> None:
     shapes = ((8, 5), (8, 5), (5, 8), (6, 6))
     ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
     theirs = [nn.Parameter(each.detach().clone()) for each in ours]
-    optimisers = Muon(ours), torch.optim.Muon(theirs, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    optimisers = (
+        Muon(ours),
+        torch.optim.Muon(theirs, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+    )
     for rate in (0.01, 0.02, 0.03):
         for one, other in zip(ours, theirs, strict=True):
             one.grad = torch.randn_like(one)
@@ -378,7 +444,9 @@ def test_muon_updates_as_torch_does() -> None:
             optimiser.param_groups[0]["lr"] = rate
             optimiser.step()
     for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).abs().max() < 0.002  # .0001 over forty seeds: torch multiplies bfloat16
+        assert (
+            one - other
+        ).abs().max() < 0.002  # .0001 over forty seeds: torch multiplies bfloat16
 
 
 def test_rounded_products_differ_by_their_rounding_and_only_where_gradients_are_wanted() -> None:
@@ -396,7 +464,8 @@ def test_rounded_products_differ_by_their_rounding_and_only_where_gradients_are_
     for (name, mine), theirs in zip(exact.named_parameters(), rounded.parameters(), strict=True):
         assert mine.grad is not None, name
         assert theirs.grad is not None, name
-        # Over eight seeds no parameter came to more than 1.02 times (.05 norm + .001); a wrong sign comes to 2 norms.
+        # Over eight seeds no parameter came to more than 1.02 times (.05 norm + .001); a wrong sign
+        # comes to 2 norms.
         assert (mine.grad - theirs.grad).norm() < 0.2 * mine.grad.norm() + 4e-3, name
 
 
@@ -406,12 +475,15 @@ def test_muon_moves_matrices_along_all_their_directions_and_leaves_the_rest_to_a
     adam, muon = optimisers_of(network, "muon")
     assert [each.shape for each in adam.param_groups[0]["params"]] == [(9, 8), (16,)]
     (matrix,) = muon.param_groups[0]["params"]
-    matrix.grad = torch.outer(torch.randn(16), torch.randn(8)) + 0.01 * torch.randn(16, 8)  # nearly of one direction
+    matrix.grad = torch.outer(torch.randn(16), torch.randn(8)) + 0.01 * torch.randn(
+        16, 8
+    )  # nearly of one direction
     before = matrix.detach().clone()
     muon.param_groups[0]["lr"] = 0.1
     muon.step()
     moved = torch.linalg.svdvals((before - matrix.detach()).double())
-    # Newton-Schulz brings singular values to between .5 and 1.5; 0.2 sqrt(16) gives the size of an update of Adam.
+    # Newton-Schulz brings singular values to between .5 and 1.5; 0.2 sqrt(16) gives the size of an
+    # update of Adam.
     assert (moved > 0.1 * 0.2 * 4 * 0.5).all()
     assert (moved < 0.1 * 0.2 * 4 * 1.5).all()
     assert len(optimisers_of(network, "adam")) == 1

@@ -1,4 +1,6 @@
-"""What another program puts into the queue and cannot be translated fails alone, with its reason; the others do not."""
+"""What another program puts into the queue and cannot be translated fails
+alone, with its reason; the others do not.
+"""
 
 import json
 from collections.abc import Sequence
@@ -56,7 +58,9 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
     assert translate("jobs")[0] == 0
     assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 1, "waiting": 0}
     assert [each["status"] for each in jobs(engine)] == ["done", "failed", "done"]
-    assert jobs(engine)[1]["reason"].startswith("it is no text in UTF-8: 'utf-8' codec can't decode byte")
+    assert jobs(engine)[1]["reason"].startswith(
+        "it is no text in UTF-8: 'utf-8' codec can't decode byte"
+    )
     code, said, _ = translate("jobs", "--json")
     assert code == 0
     assert len(json.loads(said)["texts"]) == 3
@@ -66,14 +70,18 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engine) -> None:
     with transaction(engine) as conn:
-        conn.exec_driver_sql("insert into translation_text (model, text) values (cast(x'ff' as text), 'bano')")
+        conn.exec_driver_sql(
+            "insert into translation_text (model, text) values (cast(x'ff' as text), 'bano')"
+        )
     inserted(engine, [f"'{SOURCES[0]}'"])
     assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 0, "waiting": 1}
     assert take_texts(engine, "worker", None, 9) == []
 
 
 @pytest.mark.usefixtures("home")
-def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it(engine: Engine) -> None:
+def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it(
+    engine: Engine,
+) -> None:
     with pytest.raises(StoreError, match="ck_translation_text_length"):
         inserted(engine, [f"'{LONG}'"])
     inserted(engine, [f"'{SOURCES[0]}'", f"'{SOURCES[1]}'"])
@@ -85,7 +93,9 @@ def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it
 def test_a_text_that_hides_its_length_behind_a_nul_fails_alone(engine: Engine) -> None:
     inserted(engine, [f"'{SOURCES[0]}'", f"'a' || char(0) || '{LONG}'"])
     assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 1, "waiting": 0}
-    assert jobs(engine)[1]["reason"].startswith("it has 1,100,002 characters, and 20,000 at most are translated")
+    assert jobs(engine)[1]["reason"].startswith(
+        "it has 1,100,002 characters, and 20,000 at most are translated"
+    )
 
 
 def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> None:
@@ -97,11 +107,19 @@ def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> 
 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
-    [("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, and 20,000 at most"), ("\ud800", "it is no text in UTF-8")],
+    [
+        ("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, and 20,000 at most"),
+        ("\ud800", "it is no text in UTF-8"),
+    ],
     ids=["too long", "half a pair of UTF-16"],
 )
-def test_what_no_worker_would_translate_is_refused_when_it_is_queued(engine: Engine, wrong: str, reason: str) -> None:
-    with pytest.raises(StoreUsageError, match=f"^text 2 of 3: {reason}"), transaction(engine) as conn:
+def test_what_no_worker_would_translate_is_refused_when_it_is_queued(
+    engine: Engine, wrong: str, reason: str
+) -> None:
+    with (
+        pytest.raises(StoreUsageError, match=f"^text 2 of 3: {reason}"),
+        transaction(engine) as conn,
+    ):
         queue_texts(conn, "tiny", ["bano", wrong, "lume"])
     with reading(engine) as conn:
         assert translation_queue.queue_counts(conn).empty

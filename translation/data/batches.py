@@ -1,4 +1,6 @@
-"""Group sentences of similar length into batches, so that little of what a network computes is padding."""
+"""Group sentences of similar length into batches, so that little of what a
+network computes is padding.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +22,8 @@ Indices = Int[ndarray, " sentences"]
 class Batch:
     """Token numbers (int64) of some pairs; `target_output` is `target_input` moved by one position.
 
-    `source` and `target_output` end with END, `target_input` begins with BEGIN. Rows are filled up with PAD.
+    `source` and `target_output` end with END, `target_input` begins with BEGIN. Rows are filled up
+    with PAD.
     """
 
     source: Int[Tensor, "sentences source"]
@@ -33,17 +36,24 @@ class Batch:
         return int((self.target_output != PAD).sum())
 
 
-def batch_indices(examples: Examples, tokens: int, generator: torch.Generator | None) -> list[Indices]:
+def batch_indices(
+    examples: Examples, tokens: int, generator: torch.Generator | None
+) -> list[Indices]:
     """Return the indices of the examples of each batch of an epoch.
 
-    Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch of its own.
-    With a generator, examples of equal lengths are shuffled, and so are the batches; without, they come from short
-    to long. The same generator state gives the same order, so a training can resume in the middle of an epoch.
+    Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch
+    of its own. With a generator, examples of equal lengths are shuffled, and so are the batches;
+    without, they come from short to long. The same generator state gives the same order, so a
+    training can resume in the middle of an epoch.
     """
     if tokens < 1:
         raise UsageError(f"a batch has 1 token or more, not {tokens}")
     count = len(examples)
-    ties = np.arange(count) if generator is None else torch.randperm(count, generator=generator).numpy()
+    ties = (
+        np.arange(count)
+        if generator is None
+        else torch.randperm(count, generator=generator).numpy()
+    )
     by_length = np.lexsort((ties, examples.source.lengths, examples.target.lengths))
     longest = np.maximum(examples.source.lengths, examples.target.lengths)[by_length] + 1
     cut = [by_length[start:stop] for start, stop in pairwise(_bounds(longest.tolist(), tokens))]
@@ -66,7 +76,10 @@ def _bounds(longest: list[int], tokens: int) -> list[int]:
 
 def batch_of(examples: Examples, indices: Indices) -> Batch:
     """Return the batch of these examples."""
-    given, expected = _padded(examples.target, indices, begin=True), _padded(examples.target, indices, end=True)
+    given, expected = (
+        _padded(examples.target, indices, begin=True),
+        _padded(examples.target, indices, end=True),
+    )
     return Batch(_padded(examples.source, indices, end=True), given, expected)
 
 

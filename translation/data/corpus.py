@@ -26,10 +26,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel text: two files whose lines translate each other, or one file with a tab between its columns.
+    """Parallel text: two files whose lines translate each other, or one file with a tab between its
+    columns.
 
-    Files are UTF-8, plain or gzip (told by their first bytes, not their names). Without `target`, `source` is a table
-    and `columns` are the indices of its two texts, from 0 on.
+    Files are UTF-8, plain or gzip (told by their first bytes, not their names). Without `target`,
+    `source` is a table and `columns` are the indices of its two texts, from 0 on.
     """
 
     source: Path
@@ -42,12 +43,15 @@ class Corpus:
             raise UsageError(f"columns must be two different numbers from 0 on, not {self.columns}")
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield each sentence with its translation, in the files' order, without loading a whole file.
+        """Yield each sentence with its translation, in the files' order, without loading a whole
+        file.
 
-        Raises UsageError for files that are missing, empty, not UTF-8 or (after the last line) of unequal length, and
-        for a row without the columns; TranslationError for a damaged gzip file.
+        Raises UsageError for files that are missing, empty, not UTF-8 or (after the last line) of
+        unequal length, and for a row without the columns; TranslationError for a damaged gzip file.
         """
-        return self._rows(self.source) if self.target is None else _matched(self.source, self.target)
+        return (
+            self._rows(self.source) if self.target is None else _matched(self.source, self.target)
+        )
 
     def _rows(self, file: Path) -> Iterator[Pair]:
         first, second = self.columns
@@ -102,25 +106,33 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
-    """Raise UsageError if a file's name has the code of the other side's language, as train.de.txt.gz for English.
+    """Raise UsageError if a file's name has the code of the other side's language, as
+    train.de.txt.gz for English.
 
-    A code counts if it stands between dots; names without one pass, and so does a table, which holds both languages.
+    A code counts if it stands between dots; names without one pass, and so does a table, which
+    holds both languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
     both = source_language, target_language
-    for file, side, own, other in ((corpus.source, "source", *both), (corpus.target, "target", *both[::-1])):
+    for file, side, own, other in (
+        (corpus.source, "source", *both),
+        (corpus.target, "target", *both[::-1]),
+    ):
         parts = file.name.lower().split(".")
         if other.lower() in parts and own.lower() not in parts:
-            raise UsageError(f"{file.name} is named as {other}, but the {side} language is {own}: swap them")
+            raise UsageError(
+                f"{file.name} is named as {other}, but the {side} language is {own}: swap them"
+            )
 
 
 @dataclass(frozen=True)
 class Rules:
     """The rules by which pairs are dropped from a corpus.
 
-    `longest` is the limit of pieces of either side; `ratio` that of (longer + 1) / (shorter + 1), in pieces;
-    `drop_repeated` drops a pair that came before; `drop_same` a pair whose two sides are the same text. This is off
+    `longest` is the limit of pieces of either side; `ratio` that of (longer + 1) / (shorter + 1),
+    in pieces; `drop_repeated` drops a pair that came before; `drop_same` a pair whose two sides are
+    the same text. This is off
     by default: names, numbers and titles may well be the same in two languages.
     """
 
@@ -131,12 +143,16 @@ class Rules:
 
     def __post_init__(self) -> None:
         if self.longest < 1 or self.ratio < 1:
-            raise UsageError(f"longest and ratio must be 1 or more, not {self.longest} and {self.ratio}")
+            raise UsageError(
+                f"longest and ratio must be 1 or more, not {self.longest} and {self.ratio}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Token numbers of many sentences in one array; sentence i is `tokens[starts[i] : starts[i + 1]]`."""
+    """Token numbers of many sentences in one array; sentence i is
+    `tokens[starts[i] : starts[i + 1]]`.
+    """
 
     tokens: Int32[ndarray, " tokens"]
     starts: Int64[ndarray, " sentences+1"]
@@ -156,7 +172,9 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Pairs as token numbers without BEGIN and END, and how many others were dropped for which reason."""
+    """Pairs as token numbers without BEGIN and END, and how many others were
+    dropped for which reason.
+    """
 
     source: Sentences
     target: Sentences
@@ -165,7 +183,9 @@ class Examples:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, index: int) -> tuple[Int32[ndarray, " source"], Int32[ndarray, " target"]]:
+    def __getitem__(
+        self, index: int
+    ) -> tuple[Int32[ndarray, " source"], Int32[ndarray, " target"]]:
         return self.source[index], self.target[index]
 
     def summary(self) -> str:
@@ -179,15 +199,21 @@ Encoded = tuple["array[int]", "array[int]"]
 
 
 def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
-    """Encode the pairs that the rules keep, in memory: about 4 bytes a piece. Raises UsageError if none is kept."""
+    """Encode the pairs that the rules keep, in memory: about 4 bytes a piece.
+
+    Raises UsageError if none is kept.
+    """
     return next(shards(pairs, source, target, rules, sys.maxsize))
 
 
-def shards(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, size: int) -> Iterator[Examples]:
+def shards(
+    pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, size: int
+) -> Iterator[Examples]:
     """Yield what `clean` returns at most `size` pairs at a time, for corpora larger than memory.
 
-    Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair; without `drop_repeated`
-    memory is constant. `dropped` counts the pairs dropped since the last shard. No shard is empty.
+    Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair; without
+    `drop_repeated` memory is constant. `dropped` counts the pairs dropped since the last shard. No
+    shard is empty.
     """
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
@@ -203,12 +229,19 @@ def shards(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: R
             dropped.clear()
     if not has_some:
         reasons = _examples([], dropped).summary()
-        raise UsageError(f"no pair can be learned from ({reasons}): check the files, or relax the rules")
+        raise UsageError(
+            f"no pair can be learned from ({reasons}): check the files, or relax the rules"
+        )
     yield _examples(waiting, dropped)
 
 
 def _kept(
-    chunk: Sequence[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, seen: set[bytes], dropped: Counter[str]
+    chunk: Sequence[Pair],
+    source: Tokenizer,
+    target: Tokenizer,
+    rules: Rules,
+    seen: set[bytes],
+    dropped: Counter[str],
 ) -> Iterator[Encoded]:
     sources = source.encode_all([first for first, _ in chunk])
     targets = target.encode_all([second for _, second in chunk])

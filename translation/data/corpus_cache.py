@@ -1,4 +1,6 @@
-"""Encode a recipe's corpus once, into files that are memory-mapped: the corpus may be larger than memory."""
+"""Encode a recipe's corpus once, into files that are memory-mapped: the corpus
+may be larger than memory.
+"""
 
 import hashlib
 import json
@@ -19,7 +21,9 @@ from translation.recipes import Recipe
 
 NOTES, SIDES = "corpus.json", ("source", "target")
 SHARD = 500_000  # pairs in memory at once
-EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)  # the validation set is scored whole
+EVERYTHING = Rules(
+    longest=100_000, ratio=100_000.0, drop_repeated=False
+)  # the validation set is scored whole
 READ_AT_ONCE = 2**20
 
 
@@ -35,15 +39,21 @@ class CachedCorpus:
     corpus_hash: str
 
 
-def cache_corpus(recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None) -> CachedCorpus:
-    """Train the tokenizers and encode the corpora into `folder`, unless it already holds those of the same recipe.
+def cache_corpus(
+    recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
+) -> CachedCorpus:
+    """Train the tokenizers and encode the corpora into `folder`, unless it already holds those of
+    the same recipe.
 
-    `choose` returns the size of network where the recipe names none; without it, the number of pairs decides. Raises
-    UsageError for corpora that cannot be used; see `translation.data.corpus`.
+    `choose` returns the size of network where the recipe names none; without it, the number of
+    pairs decides. Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
     """
     for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
         check_languages(corpus, recipe.source_language, recipe.target_language)
-    for corpus in (recipe.validation, *recipe.tests.values()):  # their mistakes must show before the training
+    for corpus in (
+        recipe.validation,
+        *recipe.tests.values(),
+    ):  # their mistakes must show before the training
         deque(corpus.pairs(), maxlen=0)
     corpus_hash = hash_of(recipe.train, recipe.validation)
     asked = recipe.size or recipe.training.get("minutes")
@@ -56,12 +66,16 @@ def cache_corpus(recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] |
         write_whole(folder / NOTES, lambda partial: partial.write_text(written))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
-    training, validation = (_examples(folder, name, notes[name]) for name in ("train", "validation"))
+    training, validation = (
+        _examples(folder, name, notes[name]) for name in ("train", "validation")
+    )
     return CachedCorpus(notes["size"], source, target, training, validation, corpus_hash)
 
 
 def _notes(folder: Path) -> dict[str, Any]:
-    """Read the notes of a folder; empty if they are missing or cut short, as then none of its files is reliable."""
+    """Read the notes of a folder; empty if they are missing or cut short, as
+    then none of its files is reliable.
+    """
     file = folder / NOTES
     try:
         return dict(json.loads(file.read_text())) if file.exists() else {}
@@ -69,11 +83,17 @@ def _notes(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _write_cache(recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None) -> dict[str, Any]:
-    """Write tokenizers and pairs; return the size, and how many pairs of each corpus were dropped for which reason."""
+def _write_cache(
+    recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None
+) -> dict[str, Any]:
+    """Write tokenizers and pairs; return the size, and how many pairs of each
+    corpus were dropped for which reason.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)
-    size = recipe.size or (choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs())))
+    size = recipe.size or (
+        choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs()))
+    )
     count = recipe.vocabulary_for(size)
     if recipe.joint:
         source = target = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), count)
@@ -83,12 +103,19 @@ def _write_cache(recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] |
         target.save(folder / TARGET)
     source.save(folder / SOURCE)
     corpora = {"train": (recipe.train, recipe.rules), "validation": (recipe.validation, EVERYTHING)}
-    parts = {name: shards(each.pairs(), source, target, rules, SHARD) for name, (each, rules) in corpora.items()}
-    return {"size": size} | {name: _write(folder, name, shards_of) for name, shards_of in parts.items()}
+    parts = {
+        name: shards(each.pairs(), source, target, rules, SHARD)
+        for name, (each, rules) in corpora.items()
+    }
+    return {"size": size} | {
+        name: _write(folder, name, shards_of) for name, shards_of in parts.items()
+    }
 
 
 def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    """Write the pairs of all shards into two files a side; return how many were dropped for which reason."""
+    """Write the pairs of all shards into two files a side; return how many were
+    dropped for which reason.
+    """
     dropped: Counter[str] = Counter()
     files = [_files(folder, name, side) for side in SIDES]
     ends = [0, 0]
@@ -98,7 +125,9 @@ def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]
     for part in parts:
         dropped.update(part.dropped)
         for place, side in enumerate((part.source, part.target)):
-            for file, numbers in zip(files[place], (side.tokens, side.starts[1:] + ends[place]), strict=True):
+            for file, numbers in zip(
+                files[place], (side.tokens, side.starts[1:] + ends[place]), strict=True
+            ):
                 with file.open("ab") as stream:
                     stream.write(numbers.tobytes())
             ends[place] += len(side.tokens)
@@ -107,7 +136,10 @@ def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]
 
 def _examples(folder: Path, name: str, dropped: dict[str, int]) -> Examples:
     files = (_files(folder, name, side) for side in SIDES)
-    mapped = ((np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r")) for tokens, starts in files)
+    mapped = (
+        (np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r"))
+        for tokens, starts in files
+    )
     source, target = (Sentences(*each) for each in mapped)
     return Examples(source, target, dropped)
 

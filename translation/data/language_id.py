@@ -1,7 +1,8 @@
 """Identify the language of a text, to warn of one that is already in the target language.
 
-This is a naive Bayes classifier over pieces of the source vocabulary. With two vocabularies, target sentences are
-encoded with the source's, as a user's text would be: they fall into short pieces and bytes, and that sets them apart.
+This is a naive Bayes classifier over pieces of the source vocabulary. With two vocabularies, target
+sentences are encoded with the source's, as a user's text would be: they fall into short pieces and
+bytes, and that sets them apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +23,18 @@ Counts = Int[ndarray, " vocabulary"]
 MIN_PIECES = 8  # in a text: a name or two are no evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
-MAX_SHARE_AGAINST = 1 / 8  # of pieces as clearly of the source language: names spelled in bytes take many pieces
+MAX_SHARE_AGAINST = (
+    1 / 8
+)  # of pieces as clearly of the source language: names spelled in bytes take many pieces
 BLOCK = 1 << 22  # tokens counted at once
 SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over the corpus
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageIdentifier:
-    """A classifier of texts, made of counts of each source piece in the two languages; ValueError if they misfit."""
+    """A classifier of texts, made of counts of each source piece in the two
+    languages; ValueError if they misfit.
+    """
 
     source: Counts
     target: Counts
@@ -37,7 +42,10 @@ class LanguageIdentifier:
     def __post_init__(self) -> None:
         source, target = self.source, self.target
         if source.shape != target.shape or source.ndim != 1 or not source.size:
-            raise ValueError(f"both counts must be of one vocabulary, not of {source.shape} and {target.shape} pieces")
+            raise ValueError(
+                f"both counts must be of one vocabulary, not of {source.shape} and "
+                f"{target.shape} pieces"
+            )
         if min(source.min(), target.min()) < 0:
             raise ValueError("counts must be 0 or more")
 
@@ -48,18 +56,23 @@ class LanguageIdentifier:
         return np.asarray(np.log(target / target.sum()) - np.log(source / source.sum()))
 
     def reads_like_target(self, tokens: Sequence[int]) -> bool:
-        """Return whether a text, encoded by the source's tokenizer, is almost certainly in the target language.
+        """Return whether a text, encoded by the source's tokenizer, is almost certainly in the
+        target language.
 
-        That takes `MIN_PIECES` pieces or more, special tokens left out; a mean evidence above `MIN_EVIDENCE`, so that
-        a text of 8 pieces is at least e^12 times as likely in the target language; and at most `MAX_SHARE_AGAINST` of
-        the pieces below -`MIN_EVIDENCE`, so that a source sentence with names of the other script passes. Raises
-        IndexError for a number outside of the vocabulary.
+        That takes `MIN_PIECES` pieces or more, special tokens left out; a mean evidence above
+        `MIN_EVIDENCE`, so that a text of 8 pieces is at least e^12 times as likely in the target
+        language; and at most `MAX_SHARE_AGAINST` of the pieces below -`MIN_EVIDENCE`, so that a
+        source sentence with names of the other script passes. Raises IndexError for a number
+        outside of the vocabulary.
         """
         pieces = np.asarray(tokens, dtype=np.int64)
         evidence = self.evidence[pieces[pieces >= SPECIAL]]
         if len(evidence) < MIN_PIECES:
             return False
-        return bool(evidence.mean() > MIN_EVIDENCE and (evidence < -MIN_EVIDENCE).mean() <= MAX_SHARE_AGAINST)
+        return bool(
+            evidence.mean() > MIN_EVIDENCE
+            and (evidence < -MIN_EVIDENCE).mean() <= MAX_SHARE_AGAINST
+        )
 
     def to_json(self) -> dict[str, list[int]]:
         """Return the counts in a form that JSON can hold."""
@@ -82,7 +95,9 @@ def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tu
     else:
         places = np.linspace(0, len(examples) - 1, min(len(examples), SAMPLE)).astype(int)
         texts = [target.decode(examples.target[int(place)].tolist()) for place in places]
-        tokens = np.array([token for row in source.encode_all(texts) for token in row], dtype=np.int64)
+        tokens = np.array(
+            [token for row in source.encode_all(texts) for token in row], dtype=np.int64
+        )
     return _counts(examples.source.tokens, source.size), _counts(tokens, source.size)
 
 

@@ -1,9 +1,10 @@
 """Encode text as token numbers with a SentencePiece vocabulary that is learned from a corpus.
 
-Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); a character that has no piece of its own is
-spelled in bytes, so no text is unknown. Text is composed (Unicode NFC, so that a Korean syllable or an accented
-letter is one character however it was typed) and otherwise left as it is: NFKC, SentencePiece's usual normalisation,
-would turn the no-break spaces of French into common ones.
+Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); a character that has no piece
+of its own is spelled in bytes, so no text is unknown. Text is composed (Unicode NFC, so that a
+Korean syllable or an accented letter is one character however it was typed) and otherwise left as
+it is: NFKC, SentencePiece's usual normalisation, would turn the no-break spaces of French into
+common ones.
 """
 
 import hashlib
@@ -26,14 +27,17 @@ BYTES = 256
 SMALLEST = 300  # vocabulary: the special pieces, the bytes and a few more
 MAX_LINES = 1_000_000  # more give no better pieces
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
-UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")  # SentencePiece takes these for spaces or for no text
+UNREADABLE = dict.fromkeys(
+    map(ord, "\n\x00\u2581\u2585"), " "
+)  # SentencePiece takes these for spaces or for no text
 
 
 class Tokenizer:
     """A vocabulary, which maps text to token numbers and back.
 
-    `decode(encode(text))` is `text` if it is composed (NFC), has single spaces between words and none around them, and
-    no U+2581, which SentencePiece writes for a space. A lone surrogate, which is no text, becomes "?".
+    `decode(encode(text))` is `text` if it is composed (NFC), has single spaces between words and
+    none around them, and no U+2581, which SentencePiece writes for a space. A lone surrogate, which
+    is no text, becomes "?".
     """
 
     def __init__(self, model: bytes) -> None:
@@ -46,40 +50,53 @@ class Tokenizer:
     def train(cls, lines: Iterable[str], size: int) -> "Tokenizer":
         """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
 
-        A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is used. If single
-        characters would take more than half of the vocabulary (Chinese, a small Korean one), the rarest are spelled
-        in bytes. Raises UsageError for a `size` below `SMALLEST` and for lines without a character.
+        A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is
+        used. If single characters would take more than half of the vocabulary (Chinese, a small
+        Korean one), the rarest are spelled in bytes. Raises UsageError for a `size` below
+        `SMALLEST` and for lines without a character.
         """
         if size < SMALLEST:
-            raise UsageError(f"a vocabulary needs at least {SMALLEST} pieces, not {size}: raise its size")
+            raise UsageError(
+                f"a vocabulary needs at least {SMALLEST} pieces, not {size}: raise its size"
+            )
         drawn = [_composed(line).translate(UNREADABLE) for line in _drawn(lines, MAX_LINES)]
         counts: Counter[str] = Counter()
         for line in drawn:
             counts.update(line)
         del counts[" "]
         if not counts:
-            raise UsageError("no text to learn a vocabulary from: every line of the corpus is empty")
+            raise UsageError(
+                "no text to learn a vocabulary from: every line of the corpus is empty"
+            )
         rare = [character for character, _ in counts.most_common()[(size - SPECIAL - BYTES) // 2 :]]
         return cls(_trained(drawn, size, dict.fromkeys(map(ord, rare), " ")))
 
     @classmethod
     def load(cls, file: Path) -> "Tokenizer":
-        """Read what `save` wrote; raises TranslationError if the file is missing, damaged or not by `save`."""
+        """Read what `save` wrote; raises TranslationError if the file is
+        missing, damaged or not by `save`.
+        """
         try:
             model = file.read_bytes()
         except OSError as error:
-            raise TranslationError(f"tokenizer {file} cannot be read ({error.strerror}): restore it") from error
+            raise TranslationError(
+                f"tokenizer {file} cannot be read ({error.strerror}): restore it"
+            ) from error
         try:
             if not model:
                 raise RuntimeError("it is empty")
             tokenizer = cls(model)
             tokenizer.pieces(range(tokenizer.size))  # some damage shows in the pieces alone
         except (RuntimeError, UnicodeDecodeError) as error:
-            raise TranslationError(f"{file} is no SentencePiece vocabulary, or is damaged: restore it") from error
+            raise TranslationError(
+                f"{file} is no SentencePiece vocabulary, or is damaged: restore it"
+            ) from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if special != (ours := (PAD, UNKNOWN, BEGIN, END)):
-            raise TranslationError(f"{file} numbers its special tokens {special}, not {ours}: train again")
+            raise TranslationError(
+                f"{file} numbers its special tokens {special}, not {ours}: train again"
+            )
         return tokenizer
 
     def save(self, file: Path) -> None:
@@ -95,11 +112,19 @@ class Tokenizer:
         return list(self._processor.encode([_composed(text) for text in texts]))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token numbers without PAD, BEGIN and END; raises IndexError for one out of range."""
-        return str(self._processor.decode([int(token) for token in tokens if token not in {PAD, BEGIN, END}]))
+        """Return the text of token numbers without PAD, BEGIN and END; raises
+        IndexError for one out of range.
+        """
+        return str(
+            self._processor.decode(
+                [int(token) for token in tokens if token not in {PAD, BEGIN, END}]
+            )
+        )
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return the piece of each token as written: `▁` is the space before a word, `<0xE2>` a byte, `</s>` END."""
+        """Return the piece of each token as written: `▁` is the space before a
+        word, `<0xE2>` a byte, `</s>` END.
+        """
         return list(self._processor.id_to_piece([int(token) for token in tokens]))
 
 
@@ -113,7 +138,9 @@ def _composed(text: str) -> str:
 
 
 def _drawn(lines: Iterable[str], most: int) -> list[str]:
-    """Return all lines, or a uniform sample of `most` (reservoir sampling, Vitter 1985, algorithm R)."""
+    """Return all lines, or a uniform sample of `most` (reservoir sampling,
+    Vitter 1985, algorithm R).
+    """
     drawn: list[str] = []
     draw = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
     for number, line in enumerate(lines):
@@ -128,11 +155,24 @@ def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> 
     def parts() -> Iterator[str]:
         for line in lines:
             text = line.translate(left_to_bytes) if left_to_bytes else line
-            yield from (text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART))
+            yield from (
+                text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART)
+            )
 
     model = BytesIO()
-    how: dict[str, Any] = {"pad_id": PAD, "unk_id": UNKNOWN, "bos_id": BEGIN, "eos_id": END, "model_type": "bpe"}
-    how |= {"vocab_size": size, "hard_vocab_limit": False, "byte_fallback": True, "character_coverage": 1.0}
+    how: dict[str, Any] = {
+        "pad_id": PAD,
+        "unk_id": UNKNOWN,
+        "bos_id": BEGIN,
+        "eos_id": END,
+        "model_type": "bpe",
+    }
+    how |= {
+        "vocab_size": size,
+        "hard_vocab_limit": False,
+        "byte_fallback": True,
+        "character_coverage": 1.0,
+    }
     how |= {"normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2}
     SentencePieceTrainer.train(sentence_iterator=parts(), model_writer=model, **how)
     return model.getvalue()

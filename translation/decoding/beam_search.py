@@ -1,7 +1,9 @@
-"""Search with beams for the best translation by a network that decodes position by position; one beam is greedy search.
+"""Search with beams for the best translation by a network that decodes position by position; one
+beam is greedy search.
 
-The beams of a sentence hold unfinished translations, which are extended together. One whose end is among the best of a
-step is set aside as finished while the others continue, so a translation that ends late can still win.
+The beams of a sentence hold unfinished translations, which are extended together. One whose end is
+among the best of a step is set aside as finished while the others continue, so a translation that
+ends late can still win.
 """
 
 import math
@@ -18,17 +20,22 @@ from translation.decoding.incremental import IncrementalDecoder
 from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
-MAX_DONE = 1 / 8  # share of sentences that are done but stay in a batch: to drop them copies the state of all others
+MAX_DONE = (
+    1 / 8
+    # share of sentences that are done but stay in a batch: to drop them copies the state of all
+    # others
+)
 BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabulary of 10,000
 
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of a search, by default those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams.
+    """Settings of a search, by default those of Wu et al. (2016) and section 6.1 of Vaswani et al.,
+    but 5 beams.
 
-    It ends when as many translations have ended as there are beams, or none can be better than those. `exact` waits for
-    the second alone, which with a large `alpha` comes with the limit of tokens. Raises UsageError for a number out of
-    its range.
+    It ends when as many translations have ended as there are beams, or none can be better than
+    those. `exact` waits for the second alone, which with a large `alpha` comes with the limit of
+    tokens. Raises UsageError for a number out of its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
@@ -52,7 +59,9 @@ class Search:
             raise UsageError(f"a batch needs at least 1 token, not {self.batch_tokens}")
 
     def penalty(self, length: int) -> float:
-        """Return ((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of Wu et al., 2016)."""
+        """Return ((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of
+        Wu et al., 2016).
+        """
         return float(((5 + length) / 6) ** self.alpha)
 
 
@@ -61,10 +70,12 @@ GREEDY = Search(beams=1, alpha=0.0)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation; `log_probability` is the network's, with END, and `score` is that divided by the penalty.
+    """A translation; `log_probability` is the network's, with END, and `score` is that divided by
+    the penalty.
 
-    `attention` on request is `[len(tokens) + 1, source positions]` in float32: the weights of each token and, in the
-    last row, of END; the last source position is END too. Rows sum to 1, except with structured attention.
+    `attention` on request is `[len(tokens) + 1, source positions]` in float32: the weights of each
+    token and, in the last row, of END; the last source position is END too. Rows sum to 1, except
+    with structured attention.
     """
 
     tokens: tuple[int, ...]  # without BEGIN and END
@@ -82,12 +93,14 @@ def search(
     report: Callable[[int], object] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Translate `sources`, token numbers without END; return the `how.best` best of each, in order, the best first.
+    """Translate `sources`, token numbers without END; return the `how.best` best of each, in order,
+    the best first.
 
-    There are fewer if no more have a probability above 0, and one, without tokens, for an empty source. A translation
-    is cut at `how.extra` tokens more than its source. `report` gets the number of sentences done since its last call;
-    `device` is the network's. If memory runs out, the batch is halved. Raises TranslationError if the network's scores
-    are NaN, or memory does not suffice for one sentence.
+    There are fewer if no more have a probability above 0, and one, without tokens, for an empty
+    source. A translation is cut at `how.extra` tokens more than its source. `report` gets the
+    number of sentences done since its last call; `device` is the network's. If memory runs out, the
+    batch is halved. Raises TranslationError if the network's scores are NaN, or memory does not
+    suffice for one sentence.
     """
     nothing = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
     found = [[] if source else [nothing] for source in sources]
@@ -112,13 +125,20 @@ def search(
                 way_out = "fewer beams" if how.beams > 1 else "another device"
                 alone = f"one sentence of {len(sources[unfinished[0]])} pieces"
                 raise TranslationError(f"out of memory with {alone}: take {way_out}") from error
-            waiting.extendleft([unfinished[len(unfinished) // 2 :], unfinished[: len(unfinished) // 2]])
+            waiting.extendleft(
+                [unfinished[len(unfinished) // 2 :], unfinished[: len(unfinished) // 2]]
+            )
     return found
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
-    """Yield the numbers of sentences that are not empty, the longest first, in batches as large as `how` allows."""
-    order = sorted((number for number, length in enumerate(lengths) if length), key=lambda number: -lengths[number])
+    """Yield the numbers of sentences that are not empty, the longest first, in
+    batches as large as `how` allows.
+    """
+    order = sorted(
+        (number for number, length in enumerate(lengths) if length),
+        key=lambda number: -lengths[number],
+    )
     while order:
         count = max(1, how.batch_tokens // ((lengths[order[0]] + 1) * how.beams))
         yield order[:count]
@@ -126,24 +146,37 @@ def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
 
 
 def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the highest of `scores` `[sentences, beams, vocabulary]` + `so_far` `[sentences, beams]`, one a beam.
+    """Return the highest of `scores` `[sentences, beams, vocabulary]` + `so_far` `[sentences,
+    beams]`, one a beam.
 
-    Returns sums, beams and tokens, each `[sentences, beams]`, the highest sum first. They lie in the blocks of the
-    vocabulary with the highest maxima: to sort these alone takes a third of the time of `topk` over all.
+    Returns sums, beams and tokens, each `[sentences, beams]`, the highest sum first. They lie in
+    the blocks of the
+    vocabulary with the highest maxima: to sort these alone takes a third of the time of `topk` over
+    all.
     """
     beams, vocabulary = scores.shape[1:]
     whole = vocabulary // BLOCK
     maxima = scores[..., : whole * BLOCK].unflatten(-1, (whole, BLOCK)).amax(dim=-1)
     if whole * BLOCK < vocabulary:
-        maxima = torch.cat([maxima, scores[..., whole * BLOCK :].amax(dim=-1, keepdim=True)], dim=-1)
+        maxima = torch.cat(
+            [maxima, scores[..., whole * BLOCK :].amax(dim=-1, keepdim=True)], dim=-1
+        )
     block = (maxima + so_far.unsqueeze(-1)).flatten(1).topk(beams).indices
     beam, first = block // maxima.shape[-1], block % maxima.shape[-1] * BLOCK
-    token = first.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)  # [sentences, blocks, BLOCK]
+    token = first.unsqueeze(-1) + torch.arange(
+        BLOCK, device=scores.device
+    )  # [sentences, blocks, BLOCK]
     place = beam.unsqueeze(-1) * vocabulary + token.clamp(max=vocabulary - 1)
-    sums = scores.flatten(1).gather(1, place.flatten(1)).view_as(token) + so_far.gather(1, beam).unsqueeze(-1)
+    sums = scores.flatten(1).gather(1, place.flatten(1)).view_as(token) + so_far.gather(
+        1, beam
+    ).unsqueeze(-1)
     top, chosen = sums.masked_fill(token >= vocabulary, -math.inf).flatten(1).topk(beams)
     # With more beams than tokens, some of them lie outside of the vocabulary, with a sum of -inf.
-    return top, beam.gather(1, chosen // BLOCK), token.flatten(1).gather(1, chosen).clamp(max=vocabulary - 1)
+    return (
+        top,
+        beam.gather(1, chosen // BLOCK),
+        token.flatten(1).gather(1, chosen).clamp(max=vocabulary - 1),
+    )
 
 
 class _Sentence:
@@ -157,10 +190,11 @@ class _Sentence:
         self.done = False  # its rows may stay in the batch
 
     def is_done(self, length: int, log_probability: float) -> bool:
-        """Return whether `length` tokens are the limit, enough have ended, or none unfinished can be among the best.
+        """Return whether `length` tokens are the limit, enough have ended, or none unfinished can
+        be among the best.
 
-        The most probable of these has `log_probability`, which further tokens only lower: no score can exceed it
-        divided by the highest penalty. A single beam stops at its end.
+        The most probable of these has `log_probability`, which further tokens only lower: no score
+        can exceed it divided by the highest penalty. A single beam stops at its end.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -168,20 +202,28 @@ class _Sentence:
             return False
         if len(self.finished) >= self.how.beams and not self.how.exact:
             return True
-        return self.how.beams == 1 or log_probability / self.furthest <= self.finished[self.how.best - 1].score
+        return (
+            self.how.beams == 1
+            or log_probability / self.furthest <= self.finished[self.how.best - 1].score
+        )
 
     def answer(self) -> list[Hypothesis]:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                "the network's scores are no numbers or give every token probability 0: its weights are damaged or its "
+                "the network's scores are no numbers or give every token probability 0: its "
+                "weights are damaged or its "
                 "training diverged; use another checkpoint or train anew"
             )
         return self.finished[: self.how.best]
 
 
-def _begin(decoder: IncrementalDecoder, begun: list[_Sentence], how: Search, device: torch.device | str) -> "_Beams":
-    """Start a batch; the beams of a sentence are equal at first, so only one has a probability above 0."""
+def _begin(
+    decoder: IncrementalDecoder, begun: list[_Sentence], how: Search, device: torch.device | str
+) -> "_Beams":
+    """Start a batch; the beams of a sentence are equal at first, so only one
+    has a probability above 0.
+    """
     shape, longest = (len(begun), how.beams), max(len(each.source) for each in begun)
     rows = [[*each.source, END, *[PAD] * (longest - len(each.source))] for each in begun]
     limit = longest + how.extra
@@ -190,13 +232,17 @@ def _begin(decoder: IncrementalDecoder, begun: list[_Sentence], how: Search, dev
     tokens[..., 0] = BEGIN
     so_far = torch.full(shape, -math.inf, device=device)
     so_far[:, 0] = 0.0
-    attention = torch.zeros(*shape, limit + 1, longest + 1, device=device) if how.with_attention else None
+    attention = (
+        torch.zeros(*shape, limit + 1, longest + 1, device=device) if how.with_attention else None
+    )
     return _Beams(how, state, begun, tokens, so_far, attention)
 
 
 @dataclass
 class _Beams:
-    """The unfinished translations `[sentences, beams]` of a batch, some of whose sentences may be done."""
+    """The unfinished translations `[sentences, beams]` of a batch, some of
+    whose sentences may be done.
+    """
 
     how: Search
     state: Any
@@ -205,12 +251,16 @@ class _Beams:
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN
-    buffer: Tensor | None = None  # for scores; to allocate it at each step can cost more than to fill it
+    buffer: Tensor | None = (
+        None  # for scores; to allocate it at each step can cost more than to fill it
+    )
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
         """Decode one position; return the sentences that are done by it."""
         shown = self.attention is not None
-        logits, weights = decoder.step(self.state, self.tokens[..., self.length], need_weights=shown)
+        logits, weights = decoder.step(
+            self.state, self.tokens[..., self.length], need_weights=shown
+        )
         if weights is None:
             self.attention = None  # not asked for, or the network has no attention
         elif self.attention is not None:
@@ -222,7 +272,11 @@ class _Beams:
         scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
         going, origin, token = best_tokens(scores, self.so_far)
         self._finish(ends, going)
-        running = [each for each in zip(self.sentences, going[:, 0].tolist(), strict=True) if not each[0].done]
+        running = [
+            each
+            for each in zip(self.sentences, going[:, 0].tolist(), strict=True)
+            if not each[0].done
+        ]
         gone = [sentence for sentence, best in running if sentence.is_done(self.length, best)]
         for sentence in gone:
             sentence.done = True
@@ -236,16 +290,25 @@ class _Beams:
         return gone
 
     def _finish(self, ends: Tensor, going: Tensor) -> None:
-        """Set aside the beams whose END is among the best of this step, and all beams at the limit."""
+        """Set aside the beams whose END is among the best of this step, and all
+        beams at the limit.
+        """
         # `ends` are the log probabilities of ending, `going` those of continuing.
         among = torch.cat([ends, going], dim=-1).topk(self.how.beams).indices
-        chosen = torch.zeros(ends.shape[0], 2 * self.how.beams, dtype=torch.bool, device=ends.device)
+        chosen = torch.zeros(
+            ends.shape[0], 2 * self.how.beams, dtype=torch.bool, device=ends.device
+        )
         ending = chosen.scatter(1, among, value=True)[:, : self.how.beams] & (ends > -math.inf)
         limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
         ending |= (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
-        ending &= torch.tensor([not sentence.done for sentence in self.sentences], device=ends.device).unsqueeze(-1)
+        ending &= torch.tensor(
+            [not sentence.done for sentence in self.sentences], device=ends.device
+        ).unsqueeze(-1)
         rows, beams = ending.nonzero(as_tuple=True)
-        said, sums = self.tokens[rows, beams, 1 : self.length + 1].tolist(), ends[rows, beams].tolist()
+        said, sums = (
+            self.tokens[rows, beams, 1 : self.length + 1].tolist(),
+            ends[rows, beams].tolist(),
+        )
         for row, beam, tokens, total in zip(rows.tolist(), beams.tolist(), said, sums, strict=True):
             shown = self._shown(row, beam)
             score = total / self.how.penalty(self.length + 1)

@@ -47,7 +47,9 @@ class IncrementalEnsemble:
         return EnsembleState([each.start(source, beams, limit) for each in self.decoders])
 
     @torch.no_grad()
-    def step(self, state: EnsembleState, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: EnsembleState, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`; the scores are logarithms of probabilities."""
         total: Tensor | None = None
         shown: list[Weights] = []
@@ -58,4 +60,6 @@ class IncrementalEnsemble:
             shown.append(weights)
         assert total is not None, "an ensemble has a network"
         given = [each for each in shown if each is not None]
-        return total.div_(len(self.decoders)).log_(), torch.stack(given).mean(dim=0) if given else None
+        return total.div_(len(self.decoders)).log_(), torch.stack(given).mean(
+            dim=0
+        ) if given else None

@@ -1,7 +1,8 @@
-"""Decode position by position: the interface that a search needs, and the Transformer's, with a key-value cache.
+"""Decode position by position: the interface that a search needs, and the Transformer's, with a
+key-value cache.
 
-A step costs one position of each beam, however many came before: keys and values are computed once. Those of the source
-are stored once a sentence, for all its beams.
+A step costs one position of each beam, however many came before: keys and values are computed once.
+Those of the source are stored once a sentence, for all its beams.
 """
 
 import copy
@@ -12,30 +13,46 @@ from typing import Any, Literal, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from translation.transformer import DecoderLayer, FeedForward, MultiHeadAttention, Transformer, Weights
+from translation.transformer import (
+    DecoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    Transformer,
+    Weights,
+)
 
 NEEDED = ("_linear_pointwise", "_reorder_linear_weight")
-ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in NEEDED)
-# Positions that there is room for at first, doubled when full: to allocate memory for all at once is slow. No fewer
-# keys are attended to, some of them masked: torch's softmax is five times as slow where they fill no vector of 16.
+ONEDNN = torch.backends.mkldnn.is_available() and all(
+    hasattr(torch.ops.mkldnn, name) for name in NEEDED
+)
+# Positions that there is room for at first, doubled when full: to allocate memory for all at once
+# is slow. No fewer keys are attended to, some of them masked: torch's softmax is five times as slow
+# where they fill no vector of 16.
 FIRST_CAPACITY = 16
-FEW_ROWS = 200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
+FEW_ROWS = (
+    200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
+)
 
 
 class IncrementalDecoder(Protocol):
     """The interface of a network that decodes position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a state.
+        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a
+        state.
 
-        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet, and the methods of
-        `KeyValueCache`: `reorder` and `keep`.
+        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet,
+        and the methods of `KeyValueCache`: `reorder` and `keep`.
         """
 
-    def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Append tokens `[sentences, beams]`; return scores of the next, and attention over the source on request.
+    def step(
+        self, state: Any, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Append tokens `[sentences, beams]`; return scores of the next, and attention over the
+        source on request.
 
-        The scores are `[sentences, beams, target vocabulary]`, the weights `[sentences, beams, source positions]`.
+        The scores are `[sentences, beams, target vocabulary]`, the weights `[sentences, beams,
+        source positions]`.
         """
 
 
@@ -43,14 +60,15 @@ class IncrementalDecoder(Protocol):
 class KeyValueCache:
     """The Transformer's state: keys and values of `length` positions.
 
-    They never move: each beam attends to those of all beams of its sentence, under a mask of its own past. To continue
-    from another beam is then to copy a row of the mask.
+    They never move: each beam attends to those of all beams of its sentence, under a mask of its
+    own past. To continue from another beam is then to copy a row of the mask.
     """
 
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
     memory_mask: Tensor  # [sentences, 1, source positions]
     own: list[Tensor]  # of each layer, [2, sentences, heads, capacity, beams, d_k]
-    past: Tensor  # [sentences, beams, limit, beams]: whether a position of a beam is in another's past
+    # [sentences, beams, limit, beams]: whether a position of a beam is in another's past
+    past: Tensor
     source_positions: int  # the keys of `memory` may be more, and are then masked
     length: int = 0
 
@@ -73,7 +91,9 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return which keys, `FIRST_CAPACITY` or more, each beam attends to `[.., beams, keys]`; None for all."""
+        """Return which keys, `FIRST_CAPACITY` or more, each beam attends to
+        `[.., beams, keys]`; None for all.
+        """
         beams = self.past.shape[1]
         if beams > 1:
             return self.past[:, :, : self.length].flatten(-2)
@@ -83,7 +103,8 @@ class KeyValueCache:
 
 
 class IncrementalTransformer:
-    """Decode with the Transformer position by position: each step gives the row that a full pass would give.
+    """Decode with the Transformer position by position: each step gives the row that a full pass
+    would give.
 
     The output layer is a copy: make a new `IncrementalTransformer` after an update of the weights.
     """
@@ -100,30 +121,48 @@ class IncrementalTransformer:
         """Implement `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
         missing = max(0, FIRST_CAPACITY - source.shape[-1])
-        remembered = [nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers]
+        remembered = [
+            nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers
+        ]
         mask = nn.functional.pad(mask, (0, missing))
         two, sentences, heads, _, width = remembered[0].shape
-        own = [memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width) for _ in self.layers]
+        own = [
+            memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width)
+            for _ in self.layers
+        ]
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
-        return KeyValueCache(remembered, mask, own, itself.repeat(sentences, 1, limit, 1), source.shape[-1])
+        return KeyValueCache(
+            remembered, mask, own, itself.repeat(sentences, 1, limit, 1), source.shape[-1]
+        )
 
     @torch.no_grad()
-    def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+    def step(
+        self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`."""
-        x, weights = self.network.embed_target(tokens, torch.full_like(tokens[:1, :1], state.length)), None
+        x, weights = (
+            self.network.embed_target(tokens, torch.full_like(tokens[:1, :1], state.length)),
+            None,
+        )
         state.next_position()
         past = state.mask_of_past()
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
             attended = _attend_past(layer, x, own, state.length, past)
-            x, weights = layer.attend_memory(x, attended, remembered, state.memory_mask, need_weights=True)
+            x, weights = layer.attend_memory(
+                x, attended, remembered, state.memory_mask, need_weights=True
+            )
         scores = fast_linear(self.network.decoder_norm(x), self.output_weight)
         if not need_weights or weights is None:
             return scores, None
         return scores, weights.mean(dim=-3)[..., : state.source_positions]
 
 
-def _attend_past(layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None) -> Tensor:
-    """Self-attend from position `length` of each beam, `x` `[sentences, beams, d_model]`, and store it in `own`."""
+def _attend_past(
+    layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None
+) -> Tensor:
+    """Self-attend from position `length` of each beam, `x` `[sentences, beams,
+    d_model]`, and store it in `own`.
+    """
     query, *written = layer.attention.queries_keys_values(layer.around_attention.enter(x))
     for every, new in zip(own, written, strict=True):
         every[..., length - 1, :, :] = new
@@ -140,10 +179,11 @@ def fast_linear(
     *,
     then: Literal["none", "relu"] = "none",
 ) -> Tensor:
-    """Compute `torch.nn.functional.linear` by oneDNN for many rows and for weights in its layout, by torch else.
+    """Compute `torch.nn.functional.linear` by oneDNN for many rows and for weights in its layout,
+    by torch else.
 
-    The operators are those that torch's own compiler uses for linear maps with batches of varying size; they have no
-    gradients.
+    The operators are those that torch's own compiler uses for linear maps with batches of varying
+    size; they have no gradients.
     """
     few = input.numel() < FEW_ROWS * input.shape[-1] and not weight.is_mkldnn
     if few or not _is_for_onednn(input):

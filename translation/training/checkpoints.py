@@ -1,4 +1,6 @@
-"""Save a training's state, from which it resumes however it ended, and its last weights, to be averaged."""
+"""Save a training's state, from which it resumes however it ended, and its last
+weights, to be averaged.
+"""
 
 import json
 from collections import OrderedDict
@@ -15,7 +17,10 @@ from translation.atomic_files import write_whole
 from translation.errors import TranslationError
 
 STATE = "training.safetensors"
-NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configuration describes: train the model again"
+NOT_ITS_WEIGHTS = (
+    "the weights are not of the network that the model's configuration describes: "
+    "train the model again"
+)
 
 
 @dataclass
@@ -32,36 +37,59 @@ class Progress:
     best_step: int = 0
     checks_since: int = 0  # the best
     kept: list[int] = field(default_factory=list)  # steps whose weights are on disk, oldest first
-    saved: list[int] = field(default_factory=list)  # steps whose mean weights the model has, once it has ended
+    saved: list[int] = field(
+        default_factory=list
+    )  # steps whose mean weights the model has, once it has ended
 
 
-def save_state(folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], progress: Progress, key: str) -> None:
+def save_state(
+    folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], progress: Progress, key: str
+) -> None:
     """Save atomically all that the next step depends on; `key` identifies the training."""
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
     for each in optimisers:
         moments = each.state_dict()["state"].items()
         kind = _kind(each)
-        tensors |= {f"{kind}.{index}.{name}": value for index, state in moments for name, value in state.items()}
+        tensors |= {
+            f"{kind}.{index}.{name}": value
+            for index, state in moments
+            for name, value in state.items()
+        }
     _write(folder / STATE, tensors, {"progress": json.dumps(asdict(progress)), "key": key})
 
 
-def restore_state(folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], key: str) -> Progress:
-    """Restore what `save_state` saved; return its progress or a new one. TranslationError for damage or another key."""
+def restore_state(
+    folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], key: str
+) -> Progress:
+    """Restore what `save_state` saved; return its progress or a new one.
+
+    TranslationError for damage or another key.
+    """
     file = folder / STATE
     if not file.exists():
         return Progress()
     tensors, notes = read_tensors(file)
     if notes.get("key") != key:
-        raise TranslationError(f"{file} belongs to another configuration or corpus: delete {folder} to train anew")
+        raise TranslationError(
+            f"{file} belongs to another configuration or corpus: delete {folder} to train anew"
+        )
     try:
         _put_back(tensors, network, optimisers)
         return Progress(**json.loads(notes["progress"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise TranslationError(f"{file} is damaged ({error}): delete {folder} to train anew") from error
+        raise TranslationError(
+            f"{file} is damaged ({error}): delete {folder} to train anew"
+        ) from error
 
 
-def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Sequence[Optimizer]) -> None:
-    weights = {name.removeprefix("weight."): each for name, each in tensors.items() if name.startswith("weight.")}
+def _put_back(
+    tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Sequence[Optimizer]
+) -> None:
+    weights = {
+        name.removeprefix("weight."): each
+        for name, each in tensors.items()
+        if name.startswith("weight.")
+    }
     network.load_state_dict(weights)
     for optimiser in optimisers:
         state: dict[int, dict[str, Tensor]] = {}
@@ -69,7 +97,9 @@ def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Seq
             if name.startswith(f"{_kind(optimiser)}."):
                 _, index, kind = name.split(".", 2)
                 state.setdefault(int(index), {})[kind] = value
-        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+        optimiser.load_state_dict(
+            {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
 
 
 def _kind(optimiser: Optimizer) -> str:
@@ -77,13 +107,17 @@ def _kind(optimiser: Optimizer) -> str:
 
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
-    """Save this step's weights beside earlier ones, and note the last `count` steps in `progress.kept`."""
+    """Save this step's weights beside earlier ones, and note the last `count` steps in
+    `progress.kept`.
+    """
     save_weights(folder / _name(progress.step), network.state_dict())
     progress.kept = [*progress.kept, progress.step][-count:]
 
 
 def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
-    """Delete all weights but those of the steps `kept`; call it after the state that names these was saved."""
+    """Delete all weights but those of the steps `kept`; call it after the state
+    that names these was saved.
+    """
     for file in set(folder.glob("step-*.safetensors")) - {folder / _name(step) for step in kept}:
         file.unlink(missing_ok=True)
 
@@ -122,11 +156,15 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
     for name, value in weights.items():
         if (wrong := int((~value.isfinite()).sum())) > 0:
             said = f"{wrong} of {value.numel()} weights of {name} are NaN or infinite"
-            raise TranslationError(f"{what}: {said}: train the model again with a lower training.peak")
+            raise TranslationError(
+                f"{what}: {said}: train the model again with a lower training.peak"
+            )
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors of a file and its notes; raises TranslationError if it is missing or damaged."""
+    """Read the tensors of a file and its notes; raises TranslationError if it
+    is missing or damaged.
+    """
     try:
         with safe_open(file, "pt") as opened:
             notes = dict(opened.metadata() or {})

@@ -1,4 +1,6 @@
-"""Layers that train faster on a CPU: dropout from fewer random bits, products of matrices in bfloat16."""
+"""Layers that train faster on a CPU: dropout from fewer random bits, products
+of matrices in bfloat16.
+"""
 
 from typing import Any
 
@@ -42,7 +44,9 @@ class _RoundedLinear(nn.Linear):
 
 
 def use_rounded_products(network: nn.Module) -> None:
-    """Have every linear map of a network multiply in bfloat16 where gradients are wanted, with the same parameters."""
+    """Have every linear map of a network multiply in bfloat16 where gradients
+    are wanted, with the same parameters.
+    """
     for module in network.modules():
         if type(module) is nn.Linear and module.bias is not None:
             module.__class__ = _RoundedLinear
@@ -51,13 +55,17 @@ def use_rounded_products(network: nn.Module) -> None:
 
 
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` with 16 random bits an element, to which `p` is rounded: on a CPU torch draws 64 for each."""
+    """`nn.Dropout` with 16 random bits an element, to which `p` is rounded: on
+    a CPU torch draws 64 for each.
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch names it
         """Set a share `p` of the elements to 0 and multiply the others by 1 / (1 - p)."""
         if not self.training or self.p == 0 or input.is_cuda:
             return super().forward(input)
-        drawn = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device).random_(-(2**63), None)
+        drawn = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device).random_(
+            -(2**63), None
+        )
         bits = drawn.view(torch.int16)[: input.numel()].view_as(input)  # from -2^15 to 2^15 - 1
         kept = bits >= round(self.p * 2**16) - 2**15
         return input * kept.to(input.dtype).mul_(1 / (1 - self.p) if self.p < 1 else 0.0)

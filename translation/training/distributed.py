@@ -19,22 +19,34 @@ from torch import Tensor, nn
 from translation.errors import TranslationError, UsageError
 from translation.exit_with_parent import exit_with_parent
 
-TIMEOUT = timedelta(hours=12)  # for the others to answer: they wait while rank 0 prepares the corpus
+TIMEOUT = timedelta(
+    hours=12
+)  # for the others to answer: they wait while rank 0 prepares the corpus
 POLL_S, EXIT_S = 0.2, 10  # between looks at the processes, and for rank 0 to end by itself
 PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, with which a process exits
-RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"  # a file that nobody else may open: a port could be another training's
-LOST = "another process of the training ended: run the same command again to resume from the last check"
+# a file that nobody else may open: a port could be another training's
+RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"
+LOST = (
+    "another process of the training ended: run the same command again to resume from the "
+    "last check"
+)
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `world_size`, each of which computes its own share of every update's pairs."""
+    """Process `rank` of `world_size`, each of which computes its own share of
+    every update's pairs.
+    """
 
     rank: int = 0
     world_size: int = 1
 
-    def reduce_gradients(self, network: nn.Module, figures: tuple[float, int, bool]) -> tuple[float, int, bool]:
-        """Sum the gradients over all processes, in place; return `figures` summed: loss, tokens, whether any asks."""
+    def reduce_gradients(
+        self, network: nn.Module, figures: tuple[float, int, bool]
+    ) -> tuple[float, int, bool]:
+        """Sum the gradients over all processes, in place; return `figures`
+        summed: loss, tokens, whether any asks.
+        """
         if self.world_size == 1:
             return figures
         parameters = list(network.parameters())
@@ -61,15 +73,21 @@ class ProcessGroup:
         return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
-        """Return rank 0's `figure` to all: clocks differ, and a training must end everywhere at the same step."""
-        return self.all_reduce(torch.tensor([figure if self.rank == 0 else 0.0], dtype=torch.float64)).item()
+        """Return rank 0's `figure` to all: clocks differ, and a training must
+        end everywhere at the same step.
+        """
+        return self.all_reduce(
+            torch.tensor([figure if self.rank == 0 else 0.0], dtype=torch.float64)
+        ).item()
 
 
 @contextmanager
 def _loss_of_others_reported() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # the only one that gloo raises, whatever happened to the other process
+    except (
+        RuntimeError
+    ) as error:  # the only one that gloo raises, whatever happened to the other process
         raise TranslationError(LOST) from error
 
 
@@ -77,10 +95,11 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
-    """Join the processes that torchrun or `launch_processes` started, and return the device of this one.
+    """Join the processes that torchrun or `launch_processes` started, and return the device of this
+    one.
 
-    Returns `SINGLE_PROCESS` if the environment names no others. Raises UsageError if there is no CUDA device, or
-    fewer than there are processes on this machine.
+    Returns `SINGLE_PROCESS` if the environment names no others. Raises UsageError if there is no
+    CUDA device, or fewer than there are processes on this machine.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: choose the device cpu")
@@ -107,20 +126,31 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
 
 
 def launch_processes(command: Sequence[str], world_size: int) -> int:
-    """Run a command in `world_size` processes of this machine; return the exit code of one that fails, or 0.
+    """Run a command in `world_size` processes of this machine; return the exit code of one that
+    fails, or 0.
 
-    They share the threads of this process, by default its cores. Signals to this process are passed on to rank 0;
-    when it ends or any process fails, all end.
+    They share the threads of this process, by default its cores. Signals to this process are passed
+    on to rank 0; when it ends or any process fails, all end.
     """
     with tempfile.TemporaryDirectory() as folder:
         threads = max(1, torch.get_num_threads() // world_size)
-        shared = {RENDEZVOUS: f"{folder}/rendezvous", PARENT: str(os.getpid()), "WORLD_SIZE": str(world_size)}
+        shared = {
+            RENDEZVOUS: f"{folder}/rendezvous",
+            PARENT: str(os.getpid()),
+            "WORLD_SIZE": str(world_size),
+        }
         processes: list[subprocess.Popen[bytes]] = []
         for rank in range(world_size):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
-            processes.append(subprocess.Popen(command, env=os.environ | shared | own, start_new_session=True))  # noqa: S603
+            environment = os.environ | shared | own
+            processes.append(
+                subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
+            )
         ends = (signal.SIGINT, signal.SIGTERM)
-        before = {each: signal.signal(each, lambda received, _: processes[0].send_signal(received)) for each in ends}
+        before = {
+            each: signal.signal(each, lambda received, _: processes[0].send_signal(received))
+            for each in ends
+        }
         while processes[0].poll() is None and not any(each.poll() for each in processes):
             time.sleep(POLL_S)
         with suppress(subprocess.TimeoutExpired):

@@ -46,9 +46,9 @@ def train_model(
 ) -> Model | None:
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
-    An interrupted training resumes from its state in `work`. `on_check` gets each check of the first seed, `on_message`
-    those of others and lines about what is done. Returns None in every process but rank 0. Raises TranslationError and
-    UsageError.
+    An interrupted training resumes from its state in `work`. `on_check` gets each check of the
+    first seed, `on_message` those of others and lines about what is done. Returns None in every
+    process but rank 0. Raises TranslationError and UsageError.
     """
     cached = _cache_once(recipe, work, device, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
@@ -57,20 +57,39 @@ def train_model(
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     # With a seed or more for each process, none waits for another before the end.
     apart = recipe.seeds >= process_group.world_size
-    training = _SeedTraining(recipe, cached, values, work, device, SINGLE_PROCESS if apart else process_group)
-    mine = range(recipe.seeds)[process_group.rank if apart else 0 :: process_group.world_size if apart else 1]
+    training = _SeedTraining(
+        recipe, cached, values, work, device, SINGLE_PROCESS if apart else process_group
+    )
+    mine = range(recipe.seeds)[
+        process_group.rank if apart else 0 :: process_group.world_size if apart else 1
+    ]
     done = {number: training(number, len(mine), on_check, on_message) for number in mine}
     if apart:
         process_group.broadcast(0.0)
     if process_group.rank > 0:
         return None
-    networks = [done[number][0] if number in done else training.finished(number) for number in range(recipe.seeds)]
-    losses = [validation_loss(each, cached.validation, training.config.batch_tokens, device) for each in networks]
+    networks = [
+        done[number][0] if number in done else training.finished(number)
+        for number in range(recipe.seeds)
+    ]
+    losses = [
+        validation_loss(each, cached.validation, training.config.batch_tokens, device)
+        for each in networks
+    ]
     bleus = [training.bleu(each, SINGLE_PROCESS) for each in networks]
     network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
-    figures: dict[str, Any] = {"validation_loss": sum(losses) / len(losses), "validation_bleu_by_seed": bleus}
-    figures["validation_bleu"] = bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
-    made = {"training": asdict(training.config), "progress": asdict(done[0][1]), "seeds": recipe.seeds}
+    figures: dict[str, Any] = {
+        "validation_loss": sum(losses) / len(losses),
+        "validation_bleu_by_seed": bleus,
+    }
+    figures["validation_bleu"] = (
+        bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
+    )
+    made = {
+        "training": asdict(training.config),
+        "progress": asdict(done[0][1]),
+        "seeds": recipe.seeds,
+    }
     card = _card(recipe, cached, values, figures | made | {"processes": process_group.world_size})
     language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
     model = Model(card, network, cached.source, cached.target, language_id)
@@ -79,7 +98,9 @@ def train_model(
 
 @dataclass(frozen=True)
 class _SeedTraining:
-    """The training of one network of a recipe; the first keeps its state in `work` itself, the others below it."""
+    """The training of one network of a recipe; the first keeps its state in
+    `work` itself, the others below it.
+    """
 
     recipe: Recipe
     cached: CachedCorpus
@@ -97,9 +118,15 @@ class _SeedTraining:
         return _validation_bleu(self.cached, self.recipe.target_language, self.device)
 
     def __call__(
-        self, number: int, of: int, on_check: Callable[[Check], object], on_message: Callable[[str], object]
+        self,
+        number: int,
+        of: int,
+        on_check: Callable[[Check], object],
+        on_message: Callable[[str], object],
     ) -> tuple[nn.Module, Progress]:
-        """Train a seed, one `of` so many that share the minutes of this process, and keep its weights for others."""
+        """Train a seed, one `of` so many that share the minutes of this
+        process, and keep its weights for others.
+        """
         minutes = self.config.minutes and self.config.minutes / of
         config = replace(self.config, seed=self.config.seed + number, minutes=minutes)
 
@@ -130,12 +157,16 @@ class _SeedTraining:
         return self.work / f"seed-{number}" if number else self.work
 
 
-def _cache_once(recipe: Recipe, work: Path, device: torch.device, process_group: ProcessGroup) -> CachedCorpus:
+def _cache_once(
+    recipe: Recipe, work: Path, device: torch.device, process_group: ProcessGroup
+) -> CachedCorpus:
     """Return the cached corpus, which rank 0 writes and all others read."""
     if process_group.rank > 0:
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
-            raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
+            raise UsageError(
+                f"the machines of this training do not share {work}: give all the same DTML_DATA"
+            )
     choose = partial(choose_size, device=device, processes=process_group.world_size)
     cached = cache_corpus(recipe, work, choose)
     if process_group.rank == 0:
@@ -143,29 +174,62 @@ def _cache_once(recipe: Recipe, work: Path, device: torch.device, process_group:
     return cached
 
 
-def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made: Mapping[str, Any]) -> Card:
+def _card(
+    recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made: Mapping[str, Any]
+) -> Card:
     tests = {
-        name: {"source": str(each.source), "target": each.target and str(each.target), "columns": list(each.columns)}
+        name: {
+            "source": str(each.source),
+            "target": each.target and str(each.target),
+            "columns": list(each.columns),
+        }
         for name, each in recipe.tests.items()
     }
     pairs = cached.training
-    learned = {"pairs": len(pairs), "dropped": pairs.dropped, "corpus_hash": cached.corpus_hash, "tests": tests}
+    learned = {
+        "pairs": len(pairs),
+        "dropped": pairs.dropped,
+        "corpus_hash": cached.corpus_hash,
+        "tests": tests,
+    }
     learned |= {"rules": asdict(recipe.rules), "decide_by": recipe.decide_by} | dict(made)
-    languages, hashes = (recipe.source_language, recipe.target_language), (cached.source.digest, cached.target.digest)
-    return Card(recipe.name, recipe.kind, cached.size, *languages, values, hashes, weights_hash="", made=learned)
+    languages, hashes = (
+        (recipe.source_language, recipe.target_language),
+        (cached.source.digest, cached.target.digest),
+    )
+    return Card(
+        recipe.name,
+        recipe.kind,
+        cached.size,
+        *languages,
+        values,
+        hashes,
+        weights_hash="",
+        made=learned,
+    )
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
-    """Raise UsageError if there are fewer learned positions than a sentence, in training or search, may need."""
-    sides = (side for each in (cached.training, cached.validation) for side in (each.source, each.target))
+    """Raise UsageError if there are fewer learned positions than a sentence, in
+    training or search, may need.
+    """
+    sides = (
+        side for each in (cached.training, cached.validation) for side in (each.source, each.target)
+    )
     needed = max(MAX_PIECES, *(int(side.lengths.max()) for side in sides)) + GREEDY.extra + 1
     if 0 < learned < needed:
-        may = f"the longest sentence and its translation may need {needed}: raise it, or set 0 for sinusoids"
+        may = (
+            f"the longest sentence and its translation may need {needed}: raise it, or "
+            "set 0 for "
+            "sinusoids"
+        )
         raise UsageError(f"{name}: network.learned_positions is {learned}, but {may}")
 
 
 def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
-    """Return a function from a network to the BLEU, 0 to 100, of its greedy translations; a group shares the work."""
+    """Return a function from a network to the BLEU, 0 to 100, of its greedy
+    translations; a group shares the work.
+    """
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
@@ -176,7 +240,12 @@ def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) 
         was = network.training
         tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
         mine = range(process_group.rank, len(sources), process_group.world_size)
-        found = search(incremental_decoder(network.eval()), [sources[each] for each in mine], GREEDY, device=device)
+        found = search(
+            incremental_decoder(network.eval()),
+            [sources[each] for each in mine],
+            GREEDY,
+            device=device,
+        )
         network.train(was)
         for each, best in zip(mine, found, strict=True):
             tokens[each, : len(best[0].tokens)] = torch.tensor(best[0].tokens)

@@ -1,4 +1,6 @@
-"""Train a network: the schedule, validation, checkpoints to resume from, and the best weights of the last."""
+"""Train a network: the schedule, validation, checkpoints to resume from, and
+the best weights of the last.
+"""
 
 import math
 import time
@@ -21,7 +23,10 @@ from translation.training.step import SeededBatch, TrainingStep, batch_loss, opt
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
-CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, and how much longer than one it trains
+CHECKS, VALIDATION_SHARE = (
+    30,
+    10,
+)  # checks of a training of minutes at most, and how much longer than one it trains
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
@@ -34,7 +39,8 @@ ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 class TrainingConfig:
     """Settings as published, but for the schedule and batches that suit a CPU.
 
-    `batch_tokens` counts positions, padding included. The budget is `updates` or `minutes`, whichever ends first.
+    `batch_tokens` counts positions, padding included. The budget is `updates` or `minutes`,
+    whichever ends first.
     """
 
     batch_tokens: int = 4096
@@ -42,7 +48,9 @@ class TrainingConfig:
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
     optimiser: Optimiser = "adam"
-    schedule: Schedule = "linear"  # down to 0 at the end of the budget, or 1 / sqrt(step), as published
+    schedule: Schedule = (
+        "linear"  # down to 0 at the end of the budget, or 1 / sqrt(step), as published
+    )
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
@@ -50,30 +58,48 @@ class TrainingConfig:
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
-    precision: Precision = "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
+    precision: Precision = (
+        "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
+    )
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
-        for name, kinds in (("schedule", Schedule), ("optimiser", Optimiser), ("precision", Precision)):
+        for name, kinds in (
+            ("schedule", Schedule),
+            ("optimiser", Optimiser),
+            ("precision", Precision),
+        ):
             if getattr(self, name) not in get_args(kinds):
-                raise UsageError(f"{name} is one of {', '.join(get_args(kinds))}, not {getattr(self, name)}")
+                raise UsageError(
+                    f"{name} is one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
+                )
         if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
-            units = "a share of the budget, between 0 and 1" if self.schedule == "linear" else "1 update or more"
-            raise UsageError(f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}")
+            units = (
+                "a share of the budget, between 0 and 1"
+                if self.schedule == "linear"
+                else "1 update or more"
+            )
+            raise UsageError(
+                f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}"
+            )
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
-            raise UsageError(f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}")
+            raise UsageError(
+                f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}"
+            )
         if not self.clip >= 0:
             raise UsageError(f"clip is 0 (for none) or more, not {self.clip}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """The figures of one validation: losses in nats a target token, and BLEU if it was asked for."""
+    """The figures of one validation: losses in nats a target token, and BLEU if
+    it was asked for.
+    """
 
     step: int
     epoch: float
@@ -88,13 +114,18 @@ class Check:
     def __str__(self) -> str:
         bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
         figures = f"loss {self.train_loss:.3f}, validation {self.validation_loss:.3f}{bleu}"
-        pace = f"{self.tokens_per_second:.0f} tokens a second, {self.seconds_left / 60:.0f} min left at most"
+        pace = (
+            f"{self.tokens_per_second:.0f} tokens a second, {self.seconds_left / 60:.0f} min "
+            "left at most"
+        )
         return f"step {self.step:,}, epoch {self.epoch:.1f}: {figures}; {pace}"
 
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Where a training runs, where it saves its state, and whom it tells of each check and in between."""
+    """Where a training runs, where it saves its state, and whom it tells of
+    each check and in between.
+    """
 
     folder: Path
     key: str  # identifies corpus and configuration
@@ -102,12 +133,15 @@ class TrainingContext:
     process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
     on_message: Callable[[str], object] = lambda _: None
-    # BLEU of the validation set, which decides where it is given; all processes of the group call it.
+    # BLEU of the validation set, which decides where it is given; all processes of the group call
+    # it.
     bleu: ValidationBleu | None = None
 
 
 def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
-    """Return the rate of a step, from 1 on, at a share `done` of the budget: linear, or eq. 3 of Vaswani et al."""
+    """Return the rate of a step, from 1 on, at a share `done` of the budget:
+    linear, or eq. 3 of Vaswani et al.
+    """
     warmup = config.warmup
     if config.schedule == "linear":
         peak = (width * WARMUP) ** -0.5 if config.peak is None else config.peak
@@ -124,11 +158,13 @@ def train_network(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> Progress:
-    """Train until the budget of updates or minutes is used up, then load in rank 0 what is best on validation.
+    """Train until the budget of updates or minutes is used up, then load in rank 0 what is best on
+    validation.
 
-    It is chosen from the last check, the best one, and means of the last; `Progress.saved` says which. An interrupted
-    training resumes from its last check, with the same losses where its budget is updates. Raises TranslationError
-    when memory runs out and when the loss is NaN or infinite.
+    It is chosen from the last check, the best one, and means of the last; `Progress.saved` says
+    which. An interrupted training resumes from its last check, with the same losses where its
+    budget is updates. Raises TranslationError when memory runs out and when the loss is NaN or
+    infinite.
     """
     training_step = training_step_of(network, config, context.device, context.process_group)
     optimisers = training_step.optimisers
@@ -136,7 +172,9 @@ def train_network(
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while progress.step < config.updates and not _is_over_time(progress.seconds, config):
         progress.step += 1
-        rate = learning_rate(progress.step, since.share_done(progress, config, context.process_group), width, config)
+        rate = learning_rate(
+            progress.step, since.share_done(progress, config, context.process_group), width, config
+        )
         done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
         if done is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
@@ -144,7 +182,10 @@ def train_network(
         since.tokens += done.tokens
         progress.tokens += done.tokens
         if done.check or progress.step == config.updates or _is_due(progress.step, config):
-            seconds, begun = context.process_group.broadcast(time.monotonic() - since.begun), time.monotonic()
+            seconds, begun = (
+                context.process_group.broadcast(time.monotonic() - since.begun),
+                time.monotonic(),
+            )
             progress.seconds += seconds
             figures = (since.loss / since.tokens, since.tokens / seconds, rate)
             _check(network, optimisers, validation, progress, config, context, figures)
@@ -159,19 +200,26 @@ def train_network(
 def training_step_of(
     network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
 ) -> TrainingStep:
-    """Move a network to a device, make it ready to train there, and return the step that trains it."""
+    """Move a network to a device, make it ready to train there, and return the
+    step that trains it.
+    """
     use_fast_dropout(network)
     if config.precision == "bfloat16":
         use_rounded_products(network)
     network.to(device).train()
-    optimisers, products = optimisers_of(network, config.optimiser), getattr(torch, config.precision)
+    optimisers, products = (
+        optimisers_of(network, config.optimiser),
+        getattr(torch, config.precision),
+    )
     how = (config.label_smoothing, config.clip, device, process_group, products)
     return TrainingStep(network, optimisers, *how)
 
 
 @dataclass
 class _SinceCheck:
-    """Sums of the updates since the last check, whose validation `begun`, in seconds of the monotonic clock."""
+    """Sums of the updates since the last check, whose validation `begun`, in
+    seconds of the monotonic clock.
+    """
 
     begun: float = field(default_factory=time.monotonic)
     trained_from: float = field(default_factory=time.monotonic)
@@ -179,7 +227,9 @@ class _SinceCheck:
     loss: float = 0.0
     tokens: int = 0
 
-    def share_done(self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup) -> float:
+    def share_done(
+        self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup
+    ) -> float:
         """Return the share of the budget that is over, the same for all processes, 1 at most."""
         done = progress.step / (config.updates + 1)
         if config.minutes is None or config.schedule != "linear":
@@ -188,14 +238,18 @@ class _SinceCheck:
         return min(1.0, max(done, process_group.broadcast(seconds) / (60 * config.minutes)))
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
-        """Return whether the clock asks for a check: time is over, or it counts minutes and the next is due."""
+        """Return whether the clock asks for a check: time is over, or it counts
+        minutes and the next is due.
+        """
         now = time.monotonic()
         if config.minutes is None:
             return False
         if config.check_every is not None:
             return _is_over_time(progress.seconds + now - self.begun, config)
         validated = self.trained_from - self.begun
-        due = now - self.trained_from > max(60 * config.minutes / CHECKS, VALIDATION_SHARE * validated)
+        due = now - self.trained_from > max(
+            60 * config.minutes / CHECKS, VALIDATION_SHARE * validated
+        )
         return due or _is_over_time(progress.seconds + now - self.begun, config)
 
     def say(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
@@ -221,9 +275,15 @@ def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
 
 
 def _load_best(
-    network: nn.Module, validation: Examples, progress: Progress, config: TrainingConfig, context: TrainingContext
+    network: nn.Module,
+    validation: Examples,
+    progress: Progress,
+    config: TrainingConfig,
+    context: TrainingContext,
 ) -> None:
-    """Load the weights that are best by the figure that the checks went by, and note their steps in `progress`."""
+    """Load the weights that are best by the figure that the checks went by, and
+    note their steps in `progress`.
+    """
 
     def figure(steps: list[int]) -> float:
         load_weights(network, average_weights(context.folder, steps))
@@ -236,25 +296,38 @@ def _load_best(
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
-    """Return the steps whose mean weights may be saved: the last `average`, the last 3, the last one, the best one."""
+    """Return the steps whose mean weights may be saved: the last `average`, the
+    last 3, the last one, the best one.
+    """
     # No mean has weights of the warm-up, which are far apart.
     warmup = config.warmup * progress.step if config.schedule == "linear" else config.warmup
     after = [step for step in progress.kept if step > warmup]
-    found = [after[-config.average :], after[-min(FEW, config.average) :], progress.kept[-1:], [progress.best_step]]
+    found = [
+        after[-config.average :],
+        after[-min(FEW, config.average) :],
+        progress.kept[-1:],
+        [progress.best_step],
+    ]
     return [list(steps) for steps in dict.fromkeys(map(tuple, found)) if steps]
 
 
 def _updates(
     examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
 ) -> Iterator[list[SeededBatch]]:
-    """Yield this process's share of each update, from where the training stands, epoch after epoch without end."""
-    # The recipe alone decides the pairs of an update: `accumulate` batches. Each part of it has a seed of its own, so
-    # that a resumed training, and another process, draws the same dropout.
+    """Yield this process's share of each update, from where the training
+    stands, epoch after epoch without end.
+    """
+    # The recipe alone decides the pairs of an update: `accumulate` batches. Each part of it has a
+    # seed of its own, so that a resumed training, and another process, draws the same dropout.
     while True:
-        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + progress.epoch) % SEEDS)
+        generator = torch.Generator().manual_seed(
+            (config.seed * 1_000_003 + progress.epoch) % SEEDS
+        )
         batches = batch_indices(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
-        while progress.place + config.accumulate <= len(batches) or (progress.place == 0 and batches):
+        while progress.place + config.accumulate <= len(batches) or (
+            progress.place == 0 and batches
+        ):
             chosen = batches[progress.place : progress.place + config.accumulate]
             progress.place += config.accumulate
             first = (config.seed * 1_000_003 + progress.step) * 1_009
@@ -266,7 +339,8 @@ def _updates(
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
     """Return the parts of an update that a process computes, each with its number in the update.
 
-    With more processes than batches, each batch is cut into parts of about the same lengths; none is empty.
+    With more processes than batches, each batch is cut into parts of about the same lengths; none
+    is empty.
     """
     cuts = math.ceil(process_group.world_size / len(batches))
     parts = [batch[cut::cuts] for batch in batches for cut in range(cuts)]
@@ -276,9 +350,15 @@ def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple
 
 @torch.no_grad()
 def validation_loss(
-    network: nn.Module, examples: Examples, tokens: int, device: torch.device, group: ProcessGroup = SINGLE_PROCESS
+    network: nn.Module,
+    examples: Examples,
+    tokens: int,
+    device: torch.device,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares; the mode stays as is."""
+    """Return the unsmoothed cross-entropy in nats a target token, of all
+    processes' shares; the mode stays as is.
+    """
     was, loss, count = network.training, 0.0, 0
     network.eval()
     for indices in batch_indices(examples, tokens, None)[group.rank :: group.world_size]:
@@ -299,9 +379,11 @@ def _check(
     since: tuple[float, float, float],
 ) -> None:
     """Validate, note whether the figure improved, report, and save weights and state."""
-    # `since` is loss, tokens a second and learning rate since the last check. Reporting comes first: a training killed
-    # in between reports its check again when it resumes, so none is lost.
-    loss = validation_loss(network, validation, config.batch_tokens, context.device, context.process_group)
+    # `since` is loss, tokens a second and learning rate since the last check. Reporting comes
+    # first: a training killed in between reports its check again when it resumes, so none is lost.
+    loss = validation_loss(
+        network, validation, config.batch_tokens, context.device, context.process_group
+    )
     bleu = None if context.bleu is None else context.bleu(network, context.process_group)
     left = (config.updates - progress.step) * (progress.seconds / progress.step)
     if config.minutes is not None:
@@ -315,6 +397,8 @@ def _check(
         epoch = progress.epoch + progress.place / progress.batches
         figures = (since[0], loss, bleu, since[2], since[1], max(0.0, left))
         context.on_check(Check(progress.step, epoch, progress.tokens, *figures))
-        checkpoints.keep_weights(context.folder, network, progress, config.average + progress.checks_since)
+        checkpoints.keep_weights(
+            context.folder, network, progress, config.average + progress.checks_since
+        )
         checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
         checkpoints.drop_older_weights(context.folder, progress.kept)

@@ -1,4 +1,6 @@
-"""Compute the smoothed cross-entropy of the output layer without the scores of a whole batch in memory."""
+"""Compute the smoothed cross-entropy of the output layer without the scores of
+a whole batch in memory.
+"""
 
 from functools import partial
 from typing import Any
@@ -12,20 +14,32 @@ POSITIONS_AT_ONCE = 512
 
 
 class _OutputLayerLoss(torch.autograd.Function):
-    """The loss and its gradients, computed in blocks: the scores of a whole batch are never in memory."""
+    """The loss and its gradients, computed in blocks: the scores of a whole
+    batch are never in memory.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float, products: torch.dtype
+        ctx: Any,
+        decoded: Tensor,
+        weight: Tensor,
+        expected: Tensor,
+        smoothing: float,
+        products: torch.dtype,
     ) -> Tensor:
-        """Sum the loss over positions; see `smoothed_loss`. `products` is the type of the matrix products."""
+        """Sum the loss over positions; see `smoothed_loss`.
+
+        `products` is the type of the matrix products.
+        """
         total, count = decoded.new_zeros(()), len(weight)
         decoded_gradient, weight_gradient = torch.empty_like(decoded), torch.zeros_like(weight)
         given, outputs = decoded.to(products), weight.to(products)
         # To allocate memory for each block's scores would cost as much as to fill it.
         memory = given.new_empty(POSITIONS_AT_ONCE, count)
         exact = memory if products == decoded.dtype else decoded.new_empty(POSITIONS_AT_ONCE, count)
-        split = (x.split(POSITIONS_AT_ONCE) for x in (given, expected.unsqueeze(-1), decoded_gradient))
+        split = (
+            x.split(POSITIONS_AT_ONCE) for x in (given, expected.unsqueeze(-1), decoded_gradient)
+        )
         for part, tokens, gradient in zip(*split, strict=True):
             products_of, scores = memory[: len(part)], exact[: len(part)]
             scores.copy_(torch.matmul(part, outputs.T, out=products_of))
@@ -50,13 +64,18 @@ class _OutputLayerLoss(torch.autograd.Function):
 
 
 def smoothed_loss(
-    decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float, products: torch.dtype | None = None
+    decoded: Tensor,
+    weight: Tensor,
+    expected: Tensor,
+    smoothing: float,
+    products: torch.dtype | None = None,
 ) -> Tensor:
     """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
-    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]` without padding.
-    A share `smoothing` of the target is distributed evenly over the vocabulary (section 5.4 of Vaswani et al.). With
-    gradients on a CPU, matrices are multiplied in the type `products`, if given; all else has the type of `decoded`.
+    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`
+    without padding. A share `smoothing` of the target is distributed evenly over the vocabulary
+    (section 5.4 of Vaswani et al.). With gradients on a CPU, matrices are multiplied in the type
+    `products`, if given; all else has the type of `decoded`.
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
         given = (decoded, weight, expected, smoothing, products or decoded.dtype)

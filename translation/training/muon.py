@@ -1,4 +1,6 @@
-"""Move matrices by their orthogonalised momentum: Muon (Jordan et al., 2024), many matrices at a time."""
+"""Move matrices by their orthogonalised momentum: Muon (Jordan et al., 2024),
+many matrices at a time.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,17 +10,19 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# Of the quintic iteration that brings singular values near 1, and how often it is made: Jordan et al., 2024.
+# Of the quintic iteration that brings singular values near 1, and how often it is made: Jordan et
+# al., 2024.
 LINEAR, CUBIC, QUINTIC = 3.4445, -4.775, 2.0315
 ITERATIONS = 5
 MOMENTUM, RMS = 0.95, 0.2  # an update is as large as Adam's: Liu et al., 2025
 
 
 class Muon(Optimizer):
-    """The update of `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"` and without weight decay.
+    """The update of `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"` and without weight
+    decay.
 
-    Matrices of one shape are orthogonalised together, which takes a little more than half of the time for the forty
-    small ones of a Transformer.
+    Matrices of one shape are orthogonalised together, which takes a little more than half of the
+    time for the forty small ones of a Transformer.
     """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float = 0.001) -> None:
@@ -49,12 +53,16 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Return matrices `[matrices, rows, columns]` of the same singular vectors and singular values near 1."""
+    """Return matrices `[matrices, rows, columns]` of the same singular vectors
+    and singular values near 1.
+    """
     x = matrices.bfloat16()
     if x.shape[-2] > x.shape[-1]:
         return orthogonal(matrices.mT).mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=CUBIC, alpha=QUINTIC), x, beta=LINEAR)
+        x = torch.baddbmm(
+            x, torch.baddbmm(gram, gram, gram, beta=CUBIC, alpha=QUINTIC), x, beta=LINEAR
+        )
     return x

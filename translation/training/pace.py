@@ -1,4 +1,6 @@
-"""Choose the size of a network by what it can read in the minutes there are, measured on this machine."""
+"""Choose the size of a network by what it can read in the minutes there are,
+measured on this machine.
+"""
 
 import time
 from math import ceil
@@ -22,15 +24,22 @@ MEASURED_S = 5.0  # at least
 
 
 def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
-    """Return the largest size that suits the number of pairs and, where the recipe gives minutes, this machine."""
+    """Return the largest size that suits the number of pairs and, where the
+    recipe gives minutes, this machine.
+    """
     lengths = [len(target) for _, target in recipe.train.pairs()]
     if "minutes" not in recipe.training:
         return size_for(len(lengths))
-    # The seeds of a process share its minutes; fewer seeds than processes are trained by all, one after the other.
-    share = processes / recipe.seeds if recipe.seeds < processes else 1 / ceil(recipe.seeds / processes)
+    # The seeds of a process share its minutes; fewer seeds than processes are trained by all, one
+    # after the other.
+    share = (
+        processes / recipe.seeds if recipe.seeds < processes else 1 / ceil(recipe.seeds / processes)
+    )
     seconds = 60 * recipe.training["minutes"] * share
     pieces = sum(lengths) / CHARACTERS + len(lengths)  # with the end of each sentence
-    return size_for(len(lengths), lambda size: tokens_a_second(recipe, size, device) * seconds / pieces)
+    return size_for(
+        len(lengths), lambda size: tokens_a_second(recipe, size, device) * seconds / pieces
+    )
 
 
 def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
@@ -46,7 +55,9 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
         step = training_step_of(build_network(recipe.kind, values), config, device, SINGLE_PROCESS)
     except (UsageError, MemoryError, torch.OutOfMemoryError):
         return 0.0
-    positions = config.batch_tokens if device.type == "cuda" else min(CPU_POSITIONS, config.batch_tokens)
+    positions = (
+        config.batch_tokens if device.type == "cuda" else min(CPU_POSITIONS, config.batch_tokens)
+    )
     return _pace_of(step, _made_up(max(1, positions // LENGTH), count))
 
 
@@ -64,7 +75,9 @@ def _pace_of(step: TrainingStep, batch: Batch) -> float:
 
 def _made_up(sentences: int, vocabulary: int) -> Batch:
     """Return sentences of random pieces."""
-    drawn = torch.randint(SMALLEST - 1, vocabulary, (2, sentences, LENGTH), generator=torch.Generator().manual_seed(0))
+    drawn = torch.randint(
+        SMALLEST - 1, vocabulary, (2, sentences, LENGTH), generator=torch.Generator().manual_seed(0)
+    )
     source, target = drawn
     source[:, -1], shifted = END, target.roll(1, dims=1)
     shifted[:, 0] = BEGIN

@@ -1,4 +1,6 @@
-"""Make one training step: the loss of some batches, gradients summed over all processes, and an update."""
+"""Make one training step: the loss of some batches, gradients summed over all
+processes, and an update.
+"""
 
 import math
 from collections.abc import Sequence
@@ -30,14 +32,17 @@ class Translator(Protocol):
 
 
 def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
-    """Return Adam as in section 5.3 of Vaswani et al.; with the kind "muon", for the embeddings and vectors alone.
+    """Return Adam as in section 5.3 of Vaswani et al.; with the kind "muon", for the embeddings and
+    vectors alone.
 
-    Muon (Jordan et al., 2024) moves the matrices by their momentum with all its singular values brought near 1, as far
-    as Adam would (Liu et al., 2025), so both have one learning rate.
+    Muon (Jordan et al., 2024) moves the matrices by their momentum with all its singular values
+    brought near 1, as far as Adam would (Liu et al., 2025), so both have one learning rate.
     """
     tables = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
     every = list(network.parameters())
-    matrices = [each for each in every if kind == "muon" and each.dim() == 2 and id(each) not in tables]
+    matrices = [
+        each for each in every if kind == "muon" and each.dim() == 2 and id(each) not in tables
+    ]
     chosen = set(map(id, matrices))
     rest = [each for each in every if id(each) not in chosen]
     adam = torch.optim.Adam(rest, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -45,7 +50,9 @@ def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
 
 
 class StepResult(NamedTuple):
-    """Totals over all processes: summed loss in nats, target tokens, and whether any process asked for a check."""
+    """Totals over all processes: summed loss in nats, target tokens, and
+    whether any process asked for a check.
+    """
 
     loss: float
     tokens: int
@@ -54,7 +61,9 @@ class StepResult(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One update of the weights, callable with its batches; the fields are the same for all steps of a training."""
+    """One update of the weights, callable with its batches; the fields are the
+    same for all steps of a training.
+    """
 
     network: nn.Module
     optimisers: Sequence[torch.optim.Optimizer]  # of different weights
@@ -62,12 +71,19 @@ class TrainingStep:
     clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
     process_group: ProcessGroup
-    products: torch.dtype | None = None  # of the output layer's matrix products on a CPU; None for the network's type
+    products: torch.dtype | None = (
+        None  # of the output layer's matrix products on a CPU; None for the network's type
+    )
 
-    def __call__(self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False) -> StepResult | None:
-        """Make a step of learning rate `rate`; return None if memory runs out. `check` asks all for a check.
+    def __call__(
+        self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False
+    ) -> StepResult | None:
+        """Make a step of learning rate `rate`; return None if memory runs out.
 
-        Without a batch, as where an update has fewer pairs than there are processes, a process adds nothing.
+        `check` asks all for a check.
+
+        Without a batch, as where an update has fewer pairs than there are processes, a process adds
+        nothing.
         """
         try:
             return self._step(batches, rate, check)
@@ -86,7 +102,9 @@ class TrainingStep:
             loss, count = loss + summed.item(), count + batch.tokens
         done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, check)))
         if not math.isfinite(done.loss):
-            raise TranslationError(f"the loss is {done.loss}: train again with a lower peak of the learning rate")
+            raise TranslationError(
+                f"the loss is {done.loss}: train again with a lower peak of the learning rate"
+            )
         for parameter in self.network.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(done.tokens)
@@ -104,14 +122,17 @@ class TrainingStep:
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
         """Return the error that names the `batch_tokens` that fit.
 
-        Tries both passes over the largest and the longest batch, beside all that a later step holds in memory.
+        Tries both passes over the largest and the longest batch, beside all that a later step holds
+        in memory.
         """
 
         def attempt(tokens: int) -> None:
             self.network.zero_grad()
             parameters = [] if self.optimisers[0].state else [*self.network.parameters()] * 2
             moments = [torch.empty_like(each) for each in parameters]
-            batches = batch_indices(examples, tokens + tokens // 8, None)  # some more than named: memory fragments
+            batches = batch_indices(
+                examples, tokens + tokens // 8, None
+            )  # some more than named: memory fragments
             for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
                 self._loss(batch_of(examples, indices)).backward()
             moments.clear()
@@ -122,15 +143,25 @@ class TrainingStep:
 
 
 def batch_loss(
-    network: nn.Module, batch: Batch, smoothing: float, device: torch.device, products: torch.dtype | None = None
+    network: nn.Module,
+    batch: Batch,
+    smoothing: float,
+    device: torch.device,
+    products: torch.dtype | None = None,
 ) -> Tensor:
-    """Return the loss of a batch in nats, summed over real target tokens; padding never reaches the output layer."""
-    source, target, expected = (x.to(device) for x in (batch.source, batch.target_input, batch.target_output))
+    """Return the loss of a batch in nats, summed over real target tokens;
+    padding never reaches the output layer.
+    """
+    source, target, expected = (
+        x.to(device) for x in (batch.source, batch.target_input, batch.target_output)
+    )
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         translator = cast(Translator, network)
         decoded, _ = translator(source, target)
         real = expected != PADDING
-        return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing, products)
+        return smoothed_loss(
+            decoded[real], translator.output_weight, expected[real], smoothing, products
+        )
 
 
 def _positions(examples: Examples, indices: Indices) -> int:

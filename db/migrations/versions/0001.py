@@ -3,7 +3,8 @@
 revision = "0001"
 down_revision = None
 
-# SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new revision.
+# SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new
+# revision.
 schema = "ce4717a1e2a676776925f17c85bbd978b825e35836af9f02aa74d52dcc7915be"
 
 

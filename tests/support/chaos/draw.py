@@ -1,4 +1,6 @@
-"""What goes wrong on which night: dealt from shuffled decks by a seed, so that every fault has its turn."""
+"""What goes wrong on which night: dealt from shuffled decks by a seed, so that
+every fault has its turn.
+"""
 
 import random
 from collections.abc import Sequence
@@ -10,12 +12,28 @@ import pandas as pd
 from tests.support.fake_yahoo import FakeYahoo, Fault
 from tests.support.price_history import INDEX, STOCKS, History, with_row_on, without_sessions
 
-SOURCE = ("rate_limit", "500", "html", "empty", "nan_last", "open_row", "missing_session", "holiday_row")
+SOURCE = (
+    "rate_limit",
+    "500",
+    "html",
+    "empty",
+    "nan_last",
+    "open_row",
+    "missing_session",
+    "holiday_row",
+)
 SLOW = "slow"  # costs a night 20 s of waiting: not in the first deal
 PROCESS = ("calm", "kill", "full_disk", "two_at_once", "missed")
 ELSEWHERE = ("", "", "zone")
 ZONES = ("Asia/Seoul", "Pacific/Kiritimati", "America/Los_Angeles", "Australia/Lord_Howe")
-ROOMS = (1_000, 36_000, 50_000, 80_000, 120_000, 170_000)  # bytes: from no store at all to all but the report
+ROOMS = (
+    1_000,
+    36_000,
+    50_000,
+    80_000,
+    120_000,
+    170_000,
+)  # bytes: from no store at all to all but the report
 
 
 @dataclass(frozen=True)
@@ -31,18 +49,25 @@ class Plan:
     room: int  # bytes left on the disk
     zone: str | None  # where its clock seems to be, if it is elsewhere
     alone: bool  # without a running Prefect server
-    patient: bool  # whether a refused night is run again when the source is well, or left to be caught up
+    # whether a refused night is run again when the source is well, or left to be caught up
+    patient: bool
 
     @property
     def faults(self) -> list[str]:
         """What is counted of it; a missed night meets nothing."""
         if self.process == "missed":
             return [self.process]
-        return [self.process, self.source] + ["other_zone"] * (self.zone is not None) + ["no_server"] * self.alone
+        return (
+            [self.process, self.source]
+            + ["other_zone"] * (self.zone is not None)
+            + ["no_server"] * self.alone
+        )
 
 
 def draw_plans(days: Sequence[date], seed: int) -> list[Plan]:
-    """A plan for each day. The first night is only hit in its process: nights are missed since the first complete."""
+    """A plan for each day. The first night is only hit in its process: nights
+    are missed since the first complete.
+    """
     draw = random.Random(seed)
     first = draw.sample(SOURCE, len(SOURCE))
     sources = [*first, *_dealt((*SOURCE, SLOW), len(days), draw)]
@@ -65,13 +90,15 @@ def _plan(day: date, source: str, process: str, elsewhere: str, draw: random.Ran
     return Plan(
         day,
         source,
-        tuple(draw.sample(STOCKS, draw.choice([1, 1, 2, 6]))) + ((INDEX,) if draw.random() < 0.15 else ()),
+        tuple(draw.sample(STOCKS, draw.choice([1, 1, 2, 6])))
+        + ((INDEX,) if draw.random() < 0.15 else ()),
         draw.randrange(1, len(STOCKS)),
         process,
         tuple(draw.uniform(0.25, 1.0) for _ in range(draw.choice([1, 1, 2]))),
         draw.choice(ROOMS),
         draw.choice(ZONES) if elsewhere else None,
-        alone=draw.random() < 0.1 and process != "full_disk",  # Prefect's temporary server needs a disk too
+        alone=draw.random() < 0.1
+        and process != "full_disk",  # Prefect's temporary server needs a disk too
         patient=draw.random() < 0.5,
     )
 
@@ -87,16 +114,26 @@ def trouble(yahoo: FakeYahoo, history: History, plan: Plan, tomorrow: date) -> N
     """Let the stand-in misbehave as planned."""
     names = [history.source_symbol(symbol, plan.day) for symbol in plan.victims]
     there = [name for name in names if name in yahoo.prices]
-    faults: dict[str, Fault] = {"500": "500", "html": "html", "empty": "empty", "nan_last": "nan_last", "slow": "slow"}
+    faults: dict[str, Fault] = {
+        "500": "500",
+        "html": "html",
+        "empty": "empty",
+        "nan_last": "nan_last",
+        "slow": "slow",
+    }
     if plan.source == "rate_limit":
         yahoo.rate_limit_after = plan.after
     elif plan.source == "open_row":
         yahoo.faults = dict.fromkeys(there, "open_row")
-        yahoo.prices |= {name: bars for name, bars in history.told(tomorrow).items() if name in there}
+        yahoo.prices |= {
+            name: bars for name, bars in history.told(tomorrow).items() if name in there
+        }
     elif plan.source == "missing_session":
         yahoo.prices |= {name: without_sessions(yahoo.prices[name], [plan.day]) for name in there}
     elif plan.source == "holiday_row":
-        yahoo.prices |= {name: with_row_on(yahoo.prices[name], _last_sunday(plan.day)) for name in there}
+        yahoo.prices |= {
+            name: with_row_on(yahoo.prices[name], _last_sunday(plan.day)) for name in there
+        }
     elif plan.source in faults:
         yahoo.faults = dict.fromkeys(there, faults[plan.source])
 

@@ -18,7 +18,8 @@ MARKET = "made"
 KEPT = {  # rows that may only become more
     "prediction": "select receipt, probability, made_at from prediction_history",
     "price": "select * from price",
-    "night": "select as_of, status, run_id, inputs_hash, gaps from night where status not in ('running', 'refused')",
+    "night": "select as_of, status, run_id, inputs_hash, gaps from night where status not in "
+    "('running', 'refused')",
     "run": "select id, checkpoint_hash, data_watermark from run",
     "rejected_bar": "select * from rejected_bar",
     "price_fetch": "select market, known_at, asked, fetched, stored, rejected from price_fetch",
@@ -29,7 +30,9 @@ select sum(n - 1) as twice from (
   join instrument on instrument.id = instrument_id group by instrument.market, target, symbol
 ) as counted
 """
-PREDICTED = "select target, symbol, run_id from prediction join instrument on instrument.id = instrument_id"
+PREDICTED = (
+    "select target, symbol, run_id from prediction join instrument on instrument.id = instrument_id"
+)
 MARK = "CHAOS_FOLDER"  # in the environment of every command of a folder, and of what it starts
 LETTING_GO_S = 60.0  # a server takes a moment to see that a connection has died
 LEFTOVERS = ("*.partial", "*.tmp", "*-journal", "training/*")
@@ -53,10 +56,16 @@ def rows_twice(reader: Engine) -> int:
     return int(float(row[0])) if row[0] not in ("None", "nan") else 0
 
 
-def night_faults(reader: Engine, days: Collection[date], members: Mapping[date, frozenset[str]]) -> list[str]:
-    """What is wrong with the nights of these days: each complete for all its members, or refused with a reason."""
+def night_faults(
+    reader: Engine, days: Collection[date], members: Mapping[date, frozenset[str]]
+) -> list[str]:
+    """What is wrong with the nights of these days: each complete for all its
+    members, or refused with a reason.
+    """
     with reading(reader) as conn:
-        stored = {row["as_of"].date(): row for row in nights.nights(conn, MARKET).to_dict("records")}
+        stored = {
+            row["as_of"].date(): row for row in nights.nights(conn, MARKET).to_dict("records")
+        }
     predicted: dict[str, dict[str, str]] = {}
     faults = []
     for target, symbol, run_id in _rows(reader, PREDICTED):
@@ -69,11 +78,19 @@ def night_faults(reader: Engine, days: Collection[date], members: Mapping[date, 
         made = predicted.pop(str(row["target"].date()), {})
         gaps = [gap["symbol"] for gap in row["gaps"] or []]
         if row["status"].startswith("complete"):
-            whole = sorted([*made, *gaps]) == sorted(members[day]) and set(made.values()) == {row["run_id"]}
-            if not whole or bool(gaps) != (row["status"] == "complete_with_gaps") or len(made) != row["predictions"]:
+            whole = sorted([*made, *gaps]) == sorted(members[day]) and set(made.values()) == {
+                row["run_id"]
+            }
+            if (
+                not whole
+                or bool(gaps) != (row["status"] == "complete_with_gaps")
+                or len(made) != row["predictions"]
+            ):
                 faults.append(f"{day}: {row['status']}, {len(made)} predictions, gaps {gaps}")
         elif row["status"] != "refused" or not row["reason"] or made:
-            faults.append(f"{day}: {row['status']}, reason {row['reason']}, {len(made)} predictions")
+            faults.append(
+                f"{day}: {row['status']}, reason {row['reason']}, {len(made)} predictions"
+            )
     faults += [f"predictions of {target} without a night" for target in predicted]
     return faults + [f"{day}: a night that nobody ran" for day in stored]
 
@@ -98,7 +115,9 @@ def _held(engine: Engine) -> list[str]:
     if engine.dialect.name == "postgresql":
         locks = _rows(engine, "select count(*) from pg_locks where locktype = 'advisory'")
         return held + [f"{count} advisory locks" for (count,) in locks if count != "0"]
-    with closing(sqlite3.connect(str(engine.url.database), timeout=0, isolation_level=None)) as conn:
+    with closing(
+        sqlite3.connect(str(engine.url.database), timeout=0, isolation_level=None)
+    ) as conn:
         try:
             conn.execute("begin immediate")
         except sqlite3.OperationalError as error:
@@ -108,8 +127,15 @@ def _held(engine: Engine) -> list[str]:
 
 def leftovers(folder: Path) -> list[str]:
     """Processes of the folder's nights that still run, and temporary files that they left."""
-    files = [file for room in ("data", "reports") for pattern in LEFTOVERS for file in (folder / room).rglob(pattern)]
-    return [str(file) for file in files if "prefect" not in file.parts] + _processes(f"{MARK}={folder}")
+    files = [
+        file
+        for room in ("data", "reports")
+        for pattern in LEFTOVERS
+        for file in (folder / room).rglob(pattern)
+    ]
+    return [str(file) for file in files if "prefect" not in file.parts] + _processes(
+        f"{MARK}={folder}"
+    )
 
 
 def _processes(mark: str) -> list[str]:
@@ -118,7 +144,9 @@ def _processes(mark: str) -> list[str]:
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in file.read_bytes().decode(errors="replace").split("\0"):
-                found.append(f"process {file.parent.name}: {(file.parent / 'cmdline').read_text()!r}")
+                found.append(
+                    f"process {file.parent.name}: {(file.parent / 'cmdline').read_text()!r}"
+                )
         except OSError:  # it has ended, or is another user's
             continue
     return found

@@ -1,9 +1,11 @@
-"""Nights of a made market through the real command, while its source misbehaves and its processes die.
+"""Nights of a made market through the real command, while its source misbehaves and its processes
+die.
 
     tally = run(folder, nights=8, seed=1)
     assert tally.broken == []
 
-A folder on a disk of its own, of less than 1 GB, is really filled where a night's disk is to be full.
+A folder on a disk of its own, of less than 1 GB, is really filled where a night's disk is to be
+full.
 """
 
 import json
@@ -51,8 +53,11 @@ RETRAIN = "21"
 NOTICE = 3  # sessions until the market file says that a stock was renamed or has gone
 PATIENCE_S = 600.0
 SMALL_DISK = 2**30  # bytes: a disk of its own, which can be filled
-# A file that grows beyond a size is what a full disk looks like to a process that may not mount one.
-LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv[1]),)); "
+# A file that grows beyond a size is what a full disk looks like to a process that may not mount
+# one.
+LIMITED = (
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv[1]),)); "
+)
 LIMITED += "os.execv(sys.argv[2], sys.argv[2:])"
 
 
@@ -71,7 +76,9 @@ class Tally:
     broken: list[str] = field(default_factory=list)
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return Tally(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> "Tally":
@@ -88,7 +95,8 @@ def run(
     first: date = FIRST,
     after_night: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Run so many nights from `first` on in a folder, on a store at `url` (by default an SQLite file in it).
+    """Run so many nights from `first` on in a folder, on a store at `url` (by default an SQLite
+    file in it).
 
     The same seed draws the same prices and faults; what a kill meets is the clock's doing.
     """
@@ -107,14 +115,25 @@ def run(
 
 def nights_from(first: date, nights: int) -> list[date]:
     """So many sessions from a day on."""
-    return [day.date() for day in sessions_between("XNYS", first, first + timedelta(days=nights * 2 + 10))][:nights]
+    return [
+        day.date()
+        for day in sessions_between("XNYS", first, first + timedelta(days=nights * 2 + 10))
+    ][:nights]
 
 
 class Bench:
-    """A folder with a store in it, the market's true past, and whoever answers for the world outside."""
+    """A folder with a store in it, the market's true past, and whoever answers
+    for the world outside.
+    """
 
     def __init__(
-        self, folder: Path, url: str | None, history: History, days: list[date], yahoo: FakeYahoo, server: str
+        self,
+        folder: Path,
+        url: str | None,
+        history: History,
+        days: list[date],
+        yahoo: FakeYahoo,
+        server: str,
     ) -> None:
         self.folder, self.history, self.days, self.yahoo = folder, history, days, yahoo
         self.tally = Tally()
@@ -125,7 +144,9 @@ class Bench:
         self._seen: Snapshot = {}
 
     def night(self, plan: Plan) -> None:
-        """One night with all that its plan has in store, run again as a scheduler would, and held to the laws."""
+        """One night with all that its plan has in store, run again as a
+        scheduler would, and held to the laws.
+        """
         self.tally.faults.update(plan.faults)
         if plan.process == "missed":
             self._pending.append(plan.day)
@@ -139,7 +160,9 @@ class Bench:
         self._check(plan.day)
 
     def end(self) -> None:
-        """Catch up what is left with a source that is well, hold the whole to the laws, and replay it."""
+        """Catch up what is left with a source that is well, hold the whole to
+        the laws, and replay it.
+        """
         tell(self.yahoo, self.history, self.days[-1])
         if self._pending:
             self._command(self.days[-1])
@@ -153,7 +176,9 @@ class Bench:
         equal = sum(night["equal"] for night in json.loads(replayed.stdout or "[]"))
         self.tally.mismatches += complete - equal
         if equal < complete:
-            self.tally.broken.append(f"replay: {equal} of {complete} nights equal: {replayed.stderr}")
+            self.tally.broken.append(
+                f"replay: {equal} of {complete} nights equal: {replayed.stderr}"
+            )
 
     def _disturbed(self, plan: Plan) -> bool:
         """Disturb the night's process as planned; whether the night is still to be run."""
@@ -173,7 +198,9 @@ class Bench:
         return True
 
     def _killed(self, plan: Plan, seconds: float) -> bool:
-        """Start the night and end its whole process group after so many seconds, if it is still there."""
+        """Start the night and end its whole process group after so many
+        seconds, if it is still there.
+        """
         self.tally.commands += 1
         process = self._popen(self._nightly(plan.day), plan, [])
         with suppress(subprocess.TimeoutExpired):
@@ -185,7 +212,9 @@ class Bench:
         return True
 
     def _command(self, day: date, plan: Plan | None = None) -> int:
-        """The night without a disturbance; its exit code is 0 if no night is left to be run, else 1."""
+        """The night without a disturbance; its exit code is 0 if no night is
+        left to be run, else 1.
+        """
         begun = time.monotonic()
         ended = self._run(self._nightly(day), plan)
         if plan is not None and plan.source != "slow":
@@ -193,20 +222,28 @@ class Bench:
         self._require_calm(ended)
         self._pending = self._incomplete(day)
         if ended.returncode != int(bool(self._pending)):
-            self.tally.broken.append(f"{day}: exit {ended.returncode}, pending {self._pending}: {ended.stderr}")
+            self.tally.broken.append(
+                f"{day}: exit {ended.returncode}, pending {self._pending}: {ended.stderr}"
+            )
         return ended.returncode
 
     def _incomplete(self, day: date) -> list[date]:
         """The nights up to a day that are not complete."""
         with self._store(read_only=True) as reader, reading(reader) as conn:
             nights = stored_nights.nights(conn, MARKET)
-        complete = {each.date() for each in nights.loc[nights["status"].str.startswith("complete"), "as_of"]}
+        complete = {
+            each.date() for each in nights.loc[nights["status"].str.startswith("complete"), "as_of"]
+        }
         return [each for each in self.days if each <= day and each not in complete]
 
     def _require_calm(self, ended: subprocess.CompletedProcess[str]) -> int:
         """The exit code of a command, which ends with 0, or with 1 and one line that says why."""
         errors = [line for line in ended.stderr.splitlines() if line.startswith("error")]
-        if ended.returncode not in (0, 1) or len(errors) != ended.returncode or "Traceback" in ended.stderr:
+        if (
+            ended.returncode not in (0, 1)
+            or len(errors) != ended.returncode
+            or "Traceback" in ended.stderr
+        ):
             self.tally.broken.append(f"{ended.args[-1]}: exit {ended.returncode}: {ended.stderr}")
         return ended.returncode
 
@@ -245,7 +282,9 @@ class Bench:
             complaint += f"\nstill running after {PATIENCE_S:.0f} s"
         return subprocess.CompletedProcess(arguments, process.returncode, said, complaint)
 
-    def _popen(self, arguments: list[str], plan: Plan | None, limits: Sequence[str]) -> subprocess.Popen[str]:
+    def _popen(
+        self, arguments: list[str], plan: Plan | None, limits: Sequence[str]
+    ) -> subprocess.Popen[str]:
         environment = self.yahoo.environment() | {
             "DTML_DATABASE_URL": self._url,
             "DTML_DATA": str(self.folder / "data"),
@@ -269,7 +308,9 @@ class Bench:
 
     @contextmanager
     def _little_room(self, room: int) -> Iterator[list[str]]:
-        """Leave so many bytes: on a small disk of its own by filling it, else by a limit that commands start with."""
+        """Leave so many bytes: on a small disk of its own by filling it, else
+        by a limit that commands start with.
+        """
         usage = shutil.disk_usage(self.folder)
         if usage.total > SMALL_DISK:
             yield [sys.executable, "-c", LIMITED, str(room)]
@@ -288,16 +329,25 @@ class Bench:
 
     def _market_text(self, day: date) -> str:
         """The market file that an attentive user has on a day."""
-        named = {stock: self.history.source_symbol(stock, self._noticeable(day)) for stock in STOCKS}
+        named = {
+            stock: self.history.source_symbol(stock, self._noticeable(day)) for stock in STOCKS
+        }
         left = {stock: self._left(stock) for stock in self.history.gone}
-        return market_text(named, {stock: since for stock, since in left.items() if since <= day}, RETRAIN)
+        return market_text(
+            named, {stock: since for stock, since in left.items() if since <= day}, RETRAIN
+        )
 
     def _members(self, day: date) -> frozenset[str]:
-        return frozenset(stock for stock in STOCKS if stock not in self.history.gone or day < self._left(stock))
+        return frozenset(
+            stock for stock in STOCKS if stock not in self.history.gone or day < self._left(stock)
+        )
 
     def _left(self, stock: str) -> date:
         """The session from which the market file says that a stock has gone."""
-        return next((day for day in self.days if self._noticeable(day) >= self.history.gone[stock]), date.max)
+        return next(
+            (day for day in self.days if self._noticeable(day) >= self.history.gone[stock]),
+            date.max,
+        )
 
     def _noticeable(self, day: date) -> date:
         """The session up to which an attentive user knows what Yahoo changed."""

@@ -1,4 +1,6 @@
-"""What a process writes into files below a folder, as points of `faults`; no product code writes past Python."""
+"""What a process writes into files below a folder, as points of `faults`; no
+product code writes past Python.
+"""
 
 import builtins
 import io
@@ -13,7 +15,13 @@ from tests.support.faults.points import Effect, Watch
 from translation import atomic_files
 
 MOVES = ("replace", "rename", "link", "symlink")
-SINGLE = {"mkdir": "mkdir", "unlink": "unlink", "remove": "unlink", "rmdir": "rmdir", "truncate": "truncate"}
+SINGLE = {
+    "mkdir": "mkdir",
+    "unlink": "unlink",
+    "remove": "unlink",
+    "rmdir": "rmdir",
+    "truncate": "truncate",
+}
 REAL: dict[str, Callable[..., Any]] = {
     name: getattr(os, name) for name in ("write", "open", "fsync", "sendfile", *MOVES, *SINGLE)
 } | {"opened": io.open}
@@ -28,7 +36,10 @@ class Raw(io.FileIO):
     def write(self, data: Any) -> int:
         block = memoryview(data).cast("B")
         self.watch.wrote(self.path)
-        act, half = lambda: super(Raw, self).write(block), lambda: super(Raw, self).write(block[: len(block) // 2])
+        act, half = (
+            lambda: super(Raw, self).write(block),
+            lambda: super(Raw, self).write(block[: len(block) // 2]),
+        )
         return int(self.watch.reach("write", self.path, Effect(act, half)))
 
 
@@ -98,7 +109,11 @@ def _sendfile(watch: Watch) -> Callable[..., int]:
             return int(REAL["sendfile"](out, source, offset, count))
         watch.wrote(path)
         half = lambda: REAL["sendfile"](out, source, offset, left // 2)  # noqa: E731
-        return int(watch.reach("write", path, Effect(lambda: REAL["sendfile"](out, source, offset, count), half)))
+        return int(
+            watch.reach(
+                "write", path, Effect(lambda: REAL["sendfile"](out, source, offset, count), half)
+            )
+        )
 
     return sendfile
 

@@ -5,8 +5,9 @@
         work()
     watch.end()
 
-`fault_files` watches files, `fault_sql` stores. A process meets its fault before the effect of its point: what it
-finds after an effect is what it finds before the next one, and after the last there is a point of its own, `end`.
+`fault_files` watches files, `fault_sql` stores. A process meets its fault before the effect of its
+point: what it finds after an effect is what it finds before the next one, and after the last there
+is a point of its own, `end`.
 """
 
 import errno
@@ -20,7 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["kill", "power cut", "short write", "kill in a write", "no space", "I/O error", "lost", "lost after"]
+Kind = Literal[
+    "kill",
+    "power cut",
+    "short write",
+    "kill in a write",
+    "no space",
+    "I/O error",
+    "lost",
+    "lost after",
+]
 
 FILE = {"open", "write", "mkdir", "rename", "unlink", "rmdir", "sync", "truncate"}
 SQL = {"statement", "commit"}
@@ -52,7 +62,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Point:
-    """An effect: its kind, what of, and whether a power cut before it would lose something that a kill would not."""
+    """An effect: its kind, what of, and whether a power cut before it would
+    lose something that a kill would not.
+    """
 
     kind: str
     what: str
@@ -106,14 +118,18 @@ class Watch:
             return effect.act()
 
     def _is_due(self) -> bool:
-        """Whether the fault is to be here: at its point, or at the next one that can have such a fault."""
+        """Whether the fault is to be here: at its point, or at the next one
+        that can have such a fault.
+        """
         if self.fault is None or self.struck or len(self.points) < self.fault.point:
             return False
         return self.points[-1].suffers(self.fault.kind)
 
     def end(self) -> None:
         """Count the point after the last effect."""
-        self.unseen |= {file for file in _files(Path(self.home)) if file not in self.seen | self.before}
+        self.unseen |= {
+            file for file in _files(Path(self.home)) if file not in self.seen | self.before
+        }
         self.reach("end", "", Effect(lambda: None))
 
     def _strike(self, kind: Kind, effect: Effect) -> None:
@@ -155,7 +171,9 @@ class Watch:
         if os.path.isfile(target) and source not in self.seen | self.before:  # noqa: PTH113
             self.unseen.add(source)
         for known in (self.unsynced, self.seen):
-            for each in [each for each in known if each == source or each.startswith(f"{source}{os.sep}")]:
+            for each in [
+                each for each in known if each == source or each.startswith(f"{source}{os.sep}")
+            ]:
                 known.add(target + each.removeprefix(source))
         self.unsynced = {each for each in self.unsynced if os.path.exists(each)}  # noqa: PTH110
 

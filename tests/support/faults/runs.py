@@ -1,7 +1,8 @@
-"""Works run with a fault, run again, and held to an undisturbed run: all points, or histories dealt from a seed.
+"""Works run with a fault, run again, and held to an undisturbed run: all points, or histories dealt
+from a seed.
 
-Each try is a fork of this process, which runs nothing of its own: it has imported what a work needs, so that a fork
-begins at once. Its folder has the same path each time.
+Each try is a fork of this process, which runs nothing of its own: it has imported what a work
+needs, so that a fork begins at once. Its folder has the same path each time.
 """
 
 import os
@@ -31,11 +32,12 @@ PATIENCE_S = 300.0  # a try that takes as long hangs
 
 @dataclass(frozen=True)
 class Work:
-    """What is run: each step is a command, run in a process of its own, in a folder that `prepare` made.
+    """What is run: each step is a command, run in a process of its own, in a folder that `prepare`
+    made.
 
-    `sound` says what is wrong with a folder between a fault and the next try; `again` is said by a step that finds
-    itself done. `warm` is run in this process, so that forks find its caches filled: it may train nothing, as torch
-    does not let a fork train after that.
+    `sound` says what is wrong with a folder between a fault and the next try; `again` is said by a
+    step that finds itself done. `warm` is run in this process, so that forks find its caches
+    filled: it may train nothing, as torch does not let a fork train after that.
     """
 
     name: str
@@ -49,7 +51,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Attempt:
-    """How a try ended: "done", "killed", or the error's words; its points, unless it was killed; what it imported."""
+    """How a try ended: "done", "killed", or the error's words; its points,
+    unless it was killed; what it imported.
+    """
 
     ended: str
     points: Sequence[Point] = ()
@@ -107,15 +111,25 @@ class Bench:
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             is_killed = os.WTERMSIG(status) == signal.SIGKILL and said is not None
-            return Attempt("killed" if is_killed else f"died of signal {os.WTERMSIG(status)}", struck=is_killed)
+            return Attempt(
+                "killed" if is_killed else f"died of signal {os.WTERMSIG(status)}", struck=is_killed
+            )
         return pickle.loads(said) if said else Attempt(f"ended with {status} and said nothing")
 
     @property
     def environment(self) -> dict[str, str]:
         """Of every try."""
-        folders = {"DTML_DATA": self.home / "data", "DTML_REPORTS": self.home / "reports", "TMPDIR": self.home / "tmp"}
-        folders["TORCHINDUCTOR_CACHE_DIR"] = self.folder / "torch"  # which torch makes when it is imported
-        return {name: str(folder) for name, folder in folders.items()} | {"DTML_DATABASE_URL": self.url}
+        folders = {
+            "DTML_DATA": self.home / "data",
+            "DTML_REPORTS": self.home / "reports",
+            "TMPDIR": self.home / "tmp",
+        }
+        folders["TORCHINDUCTOR_CACHE_DIR"] = (
+            self.folder / "torch"
+        )  # which torch makes when it is imported
+        return {name: str(folder) for name, folder in folders.items()} | {
+            "DTML_DATABASE_URL": self.url
+        }
 
     @property
     def url(self) -> str:
@@ -139,7 +153,9 @@ class Bench:
 
 
 def _child(bench: Bench, step: Callable[[Path], object], fault: Fault | None, pipe: int) -> None:
-    """Run a step, tell of it through a pipe, and be gone: nothing of this process may run on in the child."""
+    """Run a step, tell of it through a pipe, and be gone: nothing of this
+    process may run on in the child.
+    """
     said = Attempt("it did not end")
     try:
         _hushed()
@@ -164,11 +180,15 @@ def _watched(bench: Bench, step: Callable[[Path], object], fault: Fault | None) 
 
 @contextmanager
 def standing_in(bench: Bench) -> Iterator[None]:
-    """Let this process be a command in the home, that draws no chart: what draws them does not survive a fork."""
+    """Let this process be a command in the home, that draws no chart: what
+    draws them does not survive a fork.
+    """
     (bench.home / "tmp").mkdir(exist_ok=True)
     before = Path.cwd(), tempfile.tempdir
     os.chdir(bench.home)
-    tempfile.tempdir = str(bench.home / "tmp")  # told, or the first to ask would try it by a file there
+    tempfile.tempdir = str(
+        bench.home / "tmp"
+    )  # told, or the first to ask would try it by a file there
     with (
         mock.patch.dict(os.environ, bench.environment),
         mock.patch.object(charts, "_drawn", return_value="<svg></svg>"),

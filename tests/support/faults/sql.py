@@ -1,4 +1,6 @@
-"""The statements that change a store and its commits, as points of `faults`: at the drivers of both engines."""
+"""The statements that change a store and its commits, as points of `faults`: at
+the drivers of both engines.
+"""
 
 import errno
 import re
@@ -14,8 +16,8 @@ import psycopg
 from tests.support.faults.points import Effect, Watch
 
 CHANGES = re.compile(
-    r"\s*(with\b.*?\b)?(insert|update|delete|create|drop|alter|copy|vacuum|truncate|grant|revoke|select setval"
-    r"|pragma journal_mode =)",
+    r"\s*(with\b.*?\b)?(insert|update|delete|create|drop|alter|copy|vacuum|truncate|grant|revoke"
+    r"|select setval|pragma journal_mode =)",
     re.IGNORECASE | re.DOTALL,
 )
 SAID = {errno.ENOSPC: "database or disk is full", errno.EIO: "disk I/O error"}
@@ -23,13 +25,21 @@ SAID = {errno.ENOSPC: "database or disk is full", errno.EIO: "disk I/O error"}
 
 @contextmanager
 def watch_drivers(watch: Watch) -> Iterator[None]:
-    """Let every statement that writes, and every commit that has something to commit, be a point."""
+    """Let every statement that writes, and every commit that has something to
+    commit, be a point.
+    """
     with ExitStack() as stack:
         real = sqlite3.dbapi2.connect
         connect = lambda *given, **named: real(*given, factory=_sqlite(watch), **named)  # noqa: E731
         stack.enter_context(mock.patch.object(sqlite3.dbapi2, "connect", connect))
-        for owner, name in ((psycopg.Cursor, "execute"), (psycopg.Cursor, "executemany"), (psycopg.Cursor, "copy")):
-            stack.enter_context(mock.patch.object(owner, name, _of_cursor(watch, getattr(owner, name))))
+        for owner, name in (
+            (psycopg.Cursor, "execute"),
+            (psycopg.Cursor, "executemany"),
+            (psycopg.Cursor, "copy"),
+        ):
+            stack.enter_context(
+                mock.patch.object(owner, name, _of_cursor(watch, getattr(owner, name)))
+            )
         commit = _of_connection(watch, psycopg.Connection.commit)
         stack.enter_context(mock.patch.object(psycopg.Connection, "commit", commit))
         yield
@@ -69,7 +79,9 @@ def _of_cursor(watch: Watch, real: Callable[..., Any]) -> Callable[..., Any]:
     def direction(cursor: psycopg.Cursor[Any], statement: Any, *given: Any, **named: Any) -> Any:
         sql = statement.decode() if isinstance(statement, bytes) else str(statement)
         act = lambda: real(cursor, statement, *given, **named)  # noqa: E731
-        return _reach(watch, "statement", sql, cursor.connection, act) if CHANGES.match(sql) else act()
+        return (
+            _reach(watch, "statement", sql, cursor.connection, act) if CHANGES.match(sql) else act()
+        )
 
     return direction
 
@@ -81,9 +93,13 @@ def _of_connection(watch: Watch, real: Callable[..., Any]) -> Callable[..., None
     return commit
 
 
-def _reach(watch: Watch, kind: str, sql: str, conn: psycopg.Connection[Any], act: Callable[[], Any]) -> Any:
+def _reach(
+    watch: Watch, kind: str, sql: str, conn: psycopg.Connection[Any], act: Callable[[], Any]
+) -> Any:
     def refused(number: int) -> Exception:
-        return {errno.ENOSPC: psycopg.errors.DiskFull, errno.EIO: psycopg.errors.IoError}[number](SAID[number])
+        return {errno.ENOSPC: psycopg.errors.DiskFull, errno.EIO: psycopg.errors.IoError}[number](
+            SAID[number]
+        )
 
     def lose() -> None:
         """Cut the connection; where the effect is over already, nobody is told of it."""

@@ -1,4 +1,6 @@
-"""What lies in a folder and in its stores, without what a clock says: two of them can be compared."""
+"""What lies in a folder and in its stores, without what a clock says: two of
+them can be compared.
+"""
 
 import hashlib
 import json
@@ -16,8 +18,13 @@ import psycopg
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|\+00:00)?")
 TIMES = re.compile(r'(\\?"(seconds|tokens_per_second)\\?": ?)[-+0-9.e]+')
 TIMED = {"seconds", "tokens_per_second"}
-ROUNDED = {"translation_text": {"score"}}  # its last bits depend on the texts beside it: one that was held is alone
-NUMBERS = {"instrument_id": "instrument", "source_id": "instrument"}  # given by the store, in the order of its tries
+ROUNDED = {
+    "translation_text": {"score"}
+}  # its last bits depend on the texts beside it: one that was held is alone
+NUMBERS = {
+    "instrument_id": "instrument",
+    "source_id": "instrument",
+}  # given by the store, in the order of its tries
 OF_THE_TRY = {  # which ended the work; what each try of a night brought is in price_fetch
     "night": {"fetched", "stored", "rejected"},
     "translation_text": {"attempts", "taken_by"},
@@ -53,7 +60,9 @@ class Difference:
 
     def __str__(self) -> str:
         said = {"lost": self.lost, "more": self.more, "other": self.changed, "left": self.left}
-        return "; ".join(f"{len(found)} {name}: {found[0][:150]}" for name, found in said.items() if found)
+        return "; ".join(
+            f"{len(found)} {name}: {found[0][:150]}" for name, found in said.items() if found
+        )
 
 
 def difference(expected: State, found: State) -> Difference:
@@ -61,7 +70,9 @@ def difference(expected: State, found: State) -> Difference:
     changed = [name for name, digest in expected.files.items() if found.files.get(name) != digest]
     left = [name for name in found.files if name not in expected.files]
     lost, more = expected.rows - found.rows, found.rows - expected.rows
-    return Difference(sorted(lost.elements()), sorted(more.elements()), sorted(changed), sorted(left))
+    return Difference(
+        sorted(lost.elements()), sorted(more.elements()), sorted(changed), sorted(left)
+    )
 
 
 def state_of(home: Path, url: str | None = None) -> State:
@@ -87,7 +98,10 @@ def state_of(home: Path, url: str | None = None) -> State:
 def _sqlite_rows(file: Path, name: str) -> Counter[str]:
     with closing(sqlite3.connect(file)) as conn:
         (sound,) = conn.execute("pragma integrity_check").fetchone()
-        sql = "select name from sqlite_master where type = 'table' and name not like 'sqlite%' order by 1"
+        sql = (
+            "select name from sqlite_master where type = 'table' and name not like 'sqlite%' "
+            "order by 1"
+        )
         names = [str(table) for (table,) in conn.execute(sql)]
         return _rows(conn, names, name) + Counter([f"{name} is {sound}"])
 
@@ -95,13 +109,18 @@ def _sqlite_rows(file: Path, name: str) -> Counter[str]:
 def _rows(conn: Any, tables: list[str], store: str) -> Counter[str]:
     known = {"instrument": {}}
     if "instrument" in tables:
-        known["instrument"] = dict(conn.execute("select id, market || ' ' || symbol from instrument").fetchall())
+        known["instrument"] = dict(
+            conn.execute("select id, market || ' ' || symbol from instrument").fetchall()
+        )
     rows: Counter[str] = Counter()
     for table in tables:
         cursor = conn.execute(f"select * from {table}")
         names = [each[0] for each in cursor.description]
         for row in cursor.fetchall():
-            told = {name: _value(known, table, name, value) for name, value in zip(names, row, strict=True)}
+            told = {
+                name: _value(known, table, name, value)
+                for name, value in zip(names, row, strict=True)
+            }
             rows[f"{store} {table} {told}"] += 1
     return rows
 
@@ -129,7 +148,9 @@ def _timeless(text: str) -> str:
 def _digest(file: Path) -> str:
     data = file.read_bytes()
     if file.suffix == ".safetensors" and len(data) > 8:
-        end = 8 + int.from_bytes(data[:8], "little")  # the header's length, with what follows it, of the format
+        end = 8 + int.from_bytes(
+            data[:8], "little"
+        )  # the header's length, with what follows it, of the format
         data = _timeless(data[8:end].decode(errors="replace").rstrip()).encode() + data[end:]
     elif file.suffix in (".html", ".json"):
         data = _timeless(data.decode(errors="replace")).encode()

@@ -1,4 +1,6 @@
-"""A work tried with a fault at each of its points, or with histories of several; one that fails is shrunk."""
+"""A work tried with a fault at each of its points, or with histories of
+several; one that fails is shrunk.
+"""
 
 import random
 import sys
@@ -65,7 +67,9 @@ class Trials:
         self.tally.points = sum(map(len, self.points))
 
     def _undisturbed(self) -> tuple[list[Sequence[Point]], State]:
-        """The points of each step, and the state after the last; run twice, as the first one says what to import."""
+        """The points of each step, and the state after the last; run twice, as
+        the first one says what to import.
+        """
         states = []
         for again in (False, True):
             self.bench.renew()
@@ -87,7 +91,11 @@ class Trials:
 
     def blows(self, kinds: Sequence[Kind] = tuple(APPLIES)) -> list[Blow]:
         """Every fault of these kinds that this engine can have, at every point."""
-        kinds = [kind for kind in kinds if self.bench.engine == "postgresql" or kind not in POSTGRESQL_ALONE]
+        kinds = [
+            kind
+            for kind in kinds
+            if self.bench.engine == "postgresql" or kind not in POSTGRESQL_ALONE
+        ]
         return [
             Blow(step, number, kind)
             for step, points in enumerate(self.points, start=1)
@@ -103,21 +111,30 @@ class Trials:
             self.tally.tried[blow.kind] += 1
             if complaint is not None:
                 point = self.points[blow.step - 1][blow.point - 1]
-                self.tally.broken.append(f"{self.work.name} {blow} ({point.kind} {point.what}): {complaint}")
+                self.tally.broken.append(
+                    f"{self.work.name} {blow} ({point.kind} {point.what}): {complaint}"
+                )
         self.tally.seconds = time.monotonic() - self._begun
         return self.tally
 
     def try_histories(self, seed: int, count: int) -> Tally:
-        """Deal so many histories of 2 to `MOST` faults and try them; one that fails is told as its shortest."""
+        """Deal so many histories of 2 to `MOST` faults and try them; one that
+        fails is told as its shortest.
+        """
         draw = random.Random(f"{self.work.name} {seed}")
         dealt = self.blows()
         for _ in range(count):
-            history = sorted(draw.choices(dealt, k=draw.randint(2, MOST)), key=lambda blow: blow.step)
+            history = sorted(
+                draw.choices(dealt, k=draw.randint(2, MOST)), key=lambda blow: blow.step
+            )
             self.tally.tried["history"] += 1
             if self.complaint(history, self.tally) is not None:
                 shortest = shrunk(history, lambda blows: self.complaint(blows) is not None)
                 said = " ".join(f"'{blow}'" for blow in shortest)
-                again = f"python -m benchmarks.faults --engine {self.bench.engine} --again '{self.work.name}' {said}"
+                again = (
+                    f"python -m benchmarks.faults --engine {self.bench.engine} --again "
+                    f"'{self.work.name}' {said}"
+                )
                 self.tally.broken.append(f"{again}: {self.complaint(shortest)}")
         self.tally.seconds = time.monotonic() - self._begun
         return self.tally
@@ -153,7 +170,9 @@ class Trials:
 
 
 def shrunk(history: Sequence[Blow], fails: Callable[[Sequence[Blow]], bool]) -> list[Blow]:
-    """The shortest history found that fails still: faults dropped one by one, the rest killed, then moved forward."""
+    """The shortest history found that fails still: faults dropped one by one,
+    the rest killed, then moved forward.
+    """
     best = list(history)
     improved = True
     while improved:

@@ -1,4 +1,6 @@
-"""The works that faults are tried on: the product's own commands in small, without Prefect's server."""
+"""The works that faults are tried on: the product's own commands in small,
+without Prefect's server.
+"""
 
 import shutil
 import socket
@@ -49,7 +51,9 @@ TEXTS, AT_ONCE, LEASE_S, LINES_AT_ONCE = 12, 5, 0.2, 4
 def context() -> MarketContext:
     """A desk of the small market, on the store of the environment."""
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
+    experiment = vary(
+        nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
+    )
     return MarketContext(market, FrameSource(BARS), open_store(), experiment, "cpu", None)
 
 
@@ -120,19 +124,27 @@ def learned(home: Path) -> None:
 
 def one_translates(_home: Path) -> list[str]:
     """Whether there is a translator that can be opened, the one before or the new one."""
-    return [] if model_names() == ["tiny"] and load_model(models_folder() / "tiny", CPU) else ["there is no model"]
+    return (
+        []
+        if model_names() == ["tiny"] and load_model(models_folder() / "tiny", CPU)
+        else ["there is no model"]
+    )
 
 
 def translate_file(home: Path) -> None:
     """A file, a few lines at a time."""
     with mock.patch.object(translate_files, "LINES_AT_ONCE", LINES_AT_ONCE):
-        translate_files.translate_lines(open_model("tiny", CPU), home / "text", home / "out", GREEDY, "tiny")
+        translate_files.translate_lines(
+            open_model("tiny", CPU), home / "text", home / "out", GREEDY, "tiny"
+        )
 
 
 def translate_queue(_home: Path) -> None:
     """All that is queued; what a killed worker held is free when its lease ends."""
     store = open_store()
-    clock = SimpleNamespace(monotonic=count().__next__)  # a lease is renewed at each turn, on any machine
+    clock = SimpleNamespace(
+        monotonic=count().__next__
+    )  # a lease is renewed at each turn, on any machine
     with mock.patch.multiple(translate, AT_ONCE=AT_ONCE, LEASE_S=LEASE_S, time=clock):
         while _unfinished(store):
             translate.work_off(store, None, GREEDY, CPU)
@@ -140,7 +152,9 @@ def translate_queue(_home: Path) -> None:
 
 
 def serve(_home: Path) -> None:
-    """The start of a service, up to the place where its server runs, and its end; the server only waits."""
+    """The start of a service, up to the place where its server runs, and its
+    end; the server only waits.
+    """
     open_store()
     service = service_of(["simulated"], [], RunRequest("simulated"), timedelta(minutes=150), None)
     started = mock.patch.multiple(server, _start=_waiting, _wait=lambda *_: None)
@@ -148,11 +162,18 @@ def serve(_home: Path) -> None:
         serving.serve_markets(service)
 
 
-def _waiting(listening: socket.socket, _folder: Path, _words: object, *, with_schedules: bool) -> Server:
-    """Stands for a Prefect server, and ends, as one does, when the process that started it is gone."""
+def _waiting(
+    listening: socket.socket, _folder: Path, _words: object, *, with_schedules: bool
+) -> Server:
+    """Stands for a Prefect server, and ends, as one does, when the process that
+    started it is gone.
+    """
     assert with_schedules
     return Server(
-        subprocess.Popen(["cat"], stdin=subprocess.PIPE), "http://127.0.0.1:1/api", "user:password", listening
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE),
+        "http://127.0.0.1:1/api",
+        "user:password",
+        listening,
     )
 
 
@@ -165,7 +186,13 @@ def _unfinished(store: sa.Engine) -> int:
 WORKS = {
     work.name: work
     for work in (
-        Work("night", lambda _: night(AS_OF), [lambda _: night(NEXT)], weights_are_whole, warm=lambda _: night(NEXT)),
+        Work(
+            "night",
+            lambda _: night(AS_OF),
+            [lambda _: night(NEXT)],
+            weights_are_whole,
+            warm=lambda _: night(NEXT),
+        ),
         Work("first night", lambda _: open_store(), [lambda _: night(AS_OF)], weights_are_whole),
         Work(
             "training",
@@ -173,8 +200,17 @@ WORKS = {
             [lambda _: train_model(context(), AS_OF)],
             weights_are_whole,
         ),
-        Work("backup", lambda _: night(AS_OF), [keep], kept_is_whole, again="is there and not empty", warm=keep),
-        Work("restore", lose, [bring_back], weights_are_whole, again="is not empty", warm=bring_back),
+        Work(
+            "backup",
+            lambda _: night(AS_OF),
+            [keep],
+            kept_is_whole,
+            again="is there and not empty",
+            warm=keep,
+        ),
+        Work(
+            "restore", lose, [bring_back], weights_are_whole, again="is not empty", warm=bring_back
+        ),
         Work("translation training", corpus, [learn]),
         Work("translation training again", learned, [learn], one_translates),
         Work("translated file", learned, [translate_file], warm=translate_file),
