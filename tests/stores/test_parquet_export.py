@@ -1,6 +1,4 @@
-"""Views as Parquet files: what they hold, that an export again equals one from
-nothing, and SQL asked of them.
-"""
+"""Views as Parquet files: what they hold, and that an export again equals one from nothing."""
 
 import json
 import os
@@ -13,7 +11,6 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,28 +18,24 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from db.admin.exporting import GROWING, Part, exportable
-from db.connection.parquet_sql import asked_of_parquet
 from db.connection.user_sql import select
 from db.engine import open_engine, transaction
-from db.errors import StoreUsageError
 from db.rows import markets, outcomes, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from db.views import view, views
 from dtml.errors import UsageError
 from flows import parquet_export
-from flows.commands.query import query
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.parquet_export import FILE, MARKER, VIEWS, Exported, export, exported
 from tests.support.commands import Command
 from tests.support.db_commands import dtml  # noqa: F401 - a fixture
 from tests.support.nights import AS_OF
+from tests.support.parquet_files import ALL, contents, no_progress, rows_of
 from tests.support.prediction_rows import run
 from tests.support.stores import MOMENT, add_predictions, fill
 
 EVERY = tuple(exportable())
-NO_PROGRESS = lambda *_: None  # noqa: E731
-ALL = frozenset[str]()
 
 
 @pytest.fixture
@@ -56,9 +49,9 @@ def store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> En
 
 def brought_up_to_date(store: Engine, folder: Path, views: tuple[str, ...] = EVERY) -> Exported:
     """Export again, and compare all files to those of an export from nothing."""
-    done = export(store, folder, views, ALL, NO_PROGRESS)
+    done = export(store, folder, views, ALL, no_progress)
     anew = folder.with_name("anew")
-    export(store, anew, views, ALL, NO_PROGRESS)
+    export(store, anew, views, ALL, no_progress)
     kept = {
         name: rows for name, rows in contents(folder).items() if name.partition("/")[0] in views
     }
@@ -67,16 +60,8 @@ def brought_up_to_date(store: Engine, folder: Path, views: tuple[str, ...] = EVE
     return done
 
 
-def contents(folder: Path) -> dict[str, list[str]]:
-    files = sorted(folder.rglob("*.parquet"))
-    return {
-        str(file.relative_to(folder)): sorted(map(repr, pq.read_table(file).to_pylist()))
-        for file in files
-    }
-
-
 def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: Path) -> None:
-    export(store, tmp_path / "out", EVERY, ALL, NO_PROGRESS)
+    export(store, tmp_path / "out", EVERY, ALL, no_progress)
     kept = pq.ParquetFile(
         tmp_path / "out" / "prediction_history" / "market=toy" / "year=2024" / FILE
     ).read()
@@ -104,7 +89,7 @@ def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: 
 def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
     store: Engine, tmp_path: Path
 ) -> None:
-    export(store, tmp_path / "out", EVERY, ALL, NO_PROGRESS)
+    export(store, tmp_path / "out", EVERY, ALL, no_progress)
     found = exported(tmp_path / "out")
     assert set(found) == {
         name
@@ -142,9 +127,9 @@ def test_the_tables_that_a_growing_view_reads_are_those_that_its_export_looks_at
 
 def test_what_did_not_change_is_not_written_again(store: Engine, tmp_path: Path) -> None:
     growing = tuple(GROWING)
-    first = export(store, tmp_path / "out", growing, ALL, NO_PROGRESS)
+    first = export(store, tmp_path / "out", growing, ALL, no_progress)
     before = {file: file.stat().st_ino for file in (tmp_path / "out").rglob("*.parquet")}
-    again = export(store, tmp_path / "out", growing, ALL, NO_PROGRESS)
+    again = export(store, tmp_path / "out", growing, ALL, no_progress)
     assert (again.written, again.kept, again.rows) == (0, first.written, 0)
     assert {file: file.stat().st_ino for file in before} == before
 
@@ -237,7 +222,7 @@ def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_
 @pytest.mark.soak
 def test_a_file_of_what_the_store_has_no_more_is_removed(store: Engine, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    export(store, out, VIEWS, ALL, NO_PROGRESS)
+    export(store, out, VIEWS, ALL, no_progress)
     there = next(out.glob(f"daily_score/market=toy/*/{FILE}"))
     for market, year in (("toy", 1999), ("gone", 2024)):
         other = out / "daily_score" / f"market={market}" / f"year={year}" / FILE
@@ -262,7 +247,7 @@ def test_an_interrupted_export_is_completed_by_the_next(
 
         monkeypatch.setattr(pq.ParquetWriter, "write_table", fill_the_disk)
         with pytest.raises(OSError, match="No space left"):
-            export(store, out, VIEWS, ALL, NO_PROGRESS)
+            export(store, out, VIEWS, ALL, no_progress)
         monkeypatch.undo()
         assert list(out.rglob("*.partial")) == []
         for file in out.rglob("*.parquet"):
@@ -308,18 +293,18 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
         with pytest.raises(
             UsageError, match="something else than an export: name a new or empty folder"
         ):
-            export(store, folder, VIEWS, ALL, NO_PROGRESS)
+            export(store, folder, VIEWS, ALL, no_progress)
     assert [each.name for each in (tmp_path / "theirs").iterdir()] == ["notes.txt"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / MARKER).write_text('{"format": 1, "store": "/another/dtml.sqlite"}')
     with pytest.raises(UsageError, match=r"is an export of /another/dtml\.sqlite"):
-        export(store, tmp_path / "other", VIEWS, ALL, NO_PROGRESS)
+        export(store, tmp_path / "other", VIEWS, ALL, no_progress)
     (tmp_path / "other" / MARKER).write_text("{}")
     with pytest.raises(UsageError, match="cannot be read"):
-        export(store, tmp_path / "other", VIEWS, ALL, NO_PROGRESS)
+        export(store, tmp_path / "other", VIEWS, ALL, no_progress)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / f"{MARKER}.partial").write_text("{")  # all that a killed export left
-    assert export(store, tmp_path / "begun", VIEWS, ALL, NO_PROGRESS).written > 0
+    assert export(store, tmp_path / "begun", VIEWS, ALL, no_progress).written > 0
 
 
 def test_the_command_says_how_many_files_it_wrote(
@@ -360,7 +345,7 @@ def test_an_export_is_not_ended_by_the_limit_of_a_read(
         return fingerprint(part, conn)
 
     monkeypatch.setattr(Part, "fingerprint", slow)
-    assert export(reader, tmp_path / "out", ("daily_score",), ALL, NO_PROGRESS).written == 1
+    assert export(reader, tmp_path / "out", ("daily_score",), ALL, no_progress).written == 1
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -390,132 +375,3 @@ def test_a_night_ends_with_its_files(
         now = {file: file.stat().st_ino for file in (tmp_path / "out").rglob("*.parquet")}
         assert len(set(now.items()) - set(files.items())) == expected
     assert rows_of(exported(tmp_path / "out"), "select count(*) from prediction_history") == [(9,)]
-
-
-@pytest.fixture
-def files(store: Engine, tmp_path: Path) -> Path:
-    export(store, tmp_path / "out", VIEWS, ALL, NO_PROGRESS)
-    return tmp_path / "out"
-
-
-def test_one_statement_is_answered_alike_by_the_store_and_its_files(
-    files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    sql = """
-        select target, symbol, direction, probability, realised_return, correct
-        from prediction_history order by target, symbol, probability
-    """
-    for form in ({"as_json": True, "as_csv": False}, {"as_json": False, "as_csv": True}):
-        query(sql, **form)
-        of_store = capsys.readouterr().out
-        query(sql, **form, on=files)
-        assert capsys.readouterr().out == of_store
-    kept = []
-    for on in (None, files):
-        query(sql, as_json=False, as_csv=False, parquet=tmp_path / "kept.parquet", on=on)
-        kept.append(pq.read_table(tmp_path / "kept.parquet"))
-    assert kept[0].to_pylist() == kept[1].to_pylist()
-    capsys.readouterr()
-    query(
-        "select market, sum(1) as n from prediction_history group by all",
-        as_json=True,
-        as_csv=False,
-        on=files,
-    )
-    assert json.loads(capsys.readouterr().out) == [{"market": "toy", "n": 903}]
-
-
-OUTSIDE = [
-    "copy (select 1) to '{mark}'",
-    "with x as (copy (select 1) to '{mark}') select 1",
-    "with x as (copy (select 1) to '{files}/daily_score/x.parquet') select 1",
-    "explain analyze copy (select 1) to '{mark}'",
-    "attach '{mark}' as other",
-    "export database '{mark}'",
-    "install httpfs",
-    "load httpfs",
-    "set enable_external_access = true",
-    "set memory_limit = '900GB'",
-    "select * from read_text('{secret}')",
-    "select * from read_csv('{secret}')",
-    "select * from '{secret}'",
-    "select * from '{files}/*/*/*/*.parquet'",
-    "select * from read_parquet('{files}/*/*/*/*.parquet')",
-    "select * from glob('{files}/*')",
-    "select getenv('HOME')",
-    "select * from sqlite_scan('{secret}', 'run')",
-    "select * from files",
-    "select * from answer",
-    "create table t as select 1; select * from t",
-    "pragma database_list",
-    "call pragma_version()",
-    "",
-]
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_path: Path) -> None:
-    mark, secret = tmp_path / "reached", tmp_path / "secret.txt"
-    secret.write_text("a secret")
-    before = contents(files)
-    answered = []
-    for sql in OUTSIDE:
-        asked = sql.format(mark=mark, secret=secret, files=files)
-        with (
-            pytest.raises(StoreUsageError) as caught,
-            asked_of_parquet(exported(files), asked) as answer,
-        ):
-            answered.append((asked, list(answer.batches)))
-        assert "a secret" not in str(caught.value)
-        assert "\n" not in str(caught.value)
-    assert answered == []
-    assert not mark.exists()
-    assert contents(files) == before
-    assert sorted(each.name for each in files.rglob("*x.parquet")) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_sql_on_files_is_ended_by_time_and_by_memory(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = exported(files)
-    monkeypatch.setattr("db.connection.parquet_sql.CONFIG", parquet_config(memory_limit="40MB"))
-    with pytest.raises(StoreUsageError, match="of memory: ask for less"):
-        rows_of(found, "select list(i) from range(100000000) t(i)")
-    monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.5)
-    with pytest.raises(StoreUsageError, match="interrupted: a read may take"):
-        rows_of(found, "select count(*) from range(1000000) a, range(1000000) b where a <> b")
-
-
-def rows_of(found: dict[str, list[Path]], sql: str) -> list[tuple[object, ...]]:
-    with asked_of_parquet(found, sql) as answer:
-        return [tuple(row) for batch in answer.batches for row in batch]
-
-
-def parquet_config(**changed: str) -> dict[str, object]:
-    from db.connection.parquet_sql import CONFIG
-
-    return dict(CONFIG) | changed
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_without_duckdb_the_error_says_what_to_install(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[analysis\]'"):
-        query("select 1", as_json=True, as_csv=False, on=files)
-    with pytest.raises(UsageError, match="no folder that `dtml db export` wrote"):
-        query("select 1", as_json=True, as_csv=False, on=files.parent)
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_other_readers_take_the_folder_as_it_is(files: Path) -> None:
-    found = pd.read_parquet(files / "prediction_history", partitioning="hive")
-    assert set(found["market"]) == {"toy"}
-    assert set(found["year"]) == set(pd.to_datetime(found["target"]).dt.year)
-    told = (
-        f"select count(*), min(year) from read_parquet('{files}/prediction_history/*/*/*.parquet')"
-    )
-    assert duckdb.sql(told).fetchall() == [(len(found), found["year"].astype(int).min())]
