@@ -5,17 +5,28 @@ Only the text of the files is read, so the checkout of an older revision can be 
 """
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "dtml", "translation", "db")
 EQUATIONS = "dtml.model"
+DENSEST_PACKAGE, DENSEST_FILE = 10, 14  # nodes of the syntax tree for each line of code
+LAYOUT = {  # tokens that are no code
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 Imports = Mapping[str, set[str]]
 
 
@@ -76,6 +87,49 @@ def function_lines(file: Path) -> dict[str, int]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
+
+
+def code_lines(source: str) -> int:
+    """Return the lines that hold code: no blank one, no comment and no docstring."""
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in LAYOUT:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - _docstring_lines(ast.parse(source)))
+
+
+def _docstring_lines(tree: ast.AST) -> set[int]:
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                lines.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return lines
+
+
+def density(files: Iterable[Path]) -> float:
+    """Return the nodes of the syntax tree for each line of code: how much a reader meets in one."""
+    sources = [file.read_text(encoding="utf-8") for file in files]
+    nodes = sum(1 for source in sources for _ in ast.walk(ast.parse(source)))
+    return nodes / max(1, sum(map(code_lines, sources)))
+
+
+def package_densities(root: Path = ROOT) -> dict[str, float]:
+    """Return the nodes for each line of code of each package, and of each of its folders."""
+    folders: dict[str, list[Path]] = {}
+    for file in modules(root).values():
+        folder = file.parent.relative_to(root)
+        folders.setdefault(str(folder), []).append(file)
+        if len(folder.parts) > 1:
+            folders.setdefault(f"{folder.parts[0]}, with its folders", []).append(file)
+    return {folder: density(files) for folder, files in sorted(folders.items())}
+
+
+def file_densities(root: Path = ROOT) -> dict[str, float]:
+    """Return the nodes for each line of code of every file of the product, the densest first."""
+    files = {str(file.relative_to(root)): density([file]) for file in modules(root).values()}
+    return dict(sorted(files.items(), key=lambda item: -item[1]))
 
 
 def cycles(graph: Imports) -> list[list[str]]:
@@ -192,6 +246,10 @@ def measures(root: Path = ROOT) -> Iterator[tuple[str, object]]:
     )
     yield "modules", sum(file.name != "__init__.py" for file in found.values())
     yield "product lines of Python", sum(lines.values())
+    for folder, nodes_a_line in package_densities(root).items():
+        yield f"nodes a line of code, {folder} (at most {DENSEST_PACKAGE})", f"{nodes_a_line:.1f}"
+    for file, nodes_a_line in islice(file_densities(root).items(), 10):
+        yield f"nodes a line of code, {file} (at most {DENSEST_FILE})", f"{nodes_a_line:.1f}"
     yield (
         "product lines of SQL files",
         sum(_lines(file) for each in PACKAGES for file in (root / each).rglob("*.sql")),

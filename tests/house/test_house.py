@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.house_measures import (
+    DENSEST_FILE,
+    DENSEST_PACKAGE,
     cycles,
+    file_densities,
     folder_sizes,
     function_lines,
     imports,
     modules,
+    package_densities,
     strangers,
     ways_to_the_equations,
 )
@@ -46,6 +50,22 @@ def test_no_file_is_over_500_lines_and_no_function_over_60() -> None:
         if count >= 60
     }
     assert long == {}
+
+
+def test_a_line_of_code_holds_little() -> None:
+    dense = {name: value for name, value in package_densities().items() if value > DENSEST_PACKAGE}
+    assert dense == {}
+    dense = {name: value for name, value in file_densities().items() if value > DENSEST_FILE}
+    assert dense == {}
+
+
+def test_the_formatter_decides_the_layout_of_every_file() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]
+    assert config["line-length"] == 100
+    assert not config.get("format", {}).get("skip-magic-trailing-comma", False)
+    skips = re.compile("fmt" + r": *(skip|off)")
+    skipping = [file for file in FILES if skips.search(file.read_text(encoding="utf-8"))]
+    assert skipping == []
 
 
 def test_no_modules_import_each_other() -> None:
