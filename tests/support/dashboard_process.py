@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 
 PROGRAM = """
@@ -40,7 +40,7 @@ def port_of(process: "subprocess.Popen[str]") -> int:
 
 
 def ask(port: int, address: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=550)
-    connection.request("GET", address, headers={"Host": host})
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()
+    with closing(HTTPConnection("127.0.0.1", port, timeout=550)) as connection:
+        connection.request("GET", address, headers={"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
