@@ -50,7 +50,12 @@ def interval(
         models = np.flatnonzero(mean_block == block)
         chunks = -(-len(models) // CHUNK)
         for chunk in np.array_split(models, chunks):
-            totals = resample_days(sums[:, chunk], float(block), resamples=resamples, seed=seed)
+            totals = resample_days(
+                sums[:, chunk],
+                float(block),
+                resamples=resamples,
+                seed=seed,
+            )
             low[chunk], high[chunk] = _tails(statistic(totals), level[chunk])
     return low, high
 
@@ -84,12 +89,14 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     # The variance of a total, in units of that of independent days.
     long_run = 1 + 2 * kept.sum(axis=0)
     positive = np.maximum(long_run, 1)
-    best_block = np.cbrt(days * (2 * (lag * kept).sum(axis=0) / positive) ** 2)
+    slope = 2 * (lag * kept).sum(axis=0)
+    best_block = np.cbrt(days * (slope / positive) ** 2)
     block = np.where(long_run > 1, best_block, 1)
 
     longest = np.ceil(min(3 * np.sqrt(days), days / 3))
     half_powers = np.round(2 * np.log2(np.maximum(block, 1)))
-    block = 2 ** (np.clip(half_powers, 0, np.floor(2 * np.log2(longest))) / 2)
+    most_half_powers = np.floor(2 * np.log2(longest))
+    block = 2 ** (np.clip(half_powers, 0, most_half_powers) / 2)
 
     reproduced = 1 + 2 * (kept * (1 - 1 / block) ** lag).sum(axis=0)
     return block, np.sqrt(positive / np.clip(reproduced, 1, positive))
@@ -104,7 +111,8 @@ def resample_days(
     seven digits.
     """
     held = multiplicities(len(sums), block, resamples, seed)
-    totals = held @ sums.reshape(len(sums), -1).astype(np.float32)
+    flat_sums = sums.reshape(len(sums), -1).astype(np.float32)
+    totals = held @ flat_sums
     return totals.astype(float).reshape(resamples, *sums.shape[1:])
 
 
@@ -146,7 +154,12 @@ def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "l
     variance = products[0]
     covariances = products[1:]
     return np.asarray(
-        np.divide(covariances, variance, out=np.zeros_like(covariances), where=variance > 0)
+        np.divide(
+            covariances,
+            variance,
+            out=np.zeros_like(covariances),
+            where=variance > 0,
+        )
     )
 
 
@@ -185,6 +198,8 @@ def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     model = np.arange(len(ordered))
     lowest = ordered[model, rank]
     highest = ordered[model, -1 - rank]
-    low = lowest + share * (ordered[model, rank + 1] - lowest)
-    high = highest - share * (highest - ordered[model, -2 - rank])
+    above_lowest = ordered[model, rank + 1]
+    below_highest = ordered[model, -2 - rank]
+    low = lowest + share * (above_lowest - lowest)
+    high = highest - share * (highest - below_highest)
     return low, high

@@ -171,7 +171,7 @@ def rank_ics(scores: Days, outcome: Days) -> Daily:
 def _centred_ranks(values: Days) -> Days:
     """Return each day's ranks less their mean, 0 where missing."""
     ranks = ranked(values)
-    return np.nan_to_num(ranks - mean_of_known(ranks, 1)[:, None])
+    return np.asarray(np.nan_to_num(ranks - mean_of_known(ranks, 1)[:, None]))
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:

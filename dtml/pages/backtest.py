@@ -176,7 +176,7 @@ def survivorship(backtest: Row) -> str:
             "Survivorship: the list is dated, and a stock counts only while it was a constituent. "
             f"{unpriced}"
         )
-    dated = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
+    dated: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
     return (
         f"Survivorship: the list of stocks is a snapshot{dated}: those that left before are "
         f"missing, which flatters holders. {unpriced}"
