@@ -49,6 +49,18 @@ class Performance:
     unbooked: float
 
 
+@dataclass(frozen=True)
+class _Gain:
+    """A Sharpe ratio per year less the index's, and the ends of the interval of that difference."""
+
+    value: float
+    low: float
+    high: float
+
+
+NO_GAIN = _Gain(value=np.nan, low=np.nan, high=np.nan)
+
+
 def performance(
     track: pd.DataFrame,
     *,
@@ -66,7 +78,7 @@ def performance(
         raise ValueError("the track has no day")
     net = track["net"].to_numpy(dtype=float)
     low, high = sharpe_interval(net[:, None], resamples=resamples)
-    gain, gain_low, gain_high = (np.nan,) * 3 if index is None else _gain(track, index, resamples)
+    gain = NO_GAIN if index is None else _gain(track, index, resamples)
     turnover = float(track["turnover"].mean())
     kept = float((track["gross"] - track["borrow"]).mean())
     return Performance(
@@ -76,9 +88,9 @@ def performance(
         sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
         sharpe_low=float(low[0]),
         sharpe_high=float(high[0]),
-        index_gain=gain,
-        index_gain_low=gain_low,
-        index_gain_high=gain_high,
+        index_gain=gain.value,
+        index_gain_low=gain.low,
+        index_gain_high=gain.high,
         deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
         max_drawdown=float(drawdown(net).min()),
         hit_rate=float((net > 0).mean()),
@@ -95,16 +107,18 @@ def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
 
 
 def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
-    """Return how far equity lies below its highest so far, the 1 at the start
-    included; 0 or less.
+    """Return how far equity lies below its highest so far, 0 or less.
+
+    The 1 at the start counts.
     """
     value = equity(net)
     return value / np.maximum.accumulate(np.maximum(value, 1)) - 1
 
 
 def session_sharpe(net: Float[ndarray, " days"]) -> float:
-    """Return the mean return over its standard deviation (ddof 1), not
-    annualised; NaN if nothing varies.
+    """Return the mean return over its standard deviation (ddof 1), not annualised.
+
+    NaN if nothing varies.
     """
     if len(net) < 2 or np.ptp(net) == 0:
         return np.nan
@@ -118,36 +132,37 @@ def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000
     `dtml.evaluation.metrics.MINIMUM_DAYS`.
     """
     varies = np.ptp(net, axis=0) > 0
-    ends = day_interval(_sums(net), _sharpe_of_sums, resamples=resamples, seed=0)
-    low, high = (np.where(varies, each * np.sqrt(YEAR), np.nan) for each in ends)
-    return low, high
-
-
-def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> tuple[float, float, float]:
-    """Return the Sharpe ratio per year less the index's on the sessions of
-    both, and the ends of its interval.
-    """
-    net = (
-        track[["session", "net"]]
-        .merge(index[["session", "net"]], on="session")[["net_x", "net_y"]]
-        .to_numpy()
+    low, high = day_interval(_sums(net), _sharpe_of_sums, resamples=resamples, seed=0)
+    return (
+        np.where(varies, low * np.sqrt(YEAR), np.nan),
+        np.where(varies, high * np.sqrt(YEAR), np.nan),
     )
+
+
+def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
+    """Return the gain over the index on the sessions of both; NaN where either does not vary."""
+    paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
+    net = paired[["net_x", "net_y"]].to_numpy()
     gain = (session_sharpe(net[:, 0]) - session_sharpe(net[:, 1])) * np.sqrt(YEAR)
     if np.isnan(gain):
-        return (np.nan,) * 3
+        return NO_GAIN
     sums = _sums(net).reshape(len(net), 1, -1)
     low, high = day_interval(sums, difference(_sharpe_of_sums), resamples=resamples, seed=0)
-    return float(gain), float(low[0] * np.sqrt(YEAR)), float(high[0] * np.sqrt(YEAR))
+    return _Gain(
+        value=float(gain),
+        low=float(low[0] * np.sqrt(YEAR)),
+        high=float(high[0] * np.sqrt(YEAR)),
+    )
 
 
 def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
-    """Return what each day adds to the number of days, the returns and their
-    squares, in units of their range.
+    """Return what each day adds to the number of days, the returns and their squares.
+
+    Returns are in units of their range: the ratio has no unit, and resampled sums keep seven
+    digits.
     """
     spread = np.ptp(net, axis=0)
-    unit = net / np.where(
-        spread > 0, spread, 1
-    )  # the ratio has no unit; resampled sums keep seven digits
+    unit = net / np.where(spread > 0, spread, 1)
     return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
 
 
@@ -167,17 +182,18 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     ratio = session_sharpe(net)
     if np.isnan(ratio):
         return np.nan
-    error = np.sqrt(1 - skew(net) * ratio + (kurtosis(net, fisher=False) - 1) / 4 * ratio**2)
-    return float(ndtr((ratio - expected_best(trials)) * np.sqrt(len(net) - 1) / error))
+    tails = (kurtosis(net, fisher=False) - 1) / 4
+    error = np.sqrt(1 - skew(net) * ratio + tails * ratio**2)
+    excess = ratio - expected_best(trials)
+    return float(ndtr(excess * np.sqrt(len(net) - 1) / error))
 
 
 def expected_best(trials: Sequence[float]) -> float:
-    """Return the best Sharpe ratio to expect of so many trials without skill, in their unit; 0 of
-    one trial.
+    """Return the best Sharpe ratio to expect of so many trials without skill, in their unit.
 
-    Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across the trials (ddof 1): where
-    trials that resemble each other are added it falls, and deflates too little. Raises ValueError
-    where no trial is a number.
+    It is 0 of one trial. Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across the
+    trials (ddof 1): where trials that resemble each other are added it falls, and deflates too
+    little. Raises ValueError where no trial is a number.
     """
     from scipy.special import ndtri
 
@@ -187,17 +203,19 @@ def expected_best(trials: Sequence[float]) -> float:
         raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
     if number == 1:
         return 0.0
-    highest = (1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(
-        1 - 1 / (number * np.e)
-    )
+    usual = ndtri(1 - 1 / number)
+    rare = ndtri(1 - 1 / (number * np.e))
+    highest = (1 - np.euler_gamma) * usual + np.euler_gamma * rare
     return float(np.nanstd(ratios, ddof=1) * highest)
 
 
 def _sharpe_of_sums(sums: ndarray) -> ndarray:
-    """Return the ratio from summed days, returns and squared returns; 0 where a
-    resample does not vary.
+    """Return the ratio from summed days, returns and squared returns.
+
+    It is 0 where a resample does not vary.
     """
     days, total, squares = np.moveaxis(sums, -1, 0)
     mean = total / days
-    deviation = np.sqrt(np.maximum(squares / days - mean**2, 0) * days / (days - 1))
+    variance = np.maximum(squares / days - mean**2, 0) * days / (days - 1)
+    deviation = np.sqrt(variance)
     return np.asarray(np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 1e-6))

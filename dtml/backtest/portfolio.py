@@ -1,5 +1,4 @@
-"""The portfolios that follow the predictions: positions, fills, costs and what they would have
-earned.
+"""The portfolios that follow the predictions: positions, fills, costs, what they would have earned.
 
 A prediction is made after the close of `as_of`. Filled at the next open, it is traded at the open
 of the session after `as_of` and held to the open of the session after that. Filled at the close, as
@@ -32,23 +31,10 @@ Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
 KeptDays = Bool[ndarray, "days stocks"]
 
-PATIENCE = (
-    20  # sessions that a position waits for a price; then it is settled at the last price known
-)
+# Sessions that a position waits for a price; then it is settled at the last price known.
+PATIENCE = 20
 FILLED_AGAIN = 3 * PATIENCE  # sessions before a fill that decide how it is traded
 ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
-COLUMNS = [
-    "session",
-    "gross",
-    "turnover",
-    "cost",
-    "borrow",
-    "net",
-    "long",
-    "short",
-    "settled",
-    "unbooked",
-]
 
 
 @dataclass(frozen=True)
@@ -76,26 +62,23 @@ class Strategy:
     @property
     def name(self) -> str:
         """Return the form, the fill and whether trading is free, in words."""
-        costs = (
-            ""
-            if self.costs != FREE
-            else ", no costs (the paper's)"
-            if self.fill == "close"
-            else ", no costs"
-        )
-        return f"{self.form.replace('_', '-')}, {self.fill.replace('_', ' ')}{costs}"
+        form = self.form.replace("_", "-")
+        fill = self.fill.replace("_", " ")
+        if self.costs != FREE:
+            return f"{form}, {fill}"
+        if self.fill == "close":
+            return f"{form}, {fill}, no costs (the paper's)"
+        return f"{form}, {fill}, no costs"
 
 
 @dataclass(frozen=True)
 class Quotes:
-    """Adjusted prices on all sessions of the exchange; NaN where there is none and the stock cannot
-    be traded.
+    """Adjusted prices on all sessions of the exchange; NaN where a stock cannot be traded.
 
     `moved` says whether a move that nothing explains lies between a session's prices and those
-    before: they cannot be
-    compared. None: no such move. `limit` is 1 where a stock opens at its upper price limit and
-    cannot be bought, -1
-    where it opens at its lower one and cannot be sold, else 0. None: no limits.
+    before: they cannot be compared. None: no such move. `limit` is 1 where a stock opens at its
+    upper price limit and cannot be bought, -1 where it opens at its lower one and cannot be sold,
+    else 0. None: no limits.
     """
 
     sessions: pd.DatetimeIndex
@@ -117,69 +100,76 @@ class Quotes:
         refused: pd.DataFrame | None = None,
         price_limit: Rate | None = None,
     ) -> "Quotes":
-        """Return the quotes in a bars frame `symbol, session, open, close, adj_close, split`; other
-        sessions are out.
+        """Return the quotes in a bars frame `symbol, session, open, close, adj_close, split`.
 
-        `returns` names the price that returns are taken from
-        (`dtml.prices.returns.adjusted_price`); opens are adjusted by the factor of their session's
-        close. A recorded split is followed where it explains a move of more than `max_return`.
-        Nothing explains other such moves, whose bars get no price, nor those of the bars that the
-        checks refused for their return (`refused`: `symbol, session`). An open so far from the
-        close before it is no price either, though its close may be one. `price_limit` is that of a
-        session, a ratio, if there is one.
+        Sessions of the bars that are not among `sessions` are left out. `returns` names the price
+        that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
+        the factor of their session's close. A recorded split is followed where it explains a move
+        of more than `max_return`. Nothing explains other such moves, whose bars get no price, nor
+        those of the bars that the checks refused for their return (`refused`: `symbol, session`).
+        An open so far from the close before it is no price either, though its close may be one.
+        `price_limit` is that of a session, a ratio, if there is one.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
-        opened, closed, split = (
-            on_grid(adjusted, name, sessions, symbols) for name in ("open", "close", "split")
-        )
-        factor = _unreflected(closed, split, max_return)
-        opened, closed = opened * factor, closed * factor
+        split = on_grid(adjusted, "split", sessions, symbols)
+        unsplit_close = on_grid(adjusted, "close", sessions, symbols)
+        factor = _unreflected(unsplit_close, split, max_return)
+        opened = on_grid(adjusted, "open", sessions, symbols) * factor
+        closed = unsplit_close * factor
+
         rejected = bars[:0] if refused is None else refused
-        gone = np.isfinite(
-            on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
-        ) & np.isnan(closed)
-        leap = (np.abs(closed / _last_before(closed) - 1) > max_return) & ~_first_after(
-            gone, closed
+        rejected_cells = on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
+        gone = np.isfinite(rejected_cells) & np.isnan(closed)
+        leaps = np.abs(closed / _last_before(closed) - 1) > max_return
+        leaps &= ~_first_after(gone, closed)
+        opened[leaps] = np.nan
+        closed[leaps] = np.nan
+        moved = _first_after(gone | leaps, closed)
+        open_leaps = np.abs(opened / _last_before(closed) - 1) > max_return
+        opened[open_leaps & ~moved] = np.nan
+
+        limit = None
+        if price_limit is not None:
+            limit = _at_limit(opened, closed, rate_on(price_limit, sessions))
+        return cls(
+            sessions=sessions,
+            open=opened,
+            close=closed,
+            symbols=tuple(symbols),
+            moved=moved,
+            limit=limit,
         )
-        opened[leap] = closed[leap] = np.nan
-        moved = _first_after(gone | leap, closed)
-        opened[(np.abs(opened / _last_before(closed) - 1) > max_return) & ~moved] = np.nan
-        limit = (
-            None
-            if price_limit is None
-            else _at_limit(opened, closed, rate_on(price_limit, sessions))
-        )
-        return cls(sessions, opened, closed, tuple(symbols), moved, limit)
 
     def fills(self, fill: Fill) -> PerSession:
         """Return the price at which positions are opened in each session."""
         return self.open if fill == "next_open" else self.close
 
     def marks(self, fill: Fill) -> PerSession:
-        """Return the value of a stock at each fill: its price, or else its last
-        price known by then, open or close.
+        """Return the value of a stock at each fill: its price, or else its last price known then.
+
+        That last price may be an open or a close.
         """
         if fill == "close":
             return pd.DataFrame(self._known).ffill().to_numpy()
         return np.where(np.isfinite(self.open), self.open, _last_before(self._known))
 
     def exits(self, fill: Fill) -> PerSession:
-        """Return what a holder of a stock gets at each fill: its value, or its
-        last price before such a move.
-        """
+        """Return what a holder gets at each fill: the value, or the last price before a move."""
         return np.where(self.breaks, _last_before(self._known), self.marks(fill))
 
     @property
     def breaks(self) -> Flags:
         """Return `moved`, false throughout where there is none."""
-        return np.zeros(self.open.shape, dtype=bool) if self.moved is None else self.moved
+        if self.moved is None:
+            return np.zeros(self.open.shape, dtype=bool)
+        return self.moved
 
     def limits(self, fill: Fill) -> PerSession:
-        """Return `limit` where positions are opened at the open, 0 throughout
-        where there is none.
-        """
-        return np.zeros(self.open.shape) if self.limit is None or fill == "close" else self.limit
+        """Return `limit` where positions are opened at the open; 0 where there is none."""
+        if self.limit is None or fill == "close":
+            return np.zeros(self.open.shape)
+        return self.limit
 
     @property
     def _known(self) -> PerSession:
@@ -187,13 +177,12 @@ class Quotes:
 
 
 def positions(probability: PerDay, strategy: Strategy) -> PerDay:
-    """Return the share of equity to hold in each stock, negative where short, 0 where there is no
-    prediction.
+    """Return the share of equity to hold in each stock, negative where short.
 
-    `probability` of a rise is in [0, 1], NaN where there is none; `dtml.ranking.panel.places` says
-    which ranks higher. With fewer than `top` stocks (in long-short: twice `top`) all are held (an
-    odd one in the middle is not). A day without any prediction is NaN throughout, and `follow` then
-    keeps its holdings.
+    A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
+    none; `dtml.ranking.panel.places` says which ranks higher. With fewer than `top` stocks (in
+    long-short: twice `top`) all are held (an odd one in the middle is not). A day without any
+    prediction is NaN throughout, and `follow` then keeps its holdings.
     """
     predicted = np.isfinite(probability)
     count = predicted.sum(axis=1, keepdims=True)
@@ -201,28 +190,78 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
         tilt = np.where(predicted, probability - 0.5, 0.0)
         size = np.abs(tilt).sum(axis=1, keepdims=True)
         wanted = tilt / np.where(size > 0, size, 1.0)
+    elif strategy.form == "long":
+        place = places(probability)
+        held = np.minimum(strategy.top, count)
+        wanted = (place <= held) / np.maximum(held, 1)
     else:
         place = places(probability)
-        if strategy.form == "long":
-            held = np.minimum(strategy.top, count)
-            wanted = (place <= held) / np.maximum(held, 1)
-        else:
-            held = np.minimum(strategy.top, count // 2)
-            wanted = ((place <= held) * 1.0 - (place > count - held)) / np.maximum(2 * held, 1)
-    return np.where(count > 0, np.clip(wanted, -strategy.max_weight, strategy.max_weight), np.nan)
+        held = np.minimum(strategy.top, count // 2)
+        wanted = ((place <= held) * 1.0 - (place > count - held)) / np.maximum(2 * held, 1)
+    capped = np.clip(wanted, -strategy.max_weight, strategy.max_weight)
+    return np.where(count > 0, capped, np.nan)
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What following some weights earned, by session of a fill, and the shares of equity held after
-    each fill.
+    """What following some weights earned, by session of a fill, and what was held after each fill.
 
-    `held` has a row for each row of `track`, and one more where the last fill is not yet sold
-    again.
+    `held` are shares of equity, a row for each row of `track`, and one more where the last fill is
+    not yet sold again. The columns of `track`, all but `session` (that of the fill) shares of the
+    equity at the fill:
+
+    - `long`, `short`: values held after trading, both 0 or more; `gross`: what they earned until
+      the next fill;
+    - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted
+      with prices. The first row buys everything; the last sells nothing;
+    - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which
+      compounds. Costs are drawn from all holdings and cash alike: weights and turnover do not
+      depend on them;
+    - `settled`: how many positions met a move that nothing explains (`Quotes.moved`) before the
+      next fill; `unbooked`: what these moves would have added to `gross`. Such a position is sold
+      at its last price before the move, at the cost of a trade: neither gain nor loss is booked, be
+      it an error, a corporate action or a real one.
     """
 
     track: pd.DataFrame
     held: PerRow
+
+
+@dataclass(frozen=True)
+class _Fills:
+    """What the market lets be traded at each fill, and what a holding earns until the next."""
+
+    sessions: pd.DatetimeIndex
+    tradable: Flags
+    overdue: Flags  # without a price for more than `PATIENCE` sessions
+    broken: Flags  # after a move that nothing explains
+    limit: PerSession
+    returns: PerSession
+    unbroken_returns: PerSession  # with the moves that nothing explains
+
+    @classmethod
+    def of(cls, quotes: Quotes, fill: Fill) -> "_Fills":
+        tradable, overdue = _tradable(quotes.fills(fill))
+        mark = quotes.marks(fill)
+        return cls(
+            sessions=quotes.sessions,
+            tradable=tradable,
+            overdue=overdue,
+            broken=quotes.breaks,
+            limit=quotes.limits(fill),
+            returns=_returns(mark, quotes.exits(fill)),
+            unbroken_returns=_returns(mark, mark),
+        )
+
+
+@dataclass(frozen=True)
+class _Trades:
+    """What was held after each fill; the value traded and sold at it, and earned until the next."""
+
+    held: PerRow
+    turnover: Rows
+    sold: Rows
+    gross: Rows
 
 
 def follow(
@@ -241,27 +280,13 @@ def follow_on(
     kept: KeptDays | None = None,
     held_before: Weights | None = None,
 ) -> Followed:
-    """Return what holding `weights`, decided after the close of each `as_of`, earned: a row for
-    each session of a fill.
+    """Return what holding `weights`, decided after the close of each `as_of`, earned.
 
-    Rows run from the first to the last `as_of` without a gap, as far as the next fill's prices are
-    known: the last prediction, not yet sold, has no row. In a session without weights (or with NaN
-    throughout) nothing is traded. A stock that is `kept` is not traded while it is held.
-    `held_before` is what was held after the fill before the first one; None is cash. The columns,
-    all but `session` (that of the fill) shares of the equity at the fill:
-
-    - `long`, `short`: values held after trading, both 0 or more; `gross`: what they earned until
-      the next fill;
-    - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted
-      with prices. The first row buys everything; the last sells nothing;
-    - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which
-      compounds. Costs are
-      drawn from all holdings and cash alike: weights and turnover do not depend on them;
-    - `settled`: how many positions met a move that nothing explains (`Quotes.moved`) before the
-      next fill; `unbooked`: what these moves would have added to `gross`. Such a position is sold
-      at its last price before the move, at the
-      cost of a trade: neither gain nor loss is booked, be it an error, a corporate action or a real
-          one.
+    The track has a row for each session of a fill, in the columns that `Followed` describes, from
+    the first to the last `as_of` without a gap, as far as the next fill's prices are known: the
+    last prediction, not yet sold, has no row. In a session without weights (or with NaN throughout)
+    nothing is traded. A stock that is `kept` is not traded while it is held. `held_before` is what
+    was held after the fill before the first one; None is cash.
 
     A stock without a price at the fill is not traded, and one at its price limit is not bought, or
     not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
@@ -276,52 +301,30 @@ def follow_on(
     first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
     keeping = np.zeros(weights.shape) if kept is None else kept.astype(float)
     _, keeping = _by_session(keeping, as_of, quotes, strategy.fill)
-    rows = slice(first, first + len(wanted))
-    tradable, settled = _tradable(quotes.fills(strategy.fill))
-    mark, broken, limit = (
-        quotes.marks(strategy.fill),
-        quotes.breaks[rows],
-        quotes.limits(strategy.fill)[rows],
-    )
-    returns = _returns(mark, quotes.exits(strategy.fill))
-    earned = returns[rows]
-    held, sold, turnover, gross = np.empty_like(wanted), *(np.empty(len(wanted)) for _ in range(3))
+    fills = _Fills.of(quotes, strategy.fill)
     before = np.zeros(wanted.shape[1]) if held_before is None else held_before
-    drifted = before * (1 + returns[first - 1]) / (1 + before @ returns[first - 1])
-    for day in range(len(wanted)):
-        left = np.where(broken[day], 0.0, drifted)
-        stays = ~tradable[rows][day] | ((keeping[day] == 1) & (left != 0))
-        held[day] = _trade(left, wanted[day], stays, settled[rows][day], limit[day])
-        turnover[day] = np.abs(drifted - left).sum() + np.abs(held[day] - left).sum()
-        sold[day] = np.maximum(drifted - left, 0).sum() + np.maximum(left - held[day], 0).sum()
-        gross[day] = held[day] @ earned[day]
-        if gross[day] <= -1:
-            raise DtmlError(
-                f"{strategy.name}: the fill of {quotes.sessions[first + day].date()} loses "
-                "all equity"
-            )
-        drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
-    ended = (held != 0) & np.vstack([quotes.breaks[1:], np.zeros_like(quotes.breaks[:1])])[rows]
-    unbooked = np.where(ended, held * (_returns(mark, mark)[rows] - earned), 0.0)
-    moves, days = (ended.sum(axis=1), unbooked.sum(axis=1)), (turnover, sold, gross)
-    track = _track(quotes.sessions[rows], held, days, strategy.costs, moves)
-    return Followed(track[: max(0, _sold_again(quotes, strategy.fill) - first)], held)
+    trades = _trade_sessions(strategy.name, fills, first, before, wanted, keeping == 1)
+    track = _track(fills, first, trades, strategy.costs)
+    return Followed(track[: max(0, _sold_again(quotes, strategy.fill) - first)], trades.held)
 
 
 def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
-    """Return what holding the index earned, in the columns of `follow`, without
-    costs; `index` quotes one symbol.
+    """Return what holding the index earned, in the columns of `follow`, without costs.
+
+    `index` quotes one symbol; raises ValueError for more.
     """
     if len(index.symbols) != 1:
         raise ValueError(f"quotes of the index alone expected, got {len(index.symbols)} symbols")
-    return follow(np.ones((len(as_of), 1)), as_of, index, Strategy("long", fill, costs=FREE))
+    everything = np.ones((len(as_of), 1))
+    return follow(everything, as_of, index, Strategy("long", fill, costs=FREE))
 
 
 def equal_weight_track(
     probability: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> pd.DataFrame:
-    """Return what equal parts of every stock predicted that day earned, in the
-    columns of `follow`, without costs.
+    """Return what equal parts of every stock predicted that day earned, without costs.
+
+    The columns are those of `follow`.
     """
     everything = Strategy("long", fill, top=probability.shape[1], max_weight=1.0, costs=FREE)
     return follow(positions(probability, everything), as_of, quotes, everything)
@@ -330,9 +333,7 @@ def equal_weight_track(
 def _by_session(
     weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> tuple[int, PerRow]:
-    """Return the row of the first fill, and the weights of every session from
-    it to the last fill that has prices.
-    """
+    """Return the row of the first fill, and the weights of each session to the last priced fill."""
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
         raise ValueError(
@@ -340,24 +341,25 @@ def _by_session(
             f"{list(as_of[:3])} ..."
         )
     place = place + (fill == "next_open")
-    stop, first = min(int(place[-1]), _sold_again(quotes, fill)) + 1, int(place[0])
+    first = int(place[0])
+    stop = min(int(place[-1]), _sold_again(quotes, fill)) + 1
     wanted = np.full((max(stop - first, 0), weights.shape[1]), np.nan)
     wanted[place[place < stop] - first] = weights[place < stop]
     return first, wanted
 
 
 def _sold_again(quotes: Quotes, fill: Fill) -> int:
-    """Return the row of the last fill that has prices, which is where the one
-    before is sold again; -1 without any.
+    """Return the row of the last fill that has prices, -1 without any.
+
+    There the fill before it is sold again.
     """
-    priced = np.flatnonzero(np.isfinite(quotes.fills(fill)).any(axis=1))
+    has_price = np.isfinite(quotes.fills(fill)).any(axis=1)
+    priced = np.flatnonzero(has_price)
     return int(priced[-1]) if len(priced) else -1
 
 
 def _tradable(price: PerSession) -> tuple[Flags, Flags]:
-    """Return whether a stock can be traded at each fill, and whether it could
-    not for over `PATIENCE` sessions.
-    """
+    """Return whether a stock can be traded at a fill, and has not been for over `PATIENCE`."""
     tradable = np.isfinite(price)
     session = np.arange(len(price))[:, None]
     last = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
@@ -365,8 +367,9 @@ def _tradable(price: PerSession) -> tuple[Flags, Flags]:
 
 
 def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
-    """Return the return from each fill to the next; 0 where a stock had no
-    price yet, so that nobody holds it.
+    """Return the return from each fill to the next.
+
+    It is 0 where a stock had no price yet, so that nobody holds it.
     """
     following = np.zeros_like(mark)
     following[:-1] = np.where(np.isfinite(mark[:-1]), exit_[1:] / mark[:-1] - 1, 0.0)
@@ -379,17 +382,20 @@ def _last_before(price: PerSession) -> PerSession:
 
 
 def _first_after(gone: Flags, price: PerSession) -> Flags:
-    """Return which prices are the first after a session in `gone`, which has
-    none; false for a stock's first price.
+    """Return which prices are the first after a session in `gone`, which has none.
+
+    False for a stock's first price.
     """
+    priced = np.isfinite(price)
     passed = gone.cumsum(axis=0)
-    before = _last_before(np.where(np.isfinite(price), passed, np.nan))
-    return np.asarray((passed > before) & np.isfinite(price))
+    passed_before = _last_before(np.where(priced, passed, np.nan))
+    return np.asarray((passed > passed_before) & priced)
 
 
 def _unreflected(close: PerSession, split: PerSession, max_return: float) -> PerSession:
-    """Return the product of the splits so far without which a price has moved
-    by more than `max_return`.
+    """Return the product of the splits so far that the prices have not been adjusted for.
+
+    Such a split explains a move of more than `max_return`.
     """
     change = close / _last_before(close)
     explains = (np.abs(change - 1) > max_return) & (np.abs(change * split - 1) <= max_return)
@@ -397,45 +403,87 @@ def _unreflected(close: PerSession, split: PerSession, max_return: float) -> Per
 
 
 def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:
-    """Return 1 where an open lies at the upper price limit from the close
-    before, -1 at the lower one, else 0.
+    """Return 1 where an open lies at the upper price limit, -1 at the lower one, else 0.
+
+    The limit is counted from the close before.
     """
     change = opened / _last_before(closed) - 1
     reached = np.abs(change) >= limit[:, None] - ROUNDING
     return np.where(reached, np.sign(change), 0.0)
 
 
+def _trade_sessions(
+    name: str, fills: _Fills, first: int, before: Weights, wanted: PerRow, keeping: Flags
+) -> _Trades:
+    """Trade at each fill, from row `first` on, to the weights wanted there.
+
+    `before` was held after the fill before. `wanted` and `keeping`, which says what is not traded
+    while it is held, have a row a fill. DtmlError, with the portfolio's `name`, where a fill loses
+    all equity.
+    """
+    held = np.empty_like(wanted)
+    turnover = np.empty(len(wanted))
+    sold = np.empty(len(wanted))
+    gross = np.empty(len(wanted))
+    returns_before = fills.returns[first - 1]
+    drifted = before * (1 + returns_before) / (1 + before @ returns_before)
+    for day in range(len(wanted)):
+        row = first + day
+        # What met a move that nothing explains was sold before it.
+        left = np.where(fills.broken[row], 0.0, drifted)
+        stays = ~fills.tradable[row] | (keeping[day] & (left != 0))
+        held[day] = _trade(left, wanted[day], stays, fills.overdue[row], fills.limit[row])
+        turnover[day] = np.abs(drifted - left).sum() + np.abs(held[day] - left).sum()
+        sold[day] = np.maximum(drifted - left, 0).sum() + np.maximum(left - held[day], 0).sum()
+        gross[day] = held[day] @ fills.returns[row]
+        if gross[day] <= -1:
+            raise DtmlError(f"{name}: the fill of {fills.sessions[row].date()} loses all equity")
+        drifted = held[day] * (1 + fills.returns[row]) / (1 + gross[day])
+    return _Trades(held=held, turnover=turnover, sold=sold, gross=gross)
+
+
 def _trade(
     drifted: Weights, wanted: Weights, stays: Stocks, settled: Stocks, limit: Weights
 ) -> Weights:
-    """Return what is held after trading from `drifted` to `wanted`, as far as
-    each stock can be traded.
-    """
+    """Return what is held after trading to `wanted`, as far as each stock can be traded."""
     if np.isnan(wanted).all():
         return np.where(settled, 0.0, drifted)
     stays = stays | (limit * (wanted - drifted) > 0)
     stuck = np.where(stays & ~settled, drifted, 0.0)
     traded = np.where(stays, 0.0, wanted)
-    room, asked = max(0.0, 1 - np.abs(stuck).sum()), np.abs(traded).sum()
-    return np.asarray(stuck + traded * (room / asked if asked > room else 1.0))
+    room = max(0.0, 1 - np.abs(stuck).sum())
+    asked = np.abs(traded).sum()
+    share = room / asked if asked > room else 1.0
+    return np.asarray(stuck + traded * share)
 
 
-def _track(
-    sessions: pd.DatetimeIndex,
-    held: PerRow,
-    days: tuple[Rows, Rows, Rows],
-    costs: Costs,
-    moves: tuple[ndarray, Rows],
-) -> pd.DataFrame:
-    """Return the columns of `follow_on`: `days` are turnover, value sold and
-    gross, `moves` settled and unbooked.
-    """
-    turnover, sold, gross = days
-    long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
+def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataFrame:
+    """Return the track of `Followed`, of the fills from row `first` on."""
+    held = trades.held
+    rows = slice(first, first + len(held))
+    sessions = fills.sessions[rows]
+    long = np.maximum(held, 0).sum(axis=1)
+    short = np.maximum(-held, 0).sum(axis=1)
+
+    breaks_next = np.vstack([fills.broken[1:], np.zeros_like(fills.broken[:1])])[rows]
+    settled = (held != 0) & breaks_next
+    missed = fills.unbroken_returns[rows] - fills.returns[rows]
+    unbooked = np.where(settled, held * missed, 0.0)
+
     of_purchases, of_sales = costs.of_trades(sessions)
-    cost, borrow = (
-        turnover * of_purchases + sold * (of_sales - of_purchases),
-        short * costs.of_shorts(sessions),
+    cost = trades.turnover * of_purchases + trades.sold * (of_sales - of_purchases)
+    borrow = short * costs.of_shorts(sessions)
+    return pd.DataFrame(
+        {
+            "session": sessions,
+            "gross": trades.gross,
+            "turnover": trades.turnover,
+            "cost": cost,
+            "borrow": borrow,
+            "net": trades.gross - cost - borrow,
+            "long": long,
+            "short": short,
+            "settled": settled.sum(axis=1),
+            "unbooked": unbooked.sum(axis=1),
+        }
     )
-    values = (sessions, gross, turnover, cost, borrow, gross - cost - borrow, long, short, *moves)
-    return pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))

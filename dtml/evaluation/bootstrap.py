@@ -1,11 +1,11 @@
-"""Intervals that resample days: the stationary bootstrap (Politis & Romano, 1994), for many models
-at once.
+"""Intervals that resample days, for many models at once.
 
-The same resamples serve every model, as one matrix product of how often each resample holds a day
-with the sums of each model on that day. Three things keep the intervals from being too narrow
-(`python -m benchmarks.interval_coverage` measures what is missing): the mean block follows the
-dependence found in the data; the quantiles lie as far out as Student's t asks for the number of
-blocks; and dependence that blocks of that length cut through is added back.
+They are those of the stationary bootstrap (Politis & Romano, 1994). The same resamples serve every
+model, as one matrix product of how often each resample holds a day with the sums of each model on
+that day. Three things keep the intervals from being too narrow (`python -m
+benchmarks.interval_coverage` measures what is missing): the mean block follows the dependence found
+in the data; the quantiles lie as far out as Student's t asks for the number of blocks; and
+dependence that blocks of that length cut through is added back.
 """
 
 from collections.abc import Callable
@@ -40,58 +40,64 @@ def interval(
     with blocks in place of observations.
     """
     total = sums.sum(axis=0)
-    each = statistic(total) - statistic(
-        total - sums
-    )  # how much each day changes it, up to a factor
-    mean_block, widening = dependence(each)
+    # How much each day changes the statistic, up to a factor.
+    influence = statistic(total) - statistic(total - sums)
+    mean_block, widening = dependence(influence)
     level = _level(len(sums) / mean_block, widening)
-    low, high = np.empty((2, sums.shape[1]))
+    low = np.empty(sums.shape[1])
+    high = np.empty(sums.shape[1])
     for block in np.unique(mean_block):
-        alike = np.flatnonzero(mean_block == block)
-        for part in np.array_split(alike, -(-len(alike) // CHUNK)):
-            drawn = statistic(
-                resample_days(sums[:, part], float(block), resamples=resamples, seed=seed)
+        models = np.flatnonzero(mean_block == block)
+        chunks = -(-len(models) // CHUNK)
+        for chunk in np.array_split(models, chunks):
+            totals = resample_days(
+                sums[:, chunk],
+                float(block),
+                resamples=resamples,
+                seed=seed,
             )
-            low[part], high[part] = _tails(drawn, level[part])
+            low[chunk], high[chunk] = _tails(statistic(totals), level[chunk])
     return low, high
 
 
 def difference(statistic: Statistic) -> Statistic:
-    """Return the statistic of the first half of the sums less that of the
-    second: two predictors, the same days.
+    """Return the statistic of the first half of the sums less that of the second half.
+
+    The halves are two predictors on the same days.
     """
 
-    def less(sums: ndarray) -> ndarray:
+    def first_less_second(sums: ndarray) -> ndarray:
         first, second = np.split(sums, 2, axis=-1)
         return statistic(first) - statistic(second)
 
-    return less
+    return first_less_second
 
 
 def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerModel]:
-    """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009),
-    and the widening.
+    """Return the mean block of each model, in days, and the widening of its interval.
 
-    The block, in days, is rounded to a power of the square root of 2, so that models share
-    resamples; 1 is for days
-    that are independent. Negatively dependent days count as such: blocks may widen an interval and
-    never narrow it. The widening, at least 1, is the long-run standard deviation in units of the
-    one that blocks of that length reproduce.
+    The block is that of Politis & White (2004), corrected by Patton, Politis & White (2009),
+    rounded to a power of the square root of 2, so that models share resamples; 1 is for days that
+    are independent. Negatively dependent days count as such: blocks may widen an interval and never
+    narrow it. The widening, at least 1, is the long-run standard deviation in units of the one that
+    blocks of that length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
     lag = np.arange(1, len(correlation) + 1)[:, None]
     kept = correlation * _flat_top(correlation, days)
-    long_run = 1 + 2 * kept.sum(
-        axis=0
-    )  # the variance of a total, in units of that of independent days
+    # The variance of a total, in units of that of independent days.
+    long_run = 1 + 2 * kept.sum(axis=0)
     positive = np.maximum(long_run, 1)
-    block = np.where(
-        long_run > 1, np.cbrt(days * (2 * (lag * kept).sum(axis=0) / positive) ** 2), 1
-    )
+    slope = 2 * (lag * kept).sum(axis=0)
+    best_block = np.cbrt(days * (slope / positive) ** 2)
+    block = np.where(long_run > 1, best_block, 1)
+
     longest = np.ceil(min(3 * np.sqrt(days), days / 3))
-    steps = np.clip(np.round(2 * np.log2(np.maximum(block, 1))), 0, np.floor(2 * np.log2(longest)))
-    block = 2 ** (steps / 2)
+    half_powers = np.round(2 * np.log2(np.maximum(block, 1)))
+    most_half_powers = np.floor(2 * np.log2(longest))
+    block = 2 ** (np.clip(half_powers, 0, most_half_powers) / 2)
+
     reproduced = 1 + 2 * (kept * (1 - 1 / block) ** lag).sum(axis=0)
     return block, np.sqrt(positive / np.clip(reproduced, 1, positive))
 
@@ -99,14 +105,14 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
 def resample_days(
     sums: Days, block: float, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Float[ndarray, "resamples *models sums"]:
-    """Return totals over days drawn in blocks of geometric length, of mean `block` days, that wrap
-    around the end.
+    """Return totals over days drawn in blocks of geometric length, of mean `block` days.
 
-    Whole numbers are exact while a total is below 2^24; other sums have seven digits.
+    Blocks wrap around the end. Whole numbers are exact while a total is below 2^24; other sums have
+    seven digits.
     """
-    totals = multiplicities(len(sums), block, resamples, seed) @ sums.reshape(len(sums), -1).astype(
-        np.float32
-    )
+    held = multiplicities(len(sums), block, resamples, seed)
+    flat_sums = sums.reshape(len(sums), -1).astype(np.float32)
+    totals = held @ flat_sums
     return totals.astype(float).reshape(resamples, *sums.shape[1:])
 
 
@@ -124,23 +130,20 @@ def multiplicities(
     if block > 1:
         fresh = generator.random((resamples, days), dtype=np.float32) < 1 / block
         fresh[:, 0] = True
-        begun = np.maximum.accumulate(
-            np.where(fresh, place, 0), axis=1
-        )  # where the current block began
-        starts = (np.take_along_axis(starts, begun, axis=1) + place - begun) % days
+        block_start = np.maximum.accumulate(np.where(fresh, place, 0), axis=1)
+        since_start = place - block_start
+        starts = (np.take_along_axis(starts, block_start, axis=1) + since_start) % days
     cell = starts + days * np.arange(resamples)[:, None]
-    held = (
-        np.bincount(cell.ravel(), minlength=resamples * days)
-        .reshape(resamples, days)
-        .astype(np.float32)
-    )
+    counts = np.bincount(cell.ravel(), minlength=resamples * days)
+    held = counts.reshape(resamples, days).astype(np.float32)
     held.flags.writeable = False
     return held
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
-    """Return the autocorrelation at as many lags as the choice of a block
-    reads; 0 for a series that does not vary.
+    """Return the autocorrelation at as many lags as the choice of a block reads.
+
+    It is 0 for a series that does not vary.
     """
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
@@ -148,16 +151,24 @@ def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "l
     products = np.array(
         [(centred[lag:] * centred[: days - lag]).sum(axis=0) for lag in range(lags + 1)]
     )
+    variance = products[0]
+    covariances = products[1:]
     return np.asarray(
-        np.divide(products[1:], products[0], out=np.zeros_like(products[1:]), where=products[0] > 0)
+        np.divide(
+            covariances,
+            variance,
+            out=np.zeros_like(covariances),
+            where=variance > 0,
+        )
     )
 
 
 def _flat_top(
     correlation: Float[ndarray, "lags models"], days: int
 ) -> Float[ndarray, "lags models"]:
-    """Return the weights of the lags: 1 up to the last that counts (at least
-    the first), then falling to 0.
+    """Return the weights of the lags: 1 up to the last that counts, then falling to 0.
+
+    At least the first lag counts.
     """
     counts = np.abs(correlation) > SIGNIFICANT * np.sqrt(np.log10(days) / days)
     padded = np.concatenate([counts, np.zeros((QUIET, counts.shape[1]), dtype=bool)])
@@ -168,8 +179,9 @@ def _flat_top(
 
 
 def _level(blocks: PerModel, widening: PerModel) -> PerModel:
-    """Return the lower quantile for so many blocks, whose resamples vary too
-    little by (blocks - 1) / blocks.
+    """Return the lower quantile for so many blocks.
+
+    Their resamples vary too little by (blocks - 1) / blocks.
     """
     from scipy.special import ndtr, stdtrit
 
@@ -183,7 +195,11 @@ def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     below = level * (len(drawn) - 1)
     rank = np.floor(below).astype(int)
     share = below - rank
-    row = np.arange(len(ordered))
-    low = ordered[row, rank] + share * (ordered[row, rank + 1] - ordered[row, rank])
-    high = ordered[row, -1 - rank] - share * (ordered[row, -1 - rank] - ordered[row, -2 - rank])
+    model = np.arange(len(ordered))
+    lowest = ordered[model, rank]
+    highest = ordered[model, -1 - rank]
+    above_lowest = ordered[model, rank + 1]
+    below_highest = ordered[model, -2 - rank]
+    low = lowest + share * (above_lowest - lowest)
+    high = highest - share * (highest - below_highest)
     return low, high

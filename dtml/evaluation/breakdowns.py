@@ -1,8 +1,10 @@
-"""Scores of a long history, as a whole and by fold, year and stock, of a model
-beside naive rules.
+"""Scores of a long history, of a model beside naive rules.
+
+They are of the whole history, and by fold, year and stock.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
 STATISTICS = {"acc": accuracy, "mcc": mcc}
 
+FIRST_COLUMNS = ["slice", "value", "protocol", "predictor"]
+
 PerStock = Float[ndarray, "days stocks"]
 Folds = Int[ndarray, " days"]  # the number of each day's fold
 Directions = Mapping[str, PerStock]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
@@ -42,8 +46,7 @@ def slice_scores(
     fold: Folds,
     symbols: tuple[str, ...],
 ) -> pd.DataFrame:
-    """Score every predictor on all days, and by fold, by calendar year and by stock, on both
-    protocols.
+    """Score every predictor on all days, and by fold, calendar year and stock, on both protocols.
 
     `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day.
     Stock-days count where every predictor has a direction. Rows are `slice, value, protocol,
@@ -51,23 +54,22 @@ def slice_scores(
     model_gain_low, model_gain_high`; ends of intervals are NaN below `MINIMUM_DAYS`. `model_gain`
     is the model's MCC less the rule's on the same days; NaN for the model and for stocks.
     """
+    predictors = list(directions)
     frames = []
     for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(directions, movement, protocol)
         whole = counts.sum(axis=2)
-        for name, value, days in _spans(target, fold):
-            rows = _score(whole[days], list(directions)).assign(
-                **_gains(whole[days], list(directions))
-            )
-            frames.append(rows.assign(slice=name, value=value, protocol=protocol))
-        for position, predictor in enumerate(directions):
-            rows = _score(counts[:, position], list(symbols)).rename(columns={"predictor": "value"})
+        for span in _spans(target, fold):
+            of_span = whole[span.days]
+            rows = _score(of_span, predictors).assign(**_gains(of_span, predictors))
+            frames.append(rows.assign(slice=span.slice, value=span.value, protocol=protocol))
+        for position, predictor in enumerate(predictors):
+            rows = _score(counts[:, position], list(symbols))
+            rows = rows.rename(columns={"predictor": "value"})
             frames.append(rows.assign(slice="symbol", predictor=predictor, protocol=protocol))
     scores = pd.concat(frames, ignore_index=True)
-    first = ["slice", "value", "protocol", "predictor"]
-    return scores.loc[
-        scores["n"] > 0, [*first, *(name for name in scores if name not in first)]
-    ].reset_index(drop=True)
+    others = [name for name in scores if name not in FIRST_COLUMNS]
+    return scores.loc[scores["n"] > 0, [*FIRST_COLUMNS, *others]].reset_index(drop=True)
 
 
 def order_scores(
@@ -77,19 +79,24 @@ def order_scores(
     target: pd.DatetimeIndex,
     fold: Folds,
 ) -> pd.DataFrame:
-    """Score how probabilities order the stocks of a day, beside the `losers`' scores: in all, by
-    fold and by year.
+    """Score how probabilities order the stocks of a day, beside the `losers`' scores.
 
-    Rows `slice, value, rank_ic, rank_ic_low, rank_ic_high, rank_gain, rank_gain_low,
-    rank_gain_high`: the mean rank IC of a day, and by how much it is above the losers' on the
-    stock-days that have both.
+    They are scored in all, by fold and by year. Rows `slice, value, rank_ic, rank_ic_low,
+    rank_ic_high, rank_gain, rank_gain_low, rank_gain_high`: the mean rank IC of a day, and by how
+    much it is above the losers' on the stock-days that have both.
     """
     rows = []
-    for name, value, days in _spans(target, fold):
-        own = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
+    for span in _spans(target, fold):
+        days = span.days
+        rank_ic = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
         gain = paired_rank_ic(probability[days], losers[days], movement[days])
         rows.append(
-            {"slice": name, "value": value, **own.named("rank_ic"), **gain.named("rank_gain")}
+            {
+                "slice": span.slice,
+                "value": span.value,
+                **rank_ic.named("rank_ic"),
+                **gain.named("rank_gain"),
+            }
         )
     return pd.DataFrame(rows)
 
@@ -97,19 +104,18 @@ def order_scores(
 def rolling_mcc(
     directions: Directions, movement: PerStock, target: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return the MCC of the last `ROLLING_SESSIONS` up to each session: `session, predictor, mcc,
-    mcc_low, mcc_high`.
+    """Return the MCC of the last `ROLLING_SESSIONS` up to each session.
 
-    All stock-days count on which every predictor has a direction.
+    Columns: `session, predictor, mcc, mcc_low, mcc_high`. All stock-days count on which every
+    predictor has a direction.
     """
     counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
-    frames = [
-        rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
-        for position, predictor in enumerate(directions)
-    ]
-    return pd.concat(frames, ignore_index=True)[
-        ["session", "predictor", "mcc", "mcc_low", "mcc_high"]
-    ]
+    frames = []
+    for position, predictor in enumerate(directions):
+        rows = rolling_scores(counts[:, position], target, statistics=("mcc",))
+        frames.append(rows.assign(predictor=predictor))
+    columns = ["session", "predictor", "mcc", "mcc_low", "mcc_high"]
+    return pd.concat(frames, ignore_index=True)[columns]
 
 
 def rolling_scores(
@@ -124,25 +130,26 @@ def rolling_scores(
     Columns: session, and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high,
     ...`; no row with fewer sessions.
     """
-    names = ["session", *(name + end for name in statistics for end in ("", "_low", "_high"))]
+    names = ["session"]
+    for name in statistics:
+        names += [name, f"{name}_low", f"{name}_high"]
     if len(counts) < ROLLING_SESSIONS:
         return pd.DataFrame(columns=names)
     sums = _windows(counts)
     columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
     with np.errstate(invalid="ignore"):  # of a window in which nothing counted
         for name in statistics:
-            columns |= measured(name, sums, STATISTICS[name], RESAMPLES)
+            columns.update(measured(name, sums, STATISTICS[name], RESAMPLES))
     return pd.DataFrame(columns, columns=names)
 
 
 def rolling_rank_ic(
     probability: PerStock, movement: PerStock, target: pd.DatetimeIndex
 ) -> pd.DataFrame:
-    """Return the mean daily rank IC of the last `ROLLING_SESSIONS` up to each session, with its 95
-    % interval.
+    """Return the mean daily rank IC of the last `ROLLING_SESSIONS` up to each session.
 
-    Columns: session, predictor (the model), rank_ic, rank_ic_low, rank_ic_high; no row with fewer
-    sessions.
+    It has its 95 % interval. Columns: session, predictor (the model), rank_ic, rank_ic_low,
+    rank_ic_high; no row with fewer sessions.
     """
     daily = rank_ics(*both_known(probability, movement))
     known = np.isfinite(daily)
@@ -151,13 +158,19 @@ def rolling_rank_ic(
             columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"]
         )
     sums = _windows(np.stack([daily[known], np.ones(known.sum())], axis=-1))
-    found = {"session": target[known][ROLLING_SESSIONS - 1 :], "predictor": MODEL}
-    return pd.DataFrame(found | measured("rank_ic", sums, ratio, RESAMPLES))
+    return pd.DataFrame(
+        {
+            "session": target[known][ROLLING_SESSIONS - 1 :],
+            "predictor": MODEL,
+            **measured("rank_ic", sums, ratio, RESAMPLES),
+        }
+    )
 
 
 def _windows(daily: ndarray) -> ndarray:
-    """Return the rows of the last `ROLLING_SESSIONS` days up to each,
-    `[sessions of a window, windows, columns]`.
+    """Return the rows of the last `ROLLING_SESSIONS` days up to each.
+
+    Their axes are sessions of a window, windows, columns.
     """
     windows = np.lib.stride_tricks.sliding_window_view(daily, ROLLING_SESSIONS, axis=0)
     return np.ascontiguousarray(windows.transpose(2, 0, 1))
@@ -166,54 +179,73 @@ def _windows(daily: ndarray) -> ndarray:
 def confusion_by_stock(
     directions: Directions, movement: PerStock, protocol: LabelProtocol
 ) -> Counts:
-    """Count true rises, false rises, false falls and true falls where every
-    predictor has a direction.
+    """Count true rises, false rises, false falls and true falls.
+
+    A stock-day counts where every predictor has a direction.
     """
     counted = labelled(movement, protocol)
     for predicted in directions.values():
         counted = counted & np.isfinite(predicted)
     rose = movement > 0
-    return np.stack(
-        [confusion(predicted > 0.5, rose, counted) for predicted in directions.values()], axis=1
-    )
+    by_predictor = [confusion(predicted > 0.5, rose, counted) for predicted in directions.values()]
+    return np.stack(by_predictor, axis=1)
 
 
-def _spans(
-    target: pd.DatetimeIndex, fold: Folds
-) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
-    yield "all", "", np.ones(len(target), dtype=bool)
+@dataclass(frozen=True)
+class _Span:
+    """Days that are scored together: all, a fold or a year, and which of them."""
+
+    slice: str
+    value: str
+    days: Bool[ndarray, " days"]
+
+
+def _spans(target: pd.DatetimeIndex, fold: Folds) -> Iterator[_Span]:
+    """Yield all days, each fold and each calendar year."""
+    yield _Span("all", "", np.ones(len(target), dtype=bool))
     for number in np.unique(fold):
-        yield "fold", str(number), fold == number
+        yield _Span("fold", str(number), fold == number)
     for year in np.unique(target.year):
-        yield "year", str(year), np.asarray(target.year == year)
+        yield _Span("year", str(year), np.asarray(target.year == year))
 
 
 def _gains(
     counts: Int[ndarray, "days predictors 4"], names: list[str]
 ) -> dict[str, Float[ndarray, " predictors"]]:
     """Return how far the model is ahead of each rule; NaN for the model itself."""
-    model, columns = names.index(MODEL), ("model_gain", "model_gain_low", "model_gain_high")
-    found = gain_in_mcc(counts[:, model], counts, resamples=RESAMPLES)
-    own = np.arange(len(names)) == model
+    model = names.index(MODEL)
+    gain, low, high = gain_in_mcc(counts[:, model], counts, resamples=RESAMPLES)
+    is_model = np.arange(len(names)) == model
     return {
-        name: np.where(own, np.nan, values) for name, values in zip(columns, found, strict=True)
+        "model_gain": np.where(is_model, np.nan, gain),
+        "model_gain_low": np.where(is_model, np.nan, low),
+        "model_gain_high": np.where(is_model, np.nan, high),
     }
 
 
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
-    """Return a row for each predictor; days on which none of its directions
-    counts are not among its days.
+    """Return a row for each predictor.
+
+    Days on which none of its directions counts are not among its days.
     """
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)
-    scores = {"n": total.sum(axis=-1), "days": days, "rises": total[:, 0] + total[:, 2]}
+    enough = days >= MINIMUM_DAYS
+    columns: dict[str, Any] = {
+        "predictor": names,
+        "n": total.sum(axis=-1),
+        "days": days,
+        "rises": total[:, 0] + total[:, 2],
+    }
     with np.errstate(invalid="ignore"):  # of a stock that never counted
         for name, statistic in STATISTICS.items():
-            low, high = np.full((2, len(names)), np.nan)
-            enough = days >= MINIMUM_DAYS
+            low = np.full(len(names), np.nan)
+            high = np.full(len(names), np.nan)
             if enough.any():
                 low[enough], high[enough] = day_interval(
                     counts[:, enough], statistic, resamples=RESAMPLES, seed=0
                 )
-            scores |= {name: statistic(total), f"{name}_low": low, f"{name}_high": high}
-    return pd.DataFrame({"predictor": names} | scores)
+            columns[name] = statistic(total)
+            columns[f"{name}_low"] = low
+            columns[f"{name}_high"] = high
+    return pd.DataFrame(columns)

@@ -1,10 +1,9 @@
-"""Calibrated probabilities, their curves, and an abstention band around one half, without predicted
-directions.
+"""Calibrated probabilities, their curves, and a band around one half without predicted directions.
 
-Both rest on validation days, which the weights have not seen and which chose nothing but the epoch.
-Stocks of one day move together, so every day has the same weight, however many stocks it has. The
-correction is fitted to every second day and the band is measured on the others, so that its
-coverage was not fitted to the days that measure it.
+Correction and band rest on validation days, which the weights have not seen and which chose nothing
+but the epoch. Stocks of one day move together, so every day has the same weight, however many
+stocks it has. The correction is fitted to every second day and the band is measured on the others,
+so that its coverage was not fitted to the days that measure it.
 """
 
 from collections.abc import Mapping
@@ -21,10 +20,8 @@ from dtml.evaluation.metrics import MINIMUM_DAYS, day_interval, ratio
 from dtml.markets.definition import LEVELS
 
 BINS = 100
-DIRECTIONS_A_GROUP, GROUPS = (
-    100,
-    (3, 10),
-)  # stock-days that a point of a binned curve should have; how many points
+DIRECTIONS_A_GROUP = 100  # stock-days that a point of a binned curve should have
+GROUPS = (3, 10)  # points of such a curve, at least and at most
 OF_BINS = ["n", "probability_sum", "rises"]
 # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
 SMALLEST = 1e-6
@@ -35,8 +32,18 @@ ROUNDING = 1e-6
 STEP = 1e-6
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "decided", "decided_correct"]
-OF_DECIDED = ["decided", "decided_acc", "decided_acc_low", "decided_acc_high"]
-COVERAGE = ["level", "days", "n", "coverage", "coverage_low", "coverage_high", *OF_DECIDED]
+COVERAGE = [
+    "level",
+    "days",
+    "n",
+    "coverage",
+    "coverage_low",
+    "coverage_high",
+    "decided",
+    "decided_acc",
+    "decided_acc_low",
+    "decided_acc_high",
+]
 
 Floats = Float[ndarray, "*shape"]
 Flat = Float[ndarray, " stock_days"]
@@ -44,8 +51,7 @@ Flat = Float[ndarray, " stock_days"]
 
 @dataclass(frozen=True)
 class Calibration:
-    """The correction of a model's probabilities, and the thresholds beyond which it predicts a
-    direction.
+    """The correction of a model's probabilities, and the thresholds of its directions.
 
     The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a
     `slope` of 0 or more. `thresholds` maps each nominal level to the calibrated probability, in
@@ -62,8 +68,8 @@ class Calibration:
     def __post_init__(self) -> None:
         if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
             raise ValueError(
-                f"the slope is 0 or more and the intercept finite, got {self.slope} and "
-                f"{self.intercept}"
+                "the slope is 0 or more and the intercept finite, "
+                f"got {self.slope} and {self.intercept}"
             )
         for level, threshold in self.thresholds.items():
             if not 0.5 <= threshold <= 1:
@@ -80,21 +86,18 @@ class Calibration:
         return rows.assign(days=self.days, n=self.directions)
 
     def apply(self, probability: Floats) -> Floats:
-        """Return calibrated probabilities, in (0, 1) and in the order of those
-        given; NaN stays NaN.
+        """Return calibrated probabilities, in (0, 1) and in the order of those given.
+
+        NaN stays NaN.
         """
-        return np.asarray(
-            np.clip(
-                _logistic(self.slope * logit(probability) + self.intercept), SMALLEST, 1 - SMALLEST
-            )
-        )
+        corrected = _logistic(self.slope * logit(probability) + self.intercept)
+        return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
 
 def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
-    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 -
-    threshold, else NaN (no direction).
-    """
-    return np.where(calibrated > threshold, 1.0, np.where(calibrated < 1 - threshold, 0.0, np.nan))
+    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 less it, else NaN."""
+    falls = np.where(calibrated < 1 - threshold, 0.0, np.nan)
+    return np.where(calibrated > threshold, 1.0, falls)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,19 @@ class _StockDays:
     day: Int[ndarray, " stock_days"]
     probability: Flat
     rose: Bool[ndarray, " stock_days"]
+
+    @classmethod
+    def of(
+        cls,
+        days: Int[ndarray, " days"],
+        probability: Float[ndarray, "all_days stocks"],
+        movement: Float[ndarray, "all_days stocks"],
+        known: Bool[ndarray, "all_days stocks"],
+    ) -> "_StockDays":
+        """Return the known stock-days of some of the days."""
+        on = known[days]
+        rose = movement[days] > 0
+        return cls(day=np.nonzero(on)[0], probability=probability[days][on], rose=rose[on])
 
     @property
     def days(self) -> int:
@@ -118,8 +134,7 @@ class _StockDays:
 def calibrate(
     probability: Float[ndarray, "days stocks"], movement: Float[ndarray, "days stocks"]
 ) -> Calibration:
-    """Fit the correction to every second day of a validation span, and measure the thresholds on
-    the others.
+    """Fit the correction to every second day of validation, and measure thresholds on the others.
 
     `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the
     return to the target, a ratio minus 1, NaN where it is not known. Days without a stock-day that
@@ -135,8 +150,8 @@ def calibrate(
     """
     if probability.shape != movement.shape:
         raise ValueError(
-            f"probabilities are {probability.shape} and movements {movement.shape}: one shape "
-            "expected"
+            f"probabilities are {probability.shape} and movements {movement.shape}: "
+            "one shape expected"
         )
     require_probabilities(probability)
     known = np.isfinite(probability) & np.isfinite(movement)
@@ -146,35 +161,40 @@ def calibrate(
             f"none of {known.size} stock-days of validation has a probability and an outcome: "
             "fetch more"
         )
-    halves = (
-        (probability[half], movement[half] > 0, known[half]) for half in (days[::2], days[1::2])
+    fitted = _StockDays.of(days[::2], probability, movement, known)
+    measured = _StockDays.of(days[1::2], probability, movement, known)
+    slope, intercept = _line(fitted)
+    line = Calibration(slope=slope, intercept=intercept, thresholds={}, days=0, directions=0)
+    return Calibration(
+        slope=slope,
+        intercept=intercept,
+        thresholds=_thresholds(measured, line.apply(measured.probability)),
+        days=measured.days,
+        directions=len(measured.day),
     )
-    fitted, measured = (
-        _StockDays(np.nonzero(on)[0], chance[on], rose[on]) for chance, rose, on in halves
-    )
-    line = Calibration(*_line(fitted), thresholds={}, days=0, directions=0)
-    thresholds = _thresholds(measured, line.apply(measured.probability))
-    return Calibration(line.slope, line.intercept, thresholds, measured.days, len(measured.day))
 
 
 def _line(sample: _StockDays) -> tuple[float, float]:
-    """Return slope and intercept of the correction; the base rate is Laplace's:
-    a rising and a falling day more.
+    """Return slope and intercept of the correction.
+
+    The base rate is Laplace's: a rising and a falling day more. Platt's targets lie inside (0, 1),
+    which keeps the line finite. On a few days its height and its slope may be chance: each is
+    multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with
+    the least error, which tends to 1 with more days.
     """
-    # Platt's targets lie inside (0, 1), which keeps the line finite. On a few days its height and
-    # its slope may be chance: each is multiplied by estimate^2 / (estimate^2 + variance), the
-    # multiple of an unbiased estimate with the least error, which tends to 1 with more days.
-    rose, weight = sample.rose, sample.weight
+    rose = sample.rose
+    weight = sample.weight
     base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
-    said = logit(sample.probability)
-    centre = np.average(said, weights=weight)
-    deviation = np.sqrt(np.average((said - centre) ** 2, weights=weight))
+    log_odds = logit(sample.probability)
+    centre = np.average(log_odds, weights=weight)
+    deviation = np.sqrt(np.average((log_odds - centre) ** 2, weights=weight))
     if sample.days < 2 or deviation < ROUNDING or rose.all() or not rose.any():
         return 0.0, base_rate
-    target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
-    place = (
-        said - centre
-    ) / deviation  # it may be a hundredth: unscaled, a solver would stop before it arrived
+    target_of_rise = (rose.sum() + 1) / (rose.sum() + 2)
+    target_of_fall = 1 / ((~rose).sum() + 2)
+    target = np.where(rose, target_of_rise, target_of_fall)
+    # The deviation may be a hundredth: unscaled, a solver would stop before it arrived.
+    place = (log_odds - centre) / deviation
     estimate, variance = _regression(place, target, sample)
     if estimate[1] <= 0:
         return 0.0, base_rate
@@ -186,76 +206,89 @@ def _line(sample: _StockDays) -> tuple[float, float]:
 def _regression(
     place: Flat, target: Flat, sample: _StockDays
 ) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Return intercept and slope of a logistic regression on targets between 0
-    and 1, and the variance of each.
+    """Return intercept and slope of a logistic regression, and the variance of each.
+
+    Its targets lie between 0 and 1: a stock-day counts as a rise and as a fall, in these shares.
+    The variance is that of drawing days, not stock-days.
     """
-    # A stock-day counts as a rise and as a fall, in these shares. The variance is that of drawing
-    # days, not stock-days.
     from sklearn.linear_model import LogisticRegression
 
-    fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    parts = np.concatenate([sample.weight * target, sample.weight * (1 - target)])
-    fit.fit(
+    rises = sample.weight * target
+    falls = sample.weight * (1 - target)
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
+    model.fit(
         np.concatenate([place, place])[:, None],
         np.repeat([True, False], len(place)),
-        sample_weight=parts,
+        sample_weight=np.concatenate([rises, falls]),
     )
-    estimate = np.array([fit.intercept_[0], fit.coef_[0, 0]])
+    estimate = np.array([model.intercept_[0], model.coef_[0, 0]])
+
     design = np.stack([np.ones_like(place), place])
     chance = _logistic(estimate @ design)
     inverse = np.linalg.inv((design * sample.weight * chance * (1 - chance)) @ design.T)
-    pull = np.stack(
-        [np.bincount(sample.day, sample.weight * (target - chance) * row) for row in design]
-    )  # of each day
-    return estimate, np.diag(inverse @ pull @ pull.T @ inverse) * sample.days / (sample.days - 1)
+    error = sample.weight * (target - chance)
+    pull_of_days = np.stack([np.bincount(sample.day, error * row) for row in design])
+    covariance = inverse @ pull_of_days @ pull_of_days.T @ inverse
+    return estimate, np.diag(covariance) * sample.days / (sample.days - 1)
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, for each level, the smallest threshold that leaves that share of
-    the days without a wrong direction.
+    """Return the smallest threshold of each level that leaves its share of days without an error.
+
+    An error is a wrong direction. One unknown day more stands for the day to come and counts as
+    wrong whatever the threshold. Where its weight is more than the level allows there are too few
+    days, and the model always abstains.
     """
-    # One unknown day more stands for the day to come and counts as wrong whatever the threshold.
-    # Where its weight is more than the level allows there are too few days, and the model always
-    # abstains.
-    surprise = np.where(
-        sample.rose, 1 - calibrated, calibrated
-    )  # the probability of the other outcome
-    order = np.argsort(surprise)
-    surprise, mass = surprise[order], np.cumsum(sample.weight[order])
-    found = {}
+    probability_of_other = np.where(sample.rose, 1 - calibrated, calibrated)
+    order = np.argsort(probability_of_other)
+    surprise = probability_of_other[order]
+    mass = np.cumsum(sample.weight[order])
+    thresholds = {}
     for level in LEVELS:
         needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
         quantile = float(surprise[np.searchsorted(mass, needed)]) if needed <= sample.days else 1.0
-        found[level] = min(max(round(quantile + STEP, 6), 0.5), 1.0)
-    return found
+        thresholds[level] = min(max(round(quantile + STEP, 6), 0.5), 1.0)
+    return thresholds
 
 
 def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Count the outcomes of each night at each level: rows `target, level, n, covered, decided,
-    decided_correct`.
+    """Count the outcomes of each night at each level.
 
-    `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and
-    level, `run_id, level, threshold`; other columns of either are ignored. `n` counts the
-    stock-days of runs that have the level, with a calibrated probability and an outcome; `covered`
-    those without a direction or with the correct one. Nights and levels that count none have no
-    row. Raises ValueError when a run has a level twice.
+    Returns rows `target, level, n, covered, decided, decided_correct`. `directions` has a row a
+    stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id, level,
+    threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the
+    level, with a calibrated probability and an outcome; `covered` those without a direction or with
+    the correct one. Nights and levels that count none have no row. Raises ValueError when a run has
+    a level twice.
     """
-    if bands.duplicated(["run_id", "level"]).any():
-        first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
+    doubled = bands[bands.duplicated(["run_id", "level"])]
+    if len(doubled):
+        first = doubled.iloc[0]
         raise ValueError(f"run {first['run_id']} has level {first['level']} twice")
     night, targets = pd.factorize(directions["target"])
-    calibrated, rise = numbers(directions["calibrated"]), numbers(directions["rise"])
+    calibrated = numbers(directions["calibrated"])
+    rise = numbers(directions["rise"])
+
+    def by_night(stock_days: Bool[ndarray, " stock_days"]) -> Int[ndarray, " nights"]:
+        return np.bincount(night[stock_days], minlength=len(targets))
+
     frames = [pd.DataFrame(columns=["target", "level", *COUNTS])]
     for level, band in bands.groupby("level"):
         threshold = numbers(directions["run_id"].map(band.set_index("run_id")["threshold"]))
         direction = decide(calibrated, threshold)
         counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
-        correct, silent = direction == rise, np.isnan(direction)
-        kinds = (counted, counted & (silent | correct), counted & ~silent, counted & correct)
-        counts = [np.bincount(night[kind], minlength=len(targets)) for kind in kinds]
+        is_correct = direction == rise
+        is_silent = np.isnan(direction)
         frames.append(
             pd.DataFrame(
-                {"target": targets, "level": level} | dict(zip(COUNTS, counts, strict=True))
+                {
+                    "target": targets,
+                    "level": level,
+                    "n": by_night(counted),
+                    "covered": by_night(counted & (is_silent | is_correct)),
+                    "decided": by_night(counted & ~is_silent),
+                    "decided_correct": by_night(counted & is_correct),
+                }
             )
         )
     rows = pd.concat(frames[1:] or frames)
@@ -263,7 +296,7 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 
 def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
-    """Return the coverage reached at each level, from rows of `count_band`: a row a level.
+    """Return the coverage reached at each level, a row a level, from rows of `count_band`.
 
     Columns: `level, days, n, coverage, decided` (shares of the stock-days) and `decided_acc` (the
     share of correct directions, NaN without any), with 95 % intervals `coverage_low, coverage_high,
@@ -273,9 +306,16 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
     days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
     for level, of_level in days.groupby("level"):
         n, covered, decided, correct = of_level.to_numpy(dtype=np.int64).T
-        row = {"level": level, "days": len(n), "n": n.sum()}
-        row |= _share("coverage", covered, n, resamples) | {"decided": decided.sum() / n.sum()}
-        rows.append(row | _share("decided_acc", correct, decided, resamples))
+        rows.append(
+            {
+                "level": level,
+                "days": len(n),
+                "n": n.sum(),
+                **_share("coverage", covered, n, resamples),
+                "decided": decided.sum() / n.sum(),
+                **_share("decided_acc", correct, decided, resamples),
+            }
+        )
     return pd.DataFrame(rows, columns=COVERAGE)
 
 
@@ -283,18 +323,19 @@ def _share(
     name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int
 ) -> dict[str, float]:
     """Return a part's share of the whole, and its interval where enough days have any of it."""
-    low = high = np.array([np.nan])
-    if (whole > 0).sum() >= MINIMUM_DAYS:
-        low, high = day_interval(
-            np.stack([part, whole], axis=-1)[:, None], ratio, resamples=resamples, seed=0
-        )
     share = part.sum() / whole.sum() if whole.any() else np.nan
+    low = np.array([np.nan])
+    high = np.array([np.nan])
+    if (whole > 0).sum() >= MINIMUM_DAYS:
+        sums = np.stack([part, whole], axis=-1)[:, None]
+        low, high = day_interval(sums, ratio, resamples=resamples, seed=0)
     return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
 
 
 def logit(probability: Floats) -> Floats:
-    """Return the logarithm of the odds of probabilities, finite, as they are
-    clipped to inside of (0, 1).
+    """Return the logarithm of the odds of probabilities.
+
+    It is finite: they are clipped to inside of (0, 1).
     """
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(chance / (1 - chance)))
@@ -317,44 +358,53 @@ def require_probabilities(probability: Floats) -> None:
 
 
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
-    """Count stock-days with an outcome by whole percent of probability: `target, bin, n,
-    probability_sum, rises`.
+    """Count stock-days with an outcome by whole percent of probability.
 
-    `directions` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the
+    Returns rows `target, bin, n, probability_sum, rises`. `directions` has a row a stock-day,
+    `target, probability, rise`. Bin 37 holds [.37, .38), the
     last one, 99, also 1; bins that hold none have no row. Raises ValueError for what is no
     probability.
     """
-    probability, rise = numbers(directions["probability"]), numbers(directions["rise"])
+    probability = numbers(directions["probability"])
+    rise = numbers(directions["rise"])
     require_probabilities(probability)
     counted = np.isfinite(probability) & np.isfinite(rise)
-    place = np.floor(BINS * probability[counted] + 1e-9).astype(
-        int
-    )  # .29 is 28.999... hundredths in binary
-    columns = {"probability_sum": probability[counted], "rises": rise[counted].astype(int), "n": 1}
-    keys = {"target": directions["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)}
-    rows = pd.DataFrame(keys | columns)
+    # In binary .29 is 28.999... hundredths.
+    place = np.floor(BINS * probability[counted] + 1e-9).astype(int)
+    rows = pd.DataFrame(
+        {
+            "target": directions["target"].to_numpy()[counted],
+            "bin": np.minimum(place, BINS - 1),
+            "probability_sum": probability[counted],
+            "rises": rise[counted].astype(int),
+            "n": 1,
+        }
+    )
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
 def calibration_curve(
     probability: Floats, rose: Bool[ndarray, "*shape"], bins: int = 10
 ) -> pd.DataFrame:
-    """Return the share that rose by probability: `bin_low, bin_high, mean_probability, share_risen,
-    n`, a row a bin.
+    """Return the share that rose by probability, a row a bin.
 
-    Bins hold equal shares of the stock-days, as a model's probabilities may all lie near .5; ties
-    may leave fewer bins. NaN is left out. Raises ValueError when no probability is left.
+    Columns: `bin_low, bin_high, mean_probability, share_risen, n`. Bins hold equal shares of the
+    stock-days, as a model's probabilities may all lie near .5; ties may leave fewer bins. NaN is
+    left out. Raises ValueError when no probability is left.
     """
-    said = np.isfinite(probability)
-    if not said.any():
+    known = np.isfinite(probability)
+    if not known.any():
         raise ValueError("there is no probability to draw a calibration curve of")
-    chance, risen = probability[said], rose[said]
+    chance = probability[known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
-    edges = np.repeat(edges, 2) if len(edges) == 1 else edges
+    if len(edges) == 1:
+        edges = np.repeat(edges, 2)
     place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
-    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": risen}).groupby("bin")
-    curve = rows.agg(
-        mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size")
+    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": rose[known]})
+    curve = rows.groupby("bin").agg(
+        mean_probability=("probability", "mean"),
+        share_risen=("rose", "mean"),
+        n=("rose", "size"),
     )
     held = curve.index.to_numpy()
     curve.insert(0, "bin_low", edges[held])
@@ -371,48 +421,57 @@ def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
     """
     held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
     middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
-    found = held.groupby(np.floor(groups * middle / held["n"].sum()).to_numpy())
-    n, said, rises = (found[name].sum() for name in OF_BINS)
-    ends = {"bin_low": found["bin"].min() / BINS, "bin_high": (found["bin"].max() + 1) / BINS}
-    means = {"mean_probability": said / n, "share_risen": rises / n, "n": n}
-    return pd.DataFrame(ends | means).reset_index(drop=True)
+    group = np.floor(groups * middle / held["n"].sum())
+    joined = held.groupby(group.to_numpy())
+    n = joined["n"].sum()
+    return pd.DataFrame(
+        {
+            "bin_low": joined["bin"].min() / BINS,
+            "bin_high": (joined["bin"].max() + 1) / BINS,
+            "mean_probability": joined["probability_sum"].sum() / n,
+            "share_risen": joined["rises"].sum() / n,
+            "n": n,
+        }
+    ).reset_index(drop=True)
 
 
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """Return the curve of `binned_curve`, of fewer points where there are few stock-days, with
-    intervals.
+    """Return the curve of `binned_curve` with intervals.
 
-    Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days,
-    NaN with too few. `bins` as in `recalibrated`, of one calibration or none; there must be some.
+    It has fewer points where there are few stock-days. Adds `share_risen_low, share_risen_high`,
+    the 95 % interval of each share from resampled days, NaN with too few. `bins` as in
+    `recalibrated`, of one calibration or none; there must be some.
     """
-    found = binned_curve(bins, int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS)))
-    place = np.searchsorted(
-        found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS
-    )
-    group = np.clip(place, 0, len(found) - 1)
+    points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
+    curve = binned_curve(bins, points)
+    middle_of_bin = bins["bin"].to_numpy() / BINS + 0.5 / BINS
+    place = np.searchsorted(curve["bin_high"].to_numpy(), middle_of_bin)
+    group = np.clip(place, 0, len(curve) - 1)
     counts = ["rises", "n"]
     days = bins.assign(group=group).pivot_table(
         counts, "target", "group", aggfunc="sum", fill_value=0
     )
-    days = days.reindex(
-        columns=pd.MultiIndex.from_product([counts, range(len(found))]), fill_value=0
-    )
-    sums = np.stack(np.split(days.to_numpy(dtype=float), 2, axis=1), axis=-1)
-    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
-    return found.assign(share_risen_low=low, share_risen_high=high)
+    every_column = pd.MultiIndex.from_product([counts, range(len(curve))])
+    days = days.reindex(columns=every_column, fill_value=0)
+    rises, n = np.split(days.to_numpy(dtype=float), 2, axis=1)
+    low, high = day_interval(np.stack([rises, n], axis=-1), ratio, resamples=RESAMPLES, seed=0)
+    return curve.assign(share_risen_low=low, share_risen_high=high)
 
 
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
-    """Return the bins of calibrated runs, each at its mean probability after its run's calibration.
+    """Return the bins of calibrated runs, each at its mean probability after calibration.
 
     `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin
     is a hundredth wide, so that all its probabilities change by nearly as much.
     """
+    if bins.empty:
+        return bins.iloc[:0]
     frames = []
-    for run_id, rows in bins.groupby("run_id") if len(bins) else ():
-        found = calibrations.get(str(run_id))
-        if found is not None:
-            calibrated = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
+    for run_id, rows in bins.groupby("run_id"):
+        calibration = calibrations.get(str(run_id))
+        if calibration is not None:
+            mean = (rows["probability_sum"] / rows["n"]).to_numpy(dtype=float)
+            calibrated = calibration.apply(mean)
             place = np.floor(BINS * calibrated).astype(int)
             frames.append(rows.assign(bin=place, probability_sum=calibrated * rows["n"]))
     return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]

@@ -14,9 +14,8 @@ from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Ends, PerModel, Statistic, Sums, difference, interval
 
-Counts = (
-    Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]
-)  # true rises, false rises, false falls, true falls
+# True rises, false rises, false falls, true falls.
+Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]
 Scores = Float[ndarray, "*batch"]
 Flags = Bool[ndarray, "*batch"]
 
@@ -26,8 +25,9 @@ MINIMUM_DAYS = 20  # fewer cannot show their dependence, and no interval would b
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of predicted directions; `acc` in [0, 1], `mcc` in [-1, 1], each
-    with a 95 % interval (low, high).
+    """Scores of predicted directions: `acc` in [0, 1], `mcc` in [-1, 1].
+
+    Each has a 95 % interval (low, high).
     """
 
     days: int
@@ -58,27 +58,30 @@ def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     counts = counts[counts.sum(axis=1) > 0]
     pooled = counts.sum(axis=0)
     return Score(
-        len(counts),
-        int(pooled.sum()),
-        float(accuracy(pooled)),
-        float(mcc(pooled)),
+        days=len(counts),
+        directions=int(pooled.sum()),
+        acc=float(accuracy(pooled)),
+        mcc=float(mcc(pooled)),
         acc_interval=_ends(counts, accuracy),
         mcc_interval=_ends(counts, mcc),
     )
 
 
 def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
-    """Count true rises, false rises, false falls and true falls of each
-    session, in the order of the sessions.
+    """Count true rises, false rises, false falls and true falls of each session.
+
+    Rows are in the order of the sessions.
     """
-    predicted, rose = (directions[name].to_numpy(dtype=bool) for name in ("predicted", "rose"))
+    predicted = directions["predicted"].to_numpy(dtype=bool)
+    rose = directions["rose"].to_numpy(dtype=bool)
     kinds = pd.DataFrame(confusion(predicted, rose, np.ones_like(rose)))
     return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy(dtype=np.int64)
 
 
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
-    """Return each direction as a true rise, false rise, false fall or true
-    fall: one 1, or four 0 if not counted.
+    """Return each direction as a true rise, false rise, false fall or true fall.
+
+    Of the four numbers one is 1; all are 0 if it is not counted.
     """
     kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
@@ -90,8 +93,9 @@ def accuracy(counts: Counts) -> Scores:
 
 
 def mcc(counts: Counts) -> Scores:
-    """Return the Matthews correlation of each row of counts; 0 when one class
-    is never predicted or never happens.
+    """Return the Matthews correlation of each row of counts.
+
+    It is 0 when one class is never predicted or never happens.
     """
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (
@@ -101,14 +105,14 @@ def mcc(counts: Counts) -> Scores:
         * (falls + false_falls)
     )
     covariance = rises * falls - false_rises * false_falls
-    return np.asarray(
-        covariance / np.sqrt(np.where(product > 0, product, 1))
-    )  # where that is 0, so is the covariance
+    # Where the product is 0, so is the covariance.
+    return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))
 
 
 def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
-    """Return the first sum divided by the second; one half where that is 0, as
-    of pairs that no day has.
+    """Return the first sum divided by the second.
+
+    It is one half where the second is 0, as of pairs that no day has.
     """
     part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
     return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
@@ -117,13 +121,15 @@ def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores
 def day_interval(sums: Sums, statistic: Statistic, *, resamples: int, seed: int) -> Ends:
     """Return `interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
     if len(sums) < MINIMUM_DAYS:
-        return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
+        missing = np.full(sums.shape[1], np.nan)
+        return missing, missing.copy()
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
 def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dict[str, PerModel]:
-    """Return a statistic of each model and the ends of its interval, as `NAME`,
-    `NAME_low` and `NAME_high`.
+    """Return a statistic of each model and the ends of its interval.
+
+    They are named `NAME`, `NAME_low` and `NAME_high`.
     """
     low, high = day_interval(sums, statistic, resamples=resamples, seed=0)
     return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
@@ -135,31 +141,32 @@ def gain_in_mcc(
     *,
     resamples: int = RESAMPLES,
 ) -> tuple[Scores, Scores, Scores]:
-    """Return by how much the MCC of one predictor exceeds that of each other on the same days, and
-    its interval.
+    """Return by how much the MCC of one predictor exceeds that of each other on the same days.
 
-    A day without any direction does not count; the ends are missing (NaN) below `MINIMUM_DAYS`.
+    Returns the gain and the ends of its interval. A day without any direction does not count; the
+    ends are missing (NaN) below `MINIMUM_DAYS`.
     """
-    there = counts.sum(axis=-1) > 0
-    paired = np.concatenate([np.broadcast_to(counts[:, None], others.shape), others], axis=-1)[
-        there
-    ]
-    less = difference(mcc)
-    low, high = day_interval(paired, less, resamples=resamples, seed=0)
-    return less(paired.sum(axis=0)), low, high
+    has_directions = counts.sum(axis=-1) > 0
+    repeated = np.broadcast_to(counts[:, None], others.shape)
+    paired = np.concatenate([repeated, others], axis=-1)[has_directions]
+    gain = difference(mcc)
+    low, high = day_interval(paired, gain, resamples=resamples, seed=0)
+    return gain(paired.sum(axis=0)), low, high
 
 
 def told_apart(low: Any, high: Any) -> str | None:
-    """Compare a figure with another, in words, by the 95 % interval of their paired difference on
-    the same days.
+    """Compare two figures, in words, by the 95 % interval of their paired difference.
 
-    The ends are numbers, NaN or None; None where one is missing.
+    It is their difference on the same days. The ends are numbers, NaN or None; None where one is
+    missing.
     """
     if pd.isna(low) or pd.isna(high):
         return None
     if low > 0:
         return "beats"
-    return "is beaten by" if high < 0 else "cannot be told from"
+    if high < 0:
+        return "is beaten by"
+    return "cannot be told from"
 
 
 def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:

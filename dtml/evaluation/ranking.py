@@ -1,10 +1,9 @@
-"""The metrics of a day's ranking: rank IC, within-day AUC, ACC and MCC against the median, decile
-spread.
+"""The metrics of a day's ranking: rank IC, AUC, ACC and MCC within the day, and decile spread.
 
-No skill is a rank IC of 0, an AUC and an ACC of one half and an MCC of 0, whatever the market does:
-what all stocks do
-together changes no figure. The sample is days: each figure is one number a day, averaged, and
-intervals resample blocks of days (`dtml.evaluation.bootstrap`).
+ACC and MCC are against the median. No skill is a rank IC of 0, an AUC and an ACC of one half and an
+MCC of 0, whatever the market does: what all stocks do together changes no figure. The sample is
+days: each figure is one number a day, averaged, and intervals resample blocks of days
+(`dtml.evaluation.bootstrap`).
 """
 
 from collections.abc import Mapping
@@ -59,133 +58,152 @@ class RankScore:
 
 
 def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore:
-    """Score the order that `scores` give the stocks of each day against their returns, ratios minus
-    1.
+    """Score the order that `scores` give the stocks of each day against their returns.
 
-    A stock-day counts with a score and an outcome, a day with at least `MINIMUM_STOCKS` of them.
-    `overlap` is the number of days over which one outcome reaches. ACC and MCC say whether a
-    stock's rank is in the upper half of its day, by score and by return; a group of equal values
-    has its mean rank, and the middle itself is not above.
+    Returns are ratios minus 1. A stock-day counts with a score and an outcome, a day with at least
+    `MINIMUM_STOCKS` of them. `overlap` is the number of days over which one outcome reaches. ACC
+    and MCC say whether a stock's rank is in the upper half of its day, by score and by return; a
+    group of equal values has its mean rank, and the middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
-    figures = {"rank_ic": rank_ics, "auc": within_day_aucs, "decile_spread": decile_spreads}
-    daily = {name: figure(scores, outcome) for name, figure in figures.items()}
     counts = against_median(scores, outcome)[:, None]
     return _score(
-        daily,
-        int(np.isfinite(scores).sum()),
-        _estimate(counts, accuracy),
-        _estimate(counts, mcc),
-        overlap,
+        rank_ic=rank_ics(scores, outcome),
+        auc=within_day_aucs(scores, outcome),
+        decile_spread=decile_spreads(scores, outcome),
+        stock_days=int(np.isfinite(scores).sum()),
+        acc=_estimate(counts, accuracy),
+        mcc=_estimate(counts, mcc),
+        overlap=overlap,
     )
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
-    """Score an order over days from the figures of each: `n, rank_ic, auc, acc, mcc, decile_spread`
-    by day.
+    """Score an order over days from the figures of each day.
 
-    The MCC is the mean of the days' here, as their counts are not kept; all else is as in
-    `score_ranking`.
+    `daily` has `n, rank_ic, auc, acc, mcc, decile_spread` by day. The MCC is the mean of the days'
+    here, as their counts are not kept; all else is as in `score_ranking`.
     """
     n = daily["n"]
-    acc = _estimate(np.stack([daily["acc"] * n, n], axis=-1)[n > 0][:, None].astype(float), ratio)
-    return _score(daily, int(n.sum()), acc, mean_of_days(daily["mcc"]), overlap)
+    correct_and_all = np.stack([daily["acc"] * n, n], axis=-1)[n > 0]
+    return _score(
+        rank_ic=daily["rank_ic"],
+        auc=daily["auc"],
+        decile_spread=daily["decile_spread"],
+        stock_days=int(n.sum()),
+        acc=_estimate(correct_and_all[:, None].astype(float), ratio),
+        mcc=mean_of_days(daily["mcc"]),
+        overlap=overlap,
+    )
 
 
 def _score(
-    daily: Mapping[str, Daily], stock_days: int, acc: Estimate, mcc: Estimate, overlap: int
+    *,
+    rank_ic: Daily,
+    auc: Daily,
+    decile_spread: Daily,
+    stock_days: int,
+    acc: Estimate,
+    mcc: Estimate,
+    overlap: int,
 ) -> RankScore:
-    known = daily["rank_ic"][np.isfinite(daily["rank_ic"])]
+    """Return the score of an order from its figures of each day and those over all days."""
+    known = rank_ic[np.isfinite(rank_ic)]
     usual_lags = int(4 * (max(len(known), 1) / 100) ** (2 / 9))  # Newey & West (1994)
     return RankScore(
         days=len(known),
         stock_days=stock_days,
-        rank_ic=mean_of_days(daily["rank_ic"]),
+        rank_ic=mean_of_days(rank_ic),
         icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
         t=newey_west_t(known, lags=max(overlap, usual_lags)),
-        auc=mean_of_days(daily["auc"]),
+        auc=mean_of_days(auc),
         acc=acc,
         mcc=mcc,
-        decile_spread=mean_of_days(daily["decile_spread"]),
+        decile_spread=mean_of_days(decile_spread),
     )
 
 
 def figures_of(score: RankScore) -> dict[str, float | int]:
     """Return the figures of a score under the names that the store gives them."""
-    found: dict[str, float | int] = {
+    return {
         "days": score.days,
         "n": score.stock_days,
         "icir": score.icir,
         "t": score.t,
+        **score.rank_ic.named("rank_ic"),
+        **score.auc.named("auc"),
+        **score.acc.named("acc"),
+        **score.mcc.named("mcc"),
+        **score.decile_spread.named("decile_spread"),
     }
-    for name in ("rank_ic", "auc", "acc", "mcc", "decile_spread"):
-        found |= getattr(score, name).named(name)
-    return found
 
 
 def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
-    """Return the mean rank IC of some scores less that of others, on the
-    stock-days that have both.
-    """
-    known = np.isfinite(scores) & np.isfinite(others)
-    one, two = (
-        rank_ics(*both_known(np.where(known, each, np.nan), outcome)) for each in (scores, others)
-    )
-    both = np.isfinite(one) & np.isfinite(two)
-    sums = np.stack([one, both, two, both], axis=-1)[both]
+    """Return the mean rank IC of some scores less that of others, on the stock-days of both."""
+    has_scores = np.isfinite(scores) & np.isfinite(others)
+    one = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
+    two = rank_ics(*both_known(np.where(has_scores, others, np.nan), outcome))
+    is_known = np.isfinite(one) & np.isfinite(two)
+    sums = np.stack([one, is_known, two, is_known], axis=-1)[is_known]
     return _estimate(sums[:, None].astype(float), difference(ratio))
 
 
 def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
-    """Return both with NaN where either is missing, and on days with fewer than
-    `MINIMUM_STOCKS`.
-    """
+    """Return both with NaN where either is missing, and on days below `MINIMUM_STOCKS`."""
     known = np.isfinite(scores) & np.isfinite(outcome)
     known &= known.sum(axis=1, keepdims=True) >= MINIMUM_STOCKS
     return np.where(known, scores, np.nan), np.where(known, outcome, np.nan)
 
 
 def rank_ics(scores: Days, outcome: Days) -> Daily:
-    """Return Spearman's correlation of scores and outcomes on each day; NaN
-    where either has one value alone.
+    """Return Spearman's correlation of scores and outcomes on each day.
+
+    NaN where either has one value alone.
     """
-    ranks = (ranked(each) for each in (scores, outcome))
-    one, two = (np.nan_to_num(each - mean_of_known(each, 1)[:, None]) for each in ranks)
+    one = _centred_ranks(scores)
+    two = _centred_ranks(outcome)
+    covariance = (one * two).sum(axis=1)
+    variances = (one**2).sum(axis=1) * (two**2).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(
-            (one * two).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
-        )
+        return np.asarray(covariance / np.sqrt(variances))
+
+
+def _centred_ranks(values: Days) -> Days:
+    """Return each day's ranks less their mean, 0 where missing."""
+    ranks = ranked(values)
+    return np.asarray(np.nan_to_num(ranks - mean_of_known(ranks, 1)[:, None]))
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
-    """Return the share of pairs above and below the day's median that the
-    scores order rightly; ties count half.
+    """Return the share of pairs above and below the day's median that the scores order rightly.
+
+    Ties count half.
     """
     above = _above_median(outcome)
     known = np.isfinite(scores)
-    highs, lows = above.sum(axis=1), (known & ~above).sum(axis=1)
+    highs = above.sum(axis=1)
+    lows = (known & ~above).sum(axis=1)
     places = (ranked(scores) + 0.5) * (known.sum(axis=1, keepdims=True) - 1) + 1
     beaten = np.where(above, places, 0).sum(axis=1) - highs * (highs + 1) / 2
-    return np.asarray(
-        np.divide(beaten, highs * lows, out=np.full(len(scores), np.nan), where=highs * lows > 0)
-    )
+    pairs = highs * lows
+    missing = np.full(len(scores), np.nan)
+    return np.asarray(np.divide(beaten, pairs, out=missing, where=pairs > 0))
 
 
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
-    """Return the mean outcome of the day's tenth with the highest scores less
-    that of the tenth with the lowest.
-    """
+    """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest."""
     share = ranked(scores) + 0.5
-    top, bottom = share >= 1 - 1 / DECILES, share <= 1 / DECILES
+    top = _daily_mean(outcome, share >= 1 - 1 / DECILES)
+    bottom = _daily_mean(outcome, share <= 1 / DECILES)
+    return np.asarray(top - bottom)
 
-    def mean(which: Bool[ndarray, "days stocks"]) -> Daily:
-        count = which.sum(axis=1)
-        total = np.where(which, outcome, 0).sum(axis=1)
-        return np.asarray(
-            np.divide(total, count, out=np.full(len(scores), np.nan), where=count > 0)
-        )
 
-    return np.asarray(mean(top) - mean(bottom))
+def _daily_mean(outcome: Days, counted: Bool[ndarray, "days stocks"]) -> Daily:
+    """Return the mean outcome of the stocks that count on each day; NaN on a day without any."""
+    count = counted.sum(axis=1)
+    total = np.where(counted, outcome, 0).sum(axis=1)
+    missing = np.full(len(outcome), np.nan)
+    return np.asarray(np.divide(total, count, out=missing, where=count > 0))
 
 
 def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
@@ -193,14 +211,14 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
 
     Columns: called above and found so, called above, called below, called below and found so.
     """
-    return np.asarray(
-        confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores)).sum(axis=1)
-    )
+    kinds = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
+    return np.asarray(kinds.sum(axis=1))
 
 
 def newey_west_t(daily: Daily, *, lags: int) -> float:
-    """Return the mean over its standard error, with Bartlett weights for so
-    many lags (Newey & West, 1987).
+    """Return the mean over its standard error, of so many lags (Newey & West, 1987).
+
+    The lags have Bartlett weights.
     """
     if len(daily) < 2:
         return float("nan")
@@ -218,7 +236,8 @@ def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
 def mean_of_days(daily: Daily) -> Estimate:
     """Return the mean of a figure over the days that have one."""
     known = daily[np.isfinite(daily)]
-    return _estimate(np.stack([known, np.ones_like(known)], axis=-1)[:, None], ratio)
+    sums = np.stack([known, np.ones_like(known)], axis=-1)
+    return _estimate(sums[:, None], ratio)
 
 
 def _estimate(sums: Sums, statistic: Statistic) -> Estimate:
@@ -227,4 +246,5 @@ def _estimate(sums: Sums, statistic: Statistic) -> Estimate:
     if not len(sums):
         return Estimate(np.nan, np.nan, np.nan)
     low, high = day_interval(sums, statistic, resamples=RESAMPLES, seed=0)
-    return Estimate(float(statistic(sums.sum(axis=0))[0]), float(low[0]), float(high[0]))
+    value = statistic(sums.sum(axis=0))
+    return Estimate(value=float(value[0]), low=float(low[0]), high=float(high[0]))

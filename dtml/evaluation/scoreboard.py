@@ -6,7 +6,7 @@ stocks one direction, as the rules do.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -21,15 +21,42 @@ from dtml.markets.definition import LABEL_PROTOCOLS
 from dtml.prices.returns import labelled
 
 COLUMNS = [
-    *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),
-    *("acc_mean", "acc_sd", "mcc_mean", "mcc_sd"),
-    *(
-        name + end
-        for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier")
-        for end in ("", "_low", "_high")
-    ),
-    *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high"),
-    *("rank_ic", "rank_ic_low", "rank_ic_high", "same_direction"),
+    "predictor",
+    "is_rule",
+    "protocol",
+    "days",
+    "n",
+    "rises",
+    "seeds",
+    "configurations",
+    "acc_mean",
+    "acc_sd",
+    "mcc_mean",
+    "mcc_sd",
+    "acc",
+    "acc_low",
+    "acc_high",
+    "mcc",
+    "mcc_low",
+    "mcc_high",
+    "acc_gain",
+    "acc_gain_low",
+    "acc_gain_high",
+    "mcc_gain",
+    "mcc_gain_low",
+    "mcc_gain_high",
+    "brier",
+    "brier_low",
+    "brier_high",
+    "calibration_slope",
+    "calibration_intercept",
+    "auc",
+    "auc_low",
+    "auc_high",
+    "rank_ic",
+    "rank_ic_low",
+    "rank_ic_high",
+    "same_direction",
 ]
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
@@ -109,7 +136,12 @@ def scoreboard(
                 f"{protocol!r}"
             )
         days = np.asarray(counted.any(axis=1))
-        sample = _Sample(days, counted[days], movement[days], resamples)
+        sample = _Sample(
+            days=days,
+            counted=counted[days],
+            movement=movement[days],
+            resamples=resamples,
+        )
         frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
@@ -126,7 +158,8 @@ def member_scores(
         raise ValueError(
             f"none of {movement.size} stock-days has a label and a probability of every seed"
         )
-    sample = _Sample(np.ones(len(movement), dtype=bool), counted, movement, resamples=0)
+    every_day = np.ones(len(movement), dtype=bool)
+    sample = _Sample(days=every_day, counted=counted, movement=movement, resamples=0)
     totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
     return accuracy(totals), mcc(totals)
 
@@ -140,19 +173,22 @@ def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> t
     """
     from sklearn.linear_model import LogisticRegression
 
-    said = logit(probability)
-    centre, deviation = float(said.mean()), float(said.std())
-    risers, fallers = said[rose], said[~rose]
+    log_odds = logit(probability)
+    centre = float(log_odds.mean())
+    deviation = float(log_odds.std())
+    risers = log_odds[rose]
+    fallers = log_odds[~rose]
     if deviation < 1e-9 or not len(risers) or not len(fallers):
         return np.nan, np.nan
     if risers.min() >= fallers.max() or fallers.min() >= risers.max():
         return np.nan, np.nan
-    # the deviation of a model's logits may be a hundredth: unscaled, the solver would stop before
-    # it arrived
-    fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    fit.fit(((said - centre) / deviation)[:, None], rose)
-    slope = float(fit.coef_[0, 0]) / deviation
-    return slope, float(fit.intercept_[0]) - slope * centre
+    # The deviation of a model's logits may be a hundredth: unscaled, the solver would stop before
+    # it arrived.
+    scaled = (log_odds - centre) / deviation
+    model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
+    model.fit(scaled[:, None], rose)
+    slope = float(model.coef_[0, 0]) / deviation
+    return slope, float(model.intercept_[0]) - slope * centre
 
 
 def pairs_by_day(
@@ -165,10 +201,10 @@ def pairs_by_day(
     """
     from scipy.stats import rankdata
 
-    rank = rankdata(
-        np.where(counted, probability, np.inf), axis=1
-    )  # the others rank above all counted ones
-    risers, fallers = (counted & rose).sum(axis=1), (counted & ~rose).sum(axis=1)
+    # What is not counted ranks above all that is.
+    rank = rankdata(np.where(counted, probability, np.inf), axis=1)
+    risers = (counted & rose).sum(axis=1)
+    fallers = (counted & ~rose).sum(axis=1)
     won = np.where(counted & rose, rank, 0.0).sum(axis=1) - risers * (risers + 1) / 2
     return np.stack([won, risers * fallers], axis=-1).astype(float)
 
@@ -259,24 +295,31 @@ def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample
 
 
 def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
-    counted, rose = sample.counted, sample.rose
-    errors = [
-        np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1) for probability in together
-    ]
-    brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
-    pairs = np.stack([pairs_by_day(probability, rose, counted) for probability in together], axis=1)
-    lines = [calibration_line(probability[counted], rose[counted]) for probability in together]
-    auc = measured("auc", pairs, ratio, sample.resamples)
-    if not pairs[..., 1].any():
+    counted = sample.counted
+    rose = sample.rose
+    stocks_by_day = counted.sum(axis=1)
+    brier = []
+    pairs = []
+    lines = []
+    rank_ic = []
+    for probability in together:
+        error = np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1)
+        brier.append(np.stack([error, stocks_by_day], axis=-1))
+        pairs.append(pairs_by_day(probability, rose, counted))
+        lines.append(calibration_line(probability[counted], rose[counted]))
+        known = both_known(np.where(counted, probability, np.nan), sample.movement)
+        rank_ic.append(mean_of_days(rank_ics(*known)))
+    all_pairs = np.stack(pairs, axis=1)
+    auc = measured("auc", all_pairs, ratio, sample.resamples)
+    if not all_pairs[..., 1].any():
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
-    ics = (
-        rank_ics(*both_known(np.where(counted, each, np.nan), sample.movement)) for each in together
-    )
-    order = np.array([astuple(mean_of_days(each)) for each in ics]).T
-    return (
-        measured("brier", brier, ratio, sample.resamples)
-        | {"calibration_slope": slopes, "calibration_intercept": intercepts}
-        | auc
-        | dict(zip(("rank_ic", "rank_ic_low", "rank_ic_high"), order, strict=True))
-    )
+    return {
+        **measured("brier", np.stack(brier, axis=1), ratio, sample.resamples),
+        "calibration_slope": slopes,
+        "calibration_intercept": intercepts,
+        **auc,
+        "rank_ic": np.array([estimate.value for estimate in rank_ic]),
+        "rank_ic_low": np.array([estimate.low for estimate in rank_ic]),
+        "rank_ic_high": np.array([estimate.high for estimate in rank_ic]),
+    }

@@ -19,14 +19,13 @@ from dtml.windows import Windows
 
 
 class Leak(Pipeline):
-    """A dishonest pipeline: the docstring of each names its mistake, the step
-    that it overrides makes it.
-    """
+    """A dishonest pipeline: the docstring names its mistake, the step overridden makes it."""
 
 
 class LabelInFeatures(Leak):
-    """The return to be predicted stands among the features: a shift by -1 that
-    the inputs share with the label.
+    """The return to be predicted stands among the features.
+
+    It is a shift by -1 that the inputs share with the label.
     """
 
     def windows(self, history: History) -> Windows:
@@ -35,34 +34,37 @@ class LabelInFeatures(Leak):
 
 
 class FullSampleScaling(Leak):
-    """Features are standardised with the mean and deviation of the whole
-    history, later sessions included.
-    """
+    """Features are standardised over the whole history, later sessions included."""
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
         rows = windows.rows()
-        return _with_rows(windows, (rows - rows.mean(dim=0)) / rows.std(dim=0).clamp(min=1e-6))
+        deviation = rows.std(dim=0).clamp(min=1e-6)
+        return _with_rows(windows, (rows - rows.mean(dim=0)) / deviation)
 
 
 class BackwardFill(Leak):
-    """Missing bars take the values of the next one: `bfill`, written after
-    `ffill` to be rid of the last gaps.
+    """Missing bars take the values of the next one.
+
+    It is `bfill`, written after `ffill` to be rid of the last gaps.
     """
 
     def windows(self, history: History) -> Windows:
         wide = history.bars.pivot(index="session", columns="symbol", values=ADJUSTED_TOO)
-        filled = wide.bfill().stack("symbol", future_stack=True).dropna(how="all").reset_index()
-        return super().windows(replace(history, bars=filled))
+        filled = wide.bfill().stack("symbol", future_stack=True)
+        bars = filled.dropna(how="all").reset_index()
+        return super().windows(replace(history, bars=bars))
 
 
 class LabelledRowsOnly(Leak):
-    """Only stock-days whose return turned out large are predicted: the paper's
-    labels, known a day later.
+    """Only stock-days whose return turned out large are predicted.
+
+    They are those of the paper's labels, known a day later.
     """
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
-        return super().predict(ensemble, windows.only(windows.labelled("paper").numpy()))
+        labelled = windows.labelled("paper").numpy()
+        return super().predict(ensemble, windows.only(labelled))
 
 
 class TargetDayInWindow(Leak):
@@ -71,13 +73,16 @@ class TargetDayInWindow(Leak):
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
         return replace(
-            windows.days(slice(0, -1)), stocks=windows.stocks[1:], index=windows.index[1:]
+            windows.days(slice(0, -1)),
+            stocks=windows.stocks[1:],
+            index=windows.index[1:],
         )
 
 
 class TargetDayOfIndex(Leak):
-    """The index is a session ahead of the stocks: its file carries the date on
-    which it was published.
+    """The index is a session ahead of the stocks.
+
+    Its file carries the date on which it was published.
     """
 
     def windows(self, history: History) -> Windows:
@@ -86,8 +91,9 @@ class TargetDayOfIndex(Leak):
 
 
 class CentredAverage(Leak):
-    """Prices are smoothed by a centred average of five sessions, as any filter
-    run over a whole series does.
+    """Prices are smoothed by a centred average of five sessions.
+
+    So does any filter run over a whole series.
     """
 
     def windows(self, history: History) -> Windows:
@@ -97,44 +103,43 @@ class CentredAverage(Leak):
 
 
 class TodaysConstituents(Leak):
-    """Today's constituents are taken for the constituents of every day:
-    survivorship, from a list.
+    """Today's constituents are taken for the constituents of every day.
+
+    This is survivorship, from a list.
     """
 
     def windows(self, history: History) -> Windows:
-        listed = history.market.constituents
+        market = history.market
         constituents = tuple(
-            replace(each, since=None if each.until is None else NEVER, until=None)
-            for each in listed
+            replace(stay, since=None if stay.until is None else NEVER, until=None)
+            for stay in market.constituents
         )
-        return super().windows(
-            replace(history, market=replace(history.market, constituents=constituents))
-        )
+        return super().windows(replace(history, market=replace(market, constituents=constituents)))
 
 
 class SurvivorsOnly(Leak):
-    """Stocks without a bar in the last session are dropped from all of them:
-    survivorship, from `dropna`.
+    """Stocks without a bar in the last session are dropped from all of them.
+
+    This is survivorship, from `dropna`.
     """
 
     def windows(self, history: History) -> Windows:
         bars = history.bars
-        there = bars.loc[bars["session"] == bars["session"].max(), "symbol"]
-        return super().windows(
-            replace(history, bars=bars[bars["symbol"].isin([*there, history.market.index.symbol])])
-        )
+        survivors = bars.loc[bars["session"] == bars["session"].max(), "symbol"]
+        kept = [*survivors, history.market.index.symbol]
+        return super().windows(replace(history, bars=bars[bars["symbol"].isin(kept)]))
 
 
 class ValidationOverTest(Leak):
-    """The epoch is chosen on the days that are then predicted: training scripts
-    without a third split.
+    """The epoch is chosen on the days that are then predicted.
+
+    So do training scripts without a third split.
     """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
         train, validation = super().spans(windows, as_of)
-        return train, windows.between(first=validation.target[0]).days(
-            slice(0, 2 * len(validation))
-        )
+        later = windows.between(first=validation.target[0])
+        return train, later.days(slice(0, 2 * len(validation)))
 
 
 class LongerLabels(Leak):
@@ -142,36 +147,43 @@ class LongerLabels(Leak):
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
         daily = torch.nn.functional.pad(windows.movement.nan_to_num(), (0, 0, 0, 4))
-        return super().spans(replace(windows, movement=daily.unfold(0, 5, 1).sum(dim=-1)), as_of)
+        of_five_sessions = daily.unfold(0, 5, 1).sum(dim=-1)
+        return super().spans(replace(windows, movement=of_five_sessions), as_of)
 
 
 class ShuffledSplit(Leak):
-    """Days are split at random, later ones included: `train_test_split` with
-    its default, shuffle=True.
+    """Days are split at random, later ones included.
+
+    It is `train_test_split` with its default, shuffle=True.
     """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:  # noqa: ARG002 - the leak
-        chosen = torch.rand(len(windows), 1, generator=torch.Generator().manual_seed(0)) < 0.7
-        hidden = (~chosen, chosen)
-        train, validation = (
-            replace(windows, movement=windows.movement.masked_fill(h, torch.nan)) for h in hidden
-        )
-        return train, validation
+        generator = torch.Generator().manual_seed(0)
+        chosen = torch.rand(len(windows), 1, generator=generator) < 0.7
+        train = windows.movement.masked_fill(~chosen, torch.nan)
+        validation = windows.movement.masked_fill(chosen, torch.nan)
+        return replace(windows, movement=train), replace(windows, movement=validation)
 
 
 class MemberChosenOnTest(Leak):
-    """Of several seeds the one is kept that does best on the days it is then
-    tested on: "the best of ten runs".
+    """Of several seeds the one is kept that does best on the days it is then tested on.
+
+    It is "the best of ten runs".
     """
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         ensemble = super().model(windows, as_of)
         tested = windows.between(first=as_of + pd.Timedelta(1, "D"))
-        rises, counted = member_probabilities(ensemble, tested, CPU), tested.labelled("all")
-        likelihood = torch.where(tested.rises(), rises, 1 - rises)[:, counted].log().sum(dim=1)
+        rises = member_probabilities(ensemble, tested, CPU)
+        counted = tested.labelled("all")
+        of_outcome = torch.where(tested.rises(), rises, 1 - rises)
+        likelihood = of_outcome[:, counted].log().sum(dim=1)
         best = int(likelihood.argmax())
-        kept = {name: weight[best : best + 1] for name, weight in ensemble.weights.items()}
-        return replace(ensemble, seeds=ensemble.seeds[best : best + 1], weights=kept)
+        return replace(
+            ensemble,
+            seeds=ensemble.seeds[best : best + 1],
+            weights={name: weight[best : best + 1] for name, weight in ensemble.weights.items()},
+        )
 
 
 class LaterCheckpoint(Leak):
@@ -182,50 +194,58 @@ class LaterCheckpoint(Leak):
 
 
 class AdjustmentAsFeature(Leak):
-    """The adjusted close over the close stands among the features: it knows
-    every dividend that was paid later.
+    """The adjusted close over the close stands among the features.
+
+    It knows every dividend that was paid later.
     """
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
-        ratio = history.bars.assign(ratio=history.bars["adj_close"] / history.bars["close"])
-        wide = ratio.pivot(index="session", columns="symbol", values="ratio")
-        known = (
-            wide.reindex(index=windows.as_of, columns=list(windows.symbols)).fillna(1.0).to_numpy()
+        ratio = history.bars["adj_close"] / history.bars["close"]
+        wide = history.bars.assign(ratio=ratio).pivot(
+            index="session", columns="symbol", values="ratio"
         )
+        of_windows = wide.reindex(index=windows.as_of, columns=list(windows.symbols))
+        known = of_windows.fillna(1.0).to_numpy()
         return _with_feature(windows, "z_close", torch.from_numpy(known - 1).float())
 
 
 class LiquidUniverse(Leak):
-    """The universe is the half of the stocks that traded most, later sessions
-    included: a filter run once.
+    """The universe is the half of the stocks that traded most, later sessions included.
+
+    It is a filter run once.
     """
 
     def windows(self, history: History) -> Windows:
-        bars, index = history.bars, history.market.index.symbol
+        bars = history.bars
+        index = history.market.index.symbol
         volume = bars[bars["symbol"] != index].groupby("symbol")["volume"].mean()
-        kept = volume.index[volume >= volume.median()]
-        return super().windows(replace(history, bars=bars[bars["symbol"].isin([*kept, index])]))
+        liquid = volume.index[volume >= volume.median()]
+        kept = bars["symbol"].isin([*liquid, index])
+        return super().windows(replace(history, bars=bars[kept]))
 
 
 class IndexStampedEarly(Leak):
-    """The source stamps each bar of the index with the session before, as a
-    zone taken for another does.
+    """The source stamps each bar of the index with the session before.
+
+    So does a source that takes one time zone for another.
     """
 
     def received(self, history: History) -> History:
-        bars, index = history.bars, history.bars["symbol"] == history.market.index.symbol
-        early = bars[index].sort_values("session")
-        moved = early.assign(session=early["session"].shift()).dropna(subset="session")
-        return replace(history, bars=pd.concat([bars[~index], moved], ignore_index=True))
+        bars = history.bars
+        is_index = bars["symbol"] == history.market.index.symbol
+        index = bars[is_index].sort_values("session")
+        early = index.assign(session=index["session"].shift()).dropna(subset="session")
+        return replace(history, bars=pd.concat([bars[~is_index], early], ignore_index=True))
 
 
 LEAKS: tuple[type[Leak], ...] = tuple(Leak.__subclasses__())
 
 
 def _with_feature(windows: Windows, name: str, ratio: Float[Tensor, "days stocks"]) -> Windows:
-    """Return the same windows with other values, ratios minus 1, of a feature
-    of each stock in its last session.
+    """Return the same windows with other values of a feature of each stock in its last session.
+
+    `ratio` are these values, ratios minus 1.
     """
     rows = windows.rows().clone()
     rows[windows.window - 1 :, :-1, FEATURES.index(name)] = 100 * ratio

@@ -50,11 +50,10 @@ def fit_honestly(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Ranke
 
 @dataclass(frozen=True)
 class Ordering:
-    """The way from a history to orders, in the steps of a night and of a walk; a leak spoils what
-    is read, or the fit.
+    """The way from a history to orders, in the steps of a night and of a walk.
 
-    Both are honest by default. `fit` takes what was read, the session as of which it trains, and
-    the settings.
+    A leak spoils what is read, or the fit. Both are honest by default. `fit` takes what was read,
+    the session as of which it trains, and the settings.
     """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
@@ -66,116 +65,120 @@ class Ordering:
         """Return the ranked features and the outcomes of all sessions."""
         market = history.market
         panel = panel_of(
-            history.bars, sessions=history.sessions, symbols=market.symbols, returns=market.returns
+            history.bars,
+            sessions=history.sessions,
+            symbols=market.symbols,
+            returns=market.returns,
         )
         among = np.asarray(market.membership(panel.sessions))
         return self.spoil(Ranked.of(panel, self.config.leg, among, max_return=self.max_return))
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
-        """Return the orders of the closes up to `at`, by rankers trained as of
-        an earlier one: those of `order_of`.
+        """Return the orders of the closes up to `at`, by rankers trained as of an earlier one.
+
+        The columns are those of `order_of`.
         """
         read = self.read(history)
-        rankers, stop = (
-            self.fit(read, trained, self.config),
-            int(read.panel.sessions.searchsorted(at, side="right")),
-        )
+        sessions = read.panel.sessions
+        rankers = self.fit(read, trained, self.config)
+        stop = int(sessions.searchsorted(at, side="right"))
         days = slice(stop - LOOK_BACK, stop)
         scores = rankers.scores(read.features, read.there, days)
-        daily = ({name: each[day] for name, each in scores.items()} for day in range(LOOK_BACK))
-        made = [order_of(each, rankers.slopes, read.panel.symbols) for each in daily]
-        return pd.concat(made, keys=read.panel.sessions[days], names=["as_of", None]).reset_index(
-            "as_of"
-        )
+        orders = []
+        for day in range(LOOK_BACK):
+            scores_of_day = {name: by_day[day] for name, by_day in scores.items()}
+            orders.append(order_of(scores_of_day, rankers.slopes, read.panel.symbols))
+        joined = pd.concat(orders, keys=sessions[days], names=["as_of", None])
+        return joined.reset_index("as_of")
 
 
 def audit_ranking(
     ordering: Ordering, history: History, *, seed: int = 0, trains: bool = True
 ) -> list[Finding]:
-    """Check the rankers of a history, their slopes where it `trains`; none
-    where it is too small for any.
+    """Check the rankers of a history, their slopes where it `trains`.
+
+    Returns nothing where the history is too small for any check.
     """
     sessions = ordering.read(history).panel.sessions
-    first = (
-        MINIMUM_TRAIN_DAYS
-        + VALIDATION_DAYS
-        + GAP
-        + 2 * sessions_to(ordering.config.leg)
-        + LATEST_RETRAINING
-    )
+    reach = 2 * sessions_to(ordering.config.leg)
+    first = MINIMUM_TRAIN_DAYS + VALIDATION_DAYS + GAP + reach + LATEST_RETRAINING
     stop = len(sessions) - LOOK_AHEAD
     if stop <= first or len(history.market.symbols) < MINIMUM_STOCKS:
         return []
     at = sessions[int(np.random.default_rng(seed).integers(first, stop))]
     findings = [same_orders(ordering, history, at, seed), same_ranks(ordering, history, at)]
-    return [*findings, slopes_of_chance(ordering, history, at, seed)] if trains else findings
+    if trains:
+        findings.append(slopes_of_chance(ordering, history, at, seed))
+    return findings
 
 
 def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Scramble everything after `at`, train as of its close and order: no
-    score, place or probability may change.
+    """Scramble everything after `at`, train as of its close and order.
+
+    No score, place or probability may change.
     """
     before = history.with_holes(at, seed)
-    made, other = (
-        ordering.orders(each, at, at) for each in (before, before.scrambled_after(at, seed))
-    )
-    detail = f"{len(made)} places up to that day, the same to the last bit whatever came later"
-    if not (passed := made.equals(other)):
-        both = made.merge(other, how="outer", indicator=True)
+    orders = ordering.orders(before, at, at)
+    others = ordering.orders(before.scrambled_after(at, seed), at, at)
+    passed = orders.equals(others)
+    if passed:
         detail = (
-            f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places change with "
-            "what came later"
+            f"{len(orders)} places up to that day, the same to the last bit whatever came later"
         )
-    return Finding("same_orders", at, passed and len(made) > 0, detail)
+    else:
+        merged = orders.merge(others, how="outer", indicator=True)
+        changed = int((merged["_merge"] == "left_only").sum())
+        detail = f"{changed} of {len(orders)} places change with what came later"
+    return Finding("same_orders", at, passed and len(orders) > 0, detail)
 
 
 def same_ranks(ordering: Ordering, history: History, at: pd.Timestamp) -> Finding:
-    """Check that ranked features do not know the scale of past prices, which
-    later dividends and splits set.
+    """Check that ranked features do not know the scale of past prices.
+
+    Later dividends and splits set it.
     """
     known = history.known_at(at)
-    one, other = (ordering.read(each).features for each in (known, known.rescaled()))
-    passed = np.array_equal(one, other, equal_nan=True)
-    said = "the same" if passed else "other"
-    return Finding(
-        "same_ranks",
-        at,
-        passed,
-        f"ranks of {len(one)} days are {said} after later dividends and splits",
-    )
+    features = ordering.read(known).features
+    others = ordering.read(known.rescaled()).features
+    passed = np.array_equal(features, others, equal_nan=True)
+    compared = "the same" if passed else "other"
+    detail = f"ranks of {len(features)} days are {compared} after later dividends and splits"
+    return Finding("same_ranks", at, passed, detail)
 
 
 def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Check that no probability is learned where outcomes are drawn: of each day's stocks any may
-    come first.
+    """Check that no probability is learned where outcomes are drawn: any stock may come first.
 
     Rankers order the days that they were fitted to well even then; a slope that was measured on
     those shows it.
     """
-    read, draw = ordering.read(history), np.random.default_rng([seed, 3])
+    read = ordering.read(history)
+    generator = np.random.default_rng([seed, 3])
     known = np.isfinite(read.outcome)
-    drawn = replace(read, outcome=np.where(known, draw.random(known.shape), np.nan))
-    rows = int(np.isfinite(_until(drawn, at).outcome)[-VALIDATION_DAYS:].sum())
+    drawn = replace(read, outcome=np.where(known, generator.random(known.shape), np.nan))
+    measured = _until(drawn, at).outcome[-VALIDATION_DAYS:]
+    rows = int(np.isfinite(measured).sum())
     slopes = ordering.fit(drawn, at, ordering.config).slopes
-    found = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
-    said = ", ".join(f"{name} {value:+.1f}" for name, value in found.items())
-    passed = bool(max(map(abs, found.values())) < DEVIATIONS)
-    return Finding(
-        "slopes_of_chance", at, passed, f"slopes on drawn outcomes, in standard deviations: {said}"
-    )
+    deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
+    listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
+    passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)
+    detail = f"slopes on drawn outcomes, in standard deviations: {listed}"
+    return Finding("slopes_of_chance", at, passed, detail)
 
 
 def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.DataFrame:
-    """Audit each planted leak and the honest way on part of a history: rows of
-    `audit.prove`, none where too short.
+    """Audit each planted leak and the honest way on part of a history.
+
+    Returns rows of `audit.prove`, none where the history is too short.
     """
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=SESSIONS, seed=seed), seed)
+    pipelines: dict[str, Mapping[str, Any]] = {"honest, ranking": {}, **LEAKS}
     rows = []
-    for name, leak in {"honest, ranking": {}, **LEAKS}.items():
-        found = audit_ranking(replace(ordering, **leak), small, seed=seed)
-        failed = [each.check for each in found if each.is_alarm]
-        if not found:
+    for name, leak in pipelines.items():
+        findings = audit_ranking(replace(ordering, **leak), small, seed=seed)
+        if not findings:
             break
+        failed = [finding.check for finding in findings if finding.is_alarm]
         rows.append((name, bool(leak), ", ".join(failed), bool(failed)))
     return pd.DataFrame(rows, columns=["pipeline", "planted", "caught_by", "caught"])
 
@@ -184,29 +187,29 @@ def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
     """Return the sessions whose outcomes, by the leg, have ended at the close of a session."""
     stop = int(read.panel.sessions.searchsorted(at, side="right")) - sessions_to(read.leg)
     return replace(
-        read, there=read.there[:stop], features=read.features[:stop], outcome=read.outcome[:stop]
+        read,
+        there=read.there[:stop],
+        features=read.features[:stop],
+        outcome=read.outcome[:stop],
     )
 
 
 def _fit_and_calibrate_on_the_same(
     read: Ranked, at: pd.Timestamp, config: RankersConfig
 ) -> Rankers:
-    rankers, last, days = (
-        fit_honestly(read, at, config),
-        _until(read, at),
-        slice(-VALIDATION_DAYS, None),
-    )
-    scores = rankers.scores(last.features, last.there, days)
-    return replace(
-        rankers,
-        slopes={name: slope_of(ranked(each), last.relative[days]) for name, each in scores.items()},
-    )
+    rankers = fit_honestly(read, at, config)
+    known = _until(read, at)
+    days = slice(-VALIDATION_DAYS, None)
+    scores = rankers.scores(known.features, known.there, days)
+    relative = known.relative[days]
+    slopes = {name: slope_of(ranked(of_days), relative) for name, of_days in scores.items()}
+    return replace(rankers, slopes=slopes)
 
 
 def _with_first(read: Ranked, values: np.ndarray) -> Ranked:
-    return replace(
-        read, features=np.dstack([values[..., None].astype(np.float32), read.features[..., 1:]])
-    )
+    """Return what was read with other values of the first feature."""
+    first = values[..., None].astype(np.float32)
+    return replace(read, features=np.dstack([first, read.features[..., 1:]]))
 
 
 def _ranked_over_all_days(read: Ranked) -> Ranked:
@@ -216,9 +219,8 @@ def _ranked_over_all_days(read: Ranked) -> Ranked:
 
 
 def _scaled_over_all_days(read: Ranked) -> Ranked:
-    return replace(
-        read, features=read.features / (np.nanstd(read.features[read.there], axis=0) + 1e-6)
-    )
+    deviation = np.nanstd(read.features[read.there], axis=0)
+    return replace(read, features=read.features / (deviation + 1e-6))
 
 
 LEAKS: Mapping[str, Mapping[str, Any]] = {

@@ -1,5 +1,6 @@
-"""What a user's own file holds: features of the stocks of a day, and maybe a
-model that orders the stocks by them.
+"""What a user's own file holds: features of the stocks of a day.
+
+It may hold a model too, which orders the stocks by them.
 """
 
 import copy
@@ -25,11 +26,9 @@ from dtml.ranking.panel import Features, Grid, Panel, There, ranked
 
 OWN = "own"  # the name of the predictor
 MODULE = "own_code"  # under which the file is imported
-HISTORY, EPOCHS, RATE = (
-    260,
-    5,
-    0.001,
-)  # sessions a feature may read; a torch module's `epochs` and `rate`
+HISTORY = 260  # sessions a feature may read
+EPOCHS = 5  # a torch module's `epochs`
+RATE = 0.001  # a torch module's `rate`
 
 # What a feature reads: a frame for each price, a row a session, a column a stock, NaN where there
 # is no bar; prices are adjusted, `value` is the unadjusted close times the volume. The last row is
@@ -41,8 +40,9 @@ Arrays = dict[str, ndarray]
 
 
 class OwnCodeError(DtmlError):
-    """Say what is wrong with a user's own file; it ends that file's model for
-    the night, never the night.
+    """Say what is wrong with a user's own file.
+
+    It ends that file's model for the night, never the night.
     """
 
 
@@ -69,8 +69,9 @@ class OwnCode:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A file that was run: its features by name, its MODEL or None, and the
-    sessions that a feature may read.
+    """A file that was run.
+
+    It has its features by name, its MODEL or None, and the sessions that a feature may read.
     """
 
     features: Mapping[str, Feature]
@@ -89,28 +90,32 @@ def seed(code: OwnCode) -> None:
 
 
 def load(code: OwnCode) -> Loaded:
-    """Run the text anew, from fixed seeds; features are its public functions of
-    `bars`, and its dict FEATURES.
+    """Run the text anew, from fixed seeds.
+
+    Features are its public functions of `bars`, and its dict FEATURES.
     """
     seed(code)
-    module = sys.modules[MODULE] = ModuleType(MODULE)
+    module = ModuleType(MODULE)
+    sys.modules[MODULE] = module
     exec(compile(code.text, code.name, "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
-    functions = {
-        name: each
-        for name, each in vars(module).items()
-        if inspect.isfunction(each) and name[0] != "_"
+    features: dict[str, Feature] = {
+        name: value for name, value in vars(module).items() if _is_feature(name, value)
     }
-    found = {
-        name: each
-        for name, each in functions.items()
-        if [*inspect.signature(each).parameters] == ["bars"]
-    }
-    features = found | getattr(module, "FEATURES", {})
+    features.update(getattr(module, "FEATURES", {}))
     if not features:
         raise OwnCodeError("no feature: write a function of one argument, `bars`")
     return Loaded(
-        features, getattr(module, "MODEL", None), int(getattr(module, "HISTORY", HISTORY))
+        features=features,
+        model=getattr(module, "MODEL", None),
+        history=int(getattr(module, "HISTORY", HISTORY)),
     )
+
+
+def _is_feature(name: str, value: Any) -> bool:
+    """Return whether a name of the file is a public function of `bars` alone."""
+    if not inspect.isfunction(value) or name[0] == "_":
+        return False
+    return list(inspect.signature(value).parameters) == ["bars"]
 
 
 def cut(panel: Panel, days: slice) -> Panel:
@@ -128,9 +133,11 @@ def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -
     Missing and infinite values are NaN. Features see the whole panel, whatever days are asked for.
     """
     rows = range(len(panel.sessions)) if days is None else days
-    grids = [_values(name, each, loaded, panel, rows) for name, each in loaded.features.items()]
-    found = np.stack(grids, axis=-1)
-    return np.where(np.isfinite(found), found, np.nan)
+    grids = [
+        _values(name, feature, loaded, panel, rows) for name, feature in loaded.features.items()
+    ]
+    values = np.stack(grids, axis=-1)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def nights_of(
@@ -141,54 +148,69 @@ def nights_of(
     `windows` names the features that are asked, and the sessions that each may read. One that fails
     on fewer than its own history is missing there.
     """
-    found = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
+    values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
     for column, (name, feature) in enumerate(loaded.features.items()):
-        for row, day in enumerate(days if name in windows else ()):
-            seen = cut(panel, slice(max(0, day + 1 - windows[name]), day + 1))
+        if name not in windows:
+            continue
+        for row, day in enumerate(days):
+            seen = _up_to(panel, day, windows[name])
             try:
-                found[row, :, column] = _last_row(name, feature(_bars(seen)), seen)
+                values[row, :, column] = _last_row(name, feature(_bars(seen)), seen)
             except Exception:
                 if windows[name] >= loaded.history:
                     raise
-    return np.where(np.isfinite(found), found, np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _up_to(panel: Panel, day: int, sessions: int) -> Panel:
+    """Return so many sessions of a panel, up to a day."""
+    return cut(panel, slice(max(0, day + 1 - sessions), day + 1))
 
 
 def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
     """Ask a feature for all sessions at once; one that answers with the last alone, by session."""
-    found = feature(_bars(panel))
-    if isinstance(found, pd.Series):
-        seen = (cut(panel, slice(max(0, day + 1 - loaded.history), day + 1)) for day in days)
-        return np.stack([_last_row(name, feature(_bars(each)), each) for each in seen])
-    return _grid(name, found, panel.sessions[list(days)], panel)
+    answer = feature(_bars(panel))
+    if not isinstance(answer, pd.Series):
+        return _grid(name, answer, panel.sessions[list(days)], panel)
+    rows = []
+    for day in days:
+        seen = _up_to(panel, day, loaded.history)
+        rows.append(_last_row(name, feature(_bars(seen)), seen))
+    return np.stack(rows)
 
 
-def _last_row(name: str, found: Any, panel: Panel) -> Float[ndarray, " stocks"]:
+def _last_row(name: str, answer: Any, panel: Panel) -> Float[ndarray, " stocks"]:
     """Return what a feature's answer, a frame or its last row, says of a panel's last session."""
-    if isinstance(found, pd.Series):
-        found = pd.DataFrame([found], index=panel.sessions[-1:])
-    row: Float[ndarray, " stocks"] = _grid(name, found, panel.sessions[-1:], panel)[0]
+    if isinstance(answer, pd.Series):
+        answer = pd.DataFrame([answer], index=panel.sessions[-1:])
+    row: Float[ndarray, " stocks"] = _grid(name, answer, panel.sessions[-1:], panel)[0]
     return row
 
 
-def _grid(name: str, found: Any, sessions: pd.DatetimeIndex, panel: Panel) -> Grid:
-    if not isinstance(found, pd.DataFrame):
-        answer = type(found).__name__
-        wanted = "return a frame like bars.close, or its last row"
-        raise OwnCodeError(f"{name} returned {answer}: {wanted}")
-    rows = found.reindex(index=sessions, columns=list(panel.symbols))
+def _grid(name: str, answer: Any, sessions: pd.DatetimeIndex, panel: Panel) -> Grid:
+    if not isinstance(answer, pd.DataFrame):
+        raise OwnCodeError(
+            f"{name} returned {type(answer).__name__}: "
+            "return a frame like bars.close, or its last row"
+        )
+    rows = answer.reindex(index=sessions, columns=list(panel.symbols))
     return rows.to_numpy(dtype=float, na_value=np.nan)
 
 
 def _bars(panel: Panel) -> Bars:
     columns = pd.Index(panel.symbols)
     # Copies, so that what a feature writes into its bars reaches no other.
-    grids = (getattr(panel, name).copy() for name in PRICES)
-    return Bars(*(pd.DataFrame(each, index=panel.sessions, columns=columns) for each in grids))
+    frames = {
+        name: pd.DataFrame(getattr(panel, name).copy(), index=panel.sessions, columns=columns)
+        for name in PRICES
+    }
+    return Bars(**frames)
 
 
 def ranks_of(values: Features, there: There) -> Features:
-    """Return the rank of each value within its day, in [-0.5, 0.5], among the
-    stocks that are there.
+    """Return the rank of each value within its day among the stocks that are there.
+
+    It is in [-0.5, 0.5].
     """
     ranks = [
         ranked(np.where(there, values[..., column], np.nan)) for column in range(values.shape[-1])
@@ -197,37 +219,45 @@ def ranks_of(values: Features, there: There) -> Features:
 
 
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
-    """Return a model fitted to the ranked outcomes of some sessions; None stands for the product's
-    boosting.
+    """Return a model fitted to the ranked outcomes of some sessions.
 
-    Where a rank is missing, a user's model reads 0, the middle of the day. A torch module learns a
-    day a step.
+    None stands for the product's boosting. Where a rank is missing, a user's model reads 0, the
+    middle of the day. A torch module learns a day a step.
     """
     known = np.isfinite(relative[days])
-    x, y = ranks[days][known], relative[days][known]
+    x = ranks[days][known]
+    y = relative[days][known]
     if model is None:
         return fit_boosting(x, y, BoostingConfig())
-    made, filled = _fresh(model), np.nan_to_num(x)
-    if not hasattr(made, "forward"):
-        return made.fit(filled, y > 0 if hasattr(made, "predict_proba") else y)
+    fresh = _fresh(model)
+    filled = np.nan_to_num(x)
+    if hasattr(fresh, "forward"):
+        stocks_by_day = [int(stocks) for stocks in known.sum(axis=1) if stocks]
+        return _fit_module(fresh, filled, y, stocks_by_day)
+    is_classifier = hasattr(fresh, "predict_proba")
+    return fresh.fit(filled, y > 0 if is_classifier else y)
+
+
+def _fit_module(
+    module: Any,
+    x: Float[ndarray, "rows features"],
+    y: Float[ndarray, " rows"],
+    stocks_by_day: list[int],
+) -> Any:
+    """Return a torch module that has learned a day a step."""
     import torch
 
     torch.manual_seed(0)
-    optimiser = torch.optim.Adam(made.parameters(), lr=getattr(made, "rate", RATE))
-    counts = [int(each) for each in known.sum(axis=1) if each]
-    steps = list(
-        zip(
-            torch.from_numpy(filled).split(counts),
-            torch.from_numpy(y).float().split(counts),
-            strict=True,
-        )
-    )
-    made.train()
-    for features, outcome in steps * getattr(made, "epochs", EPOCHS):
-        optimiser.zero_grad()
-        (made(features).reshape(-1) - outcome).square().mean().backward()
-        optimiser.step()
-    return made
+    optimiser = torch.optim.Adam(module.parameters(), lr=getattr(module, "rate", RATE))
+    features_by_day = torch.from_numpy(x).split(stocks_by_day)
+    outcomes_by_day = torch.from_numpy(y).float().split(stocks_by_day)
+    module.train()
+    for _ in range(getattr(module, "epochs", EPOCHS)):
+        for features, outcome in zip(features_by_day, outcomes_by_day, strict=True):
+            optimiser.zero_grad()
+            (module(features).reshape(-1) - outcome).square().mean().backward()
+            optimiser.step()
+    return module
 
 
 def _fresh(model: Any) -> Any:

@@ -1,8 +1,7 @@
-"""A user's own code, asked in a process of its own: with no variable of this one, and limits on
-time and memory.
+"""A user's own code, asked in a process of its own.
 
-This keeps a mistake from the night; it is no wall against an enemy, as the process may read what
-its user may read.
+That process has no variable of this one, and limits on time and memory. This keeps a mistake from
+the night; it is no wall against an enemy, as the process may read what its user may read.
 """
 
 import json
@@ -24,22 +23,25 @@ from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, cut, ranks_of
 from dtml.ranking.panel import Features, Grid, Panel, There
 
 Told = Mapping[str, Any]
+# Of each question; the variables change them.
 LIMITS = {
     "DTML_CODE_SECONDS": "600",
     "DTML_CODE_GIGABYTES": "4",
-}  # of each question; the variables change them
+}
 PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
+# The same bits every time.
 FIXED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
-}  # the same bits every time
+}
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model of a user's code, fitted: the code, what is told of it
-    (`features`, `history`), and what it learnt.
+    """A model of a user's code, fitted.
+
+    It has the code, what is told of it (`features`, `history`), and what it learnt.
     """
 
     code: OwnCode
@@ -82,7 +84,8 @@ class Asked:
 
     def ranks(self, panel: Panel, there: There) -> Features:
         """Return the rank of each feature within its day: [sessions stocks features]."""
-        return self._ask("ranks", panel, {"there": there})[1]["ranks"]
+        _, arrays = self._ask("ranks", panel, {"there": there})
+        return arrays["ranks"]
 
     def fits(
         self,
@@ -97,7 +100,7 @@ class Asked:
 
         The process sees ranks alone: no model can look up a price.
         """
-        spans = [[each.start, each.stop, days.start, days.stop] for each, days in folds]
+        spans = [[learnt.start, learnt.stop, scored.start, scored.stop] for learnt, scored in folds]
         arrays = {"ranks": ranks, "there": there, "relative": relative}
         told, answers = self._ask("fits", None, arrays, folds=spans, backwards=backwards)
         return answers.pop("scores"), Fitted(self.code, told, answers)
@@ -107,49 +110,66 @@ class Asked:
         seen = cut(panel, slice(-int(fitted.told["history"]), None))
         _, values = self.values(seen, [len(seen.sessions) - 1])
         there = there[-1:]
-        arrays = {"ranks": ranks_of(values, there), "there": there} | fitted.arrays
-        return self._ask("night", None, arrays)[1]["scores"]
+        arrays = {"ranks": ranks_of(values, there), "there": there, **fitted.arrays}
+        _, answers = self._ask("night", None, arrays)
+        return answers["scores"]
 
     def _ask(
         self, task: str, panel: Panel | None, more: Arrays | None = None, **told: Any
     ) -> tuple[Told, Arrays]:
         """Ask a fresh process; raise OwnCodeError where it fails."""
-        seconds, gigabytes = (float(os.environ.get(name, usual)) for name, usual in LIMITS.items())
-        told |= {"task": task, "name": self.code.name, "text": self.code.text}
-        told |= {"memory": int(gigabytes * 2**30)}
+        seconds = _limit("DTML_CODE_SECONDS")
+        gigabytes = _limit("DTML_CODE_GIGABYTES")
+        question = {
+            **told,
+            "task": task,
+            "name": self.code.name,
+            "text": self.code.text,
+            "memory": int(gigabytes * 2**30),
+        }
         arrays = dict(more or {})
         if panel is not None:
-            told |= {"symbols": panel.symbols, "sessions": panel.sessions.astype(str).tolist()}
-            arrays |= {name: getattr(panel, name) for name in PRICES}
-        with TemporaryDirectory(prefix="dtml-own-") as name:
-            folder = Path(name)
-            (folder / "task.json").write_text(json.dumps(told, default=int))
+            question["symbols"] = panel.symbols
+            question["sessions"] = panel.sessions.astype(str).tolist()
+            for name in PRICES:
+                arrays[name] = getattr(panel, name)
+        with TemporaryDirectory(prefix="dtml-own-") as temporary:
+            folder = Path(temporary)
+            (folder / "task.json").write_text(json.dumps(question, default=int))
             np.savez(folder / "task.npz", **cast(Any, arrays))
             ended = _run(folder, seconds)
             if ended is None:
-                more_time = "DTML_CODE_SECONDS allows more"
-                raise OwnCodeError(f"{self.code.name} took more than {seconds:g} s: {more_time}")
+                raise OwnCodeError(
+                    f"{self.code.name} took more than {seconds:g} s: DTML_CODE_SECONDS allows more"
+                )
             return self._answer(folder, ended)
 
     def _answer(self, folder: Path, ended: int) -> tuple[Told, Arrays]:
         file = folder / "answer.json"
         words = file.read_text() if file.exists() else ""
-        if ended or not words:
-            how = (
-                f"was killed by {signal.Signals(-ended).name}"
-                if ended < 0
-                else f"ended with {ended}"
+        if ended < 0:
+            killer = signal.Signals(-ended).name
+            raise OwnCodeError(
+                f"the process of {self.code.name} was killed by {killer} before it answered"
             )
-            raise OwnCodeError(f"the process of {self.code.name} {how} before it answered")
+        if ended or not words:
+            raise OwnCodeError(
+                f"the process of {self.code.name} ended with {ended} before it answered"
+            )
         answer = json.loads(words)
         if "error" in answer:
             raise OwnCodeError(answer["error"])
         return answer, dict(np.load(folder / "answer.npz"))
 
 
+def _limit(name: str) -> float:
+    return float(os.environ.get(name, LIMITS[name]))
+
+
 class _Server:
-    """A process that has imported what own code needs, and forks one for each
-    question: `dtml.own.work`.
+    """A process that has imported what own code needs: `dtml.own.work`.
+
+    It forks one for each question.
     """
 
     def __init__(self) -> None:
@@ -158,10 +178,9 @@ class _Server:
             for key, value in os.environ.items()
             if key in PASSED_ON or key.startswith("COVERAGE_")
         }
-        command, env = [sys.executable, "-P", "-m", "dtml.own.work"], passed | FIXED
-        self.process = Popen(  # noqa: S603 - of ourselves
-            command,
-            env=env,
+        self.process = Popen(
+            [sys.executable, "-P", "-m", "dtml.own.work"],
+            env={**passed, **FIXED},
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
@@ -171,8 +190,9 @@ class _Server:
         )
 
     def run(self, folder: Path, seconds: float) -> int | None:
-        """Do the task of a folder; return the exit status of its process, None
-        where it took too long.
+        """Do the task of a folder, and return the exit status of its process.
+
+        None where it took too long.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -33,9 +33,10 @@ LIBRARIES = (USUAL, "sklearn.linear_model", "torch", "scipy.stats")
 
 
 def main(folder: Path) -> None:
-    """Do the task of a folder; what goes wrong becomes the answer's `error`, with the user's line.
+    """Do the task of a folder, and leave the answer there.
 
-    The text is run where it finds an empty folder, and can write in no other.
+    What goes wrong becomes the answer's `error`, with the user's line. The text is run where it
+    finds an empty folder, and can write in no other.
     """
     task = json.loads((folder / "task.json").read_text())
     arrays = dict(np.load(folder / "task.npz"))
@@ -46,39 +47,53 @@ def main(folder: Path) -> None:
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
             resource.setrlimit(limit, (task["memory"], task["memory"]))
         write_only_in(folder / "empty")
+        description: Task
+        answers: own.Arrays
         try:
-            told, answers = _done(code, task, arrays)
+            description, answers = _done(code, task, arrays)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is told to the night
-            told, answers = {"error": _told_of(error, code)}, {}
+            description = {"error": _error_in_words(error, code)}
+            answers = {}
         may_write()
         np.savez(numbers, **cast(Any, answers))
-        words.write(json.dumps(told))
+        words.write(json.dumps(description))
 
 
-def _told_of(error: Exception, code: own.OwnCode) -> str:
+def _error_in_words(error: Exception, code: own.OwnCode) -> str:
     """Say what went wrong, and in which line of the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [each.lineno for each in frames if each.filename == code.name]
+    lines = [frame.lineno for frame in frames if frame.filename == code.name]
     place = f"{code.name}, line {lines[-1]}: " if lines else f"{code.name}: "
     kind = "" if isinstance(error, own.OwnCodeError) else f"{type(error).__name__}: "
-    forbidden = isinstance(error, OSError) and error.errno in FORBIDDEN
-    hint = " (own code may write in its working folder only, which is emptied)" if forbidden else ""
-    return f"{place}{kind}{' '.join(str(error).split())}"[:LONGEST] + hint
+    message = f"{place}{kind}{' '.join(str(error).split())}"[:LONGEST]
+    if isinstance(error, OSError) and error.errno in FORBIDDEN:
+        return f"{message} (own code may write in its working folder only, which is emptied)"
+    return message
 
 
 def _done(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
+    """Return what is told of the code, and the arrays that answer the task."""
     loaded = own.load(code)
-    told = {
+    description = {
         "features": list(loaded.features),
         "history": loaded.history,
         "model": loaded.model is not None,
     }
-    return told, TASKS[task["task"]](code, loaded, task, arrays)
+    do_task = TASKS[task["task"]]
+    return description, do_task(code, loaded, task, arrays)
 
 
 def _panel(task: Task, arrays: own.Arrays) -> Panel:
-    prices = (arrays[name] for name in own.PRICES)
-    return Panel(pd.DatetimeIndex(task["sessions"]), tuple(task["symbols"]), *prices)
+    return Panel(
+        sessions=pd.DatetimeIndex(task["sessions"]),
+        symbols=tuple(task["symbols"]),
+        open=arrays["open"],
+        high=arrays["high"],
+        low=arrays["low"],
+        close=arrays["close"],
+        volume=arrays["volume"],
+        value=arrays["value"],
+    )
 
 
 def _values(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
@@ -96,21 +111,32 @@ def _ranks(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -
 
 
 def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
-    ranks, there, relative = (arrays[name] for name in ("ranks", "there", "relative"))
-    scores, kept = np.full(there.shape, np.nan), own.Arrays()
+    ranks = arrays["ranks"]
+    there = arrays["there"]
+    relative = arrays["relative"]
+    scores = np.full(there.shape, np.nan)
+    kept: own.Arrays = {}
     for first, stop, begin, end in task["folds"]:
         own.seed(code)  # so that a fold's model is the same whatever was fitted before it
-        model = own.fit(loaded.model, ranks, relative, slice(first, stop))
+        learnt = slice(first, stop)
         days = slice(begin, end)
+        model = own.fit(loaded.model, ranks, relative, learnt)
         scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
-        kept = own.kept(model, ranks, relative, slice(first, stop))
-    return {"scores": scores} | {f"own.{name}": each for name, each in kept.items()}
+        kept = own.kept(model, ranks, relative, learnt)
+    answers = {"scores": scores}
+    for name, array in kept.items():
+        answers[f"own.{name}"] = array
+    return answers
 
 
 def _night(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -> own.Arrays:
     own.seed(code)  # as each fold of a walk begins
-    held = {name[4:]: each for name, each in arrays.items() if name.startswith("own.")}
-    model = own.restored(loaded, held)
+    kept = {
+        name.removeprefix("own."): array
+        for name, array in arrays.items()
+        if name.startswith("own.")
+    }
+    model = own.restored(loaded, kept)
     return {"scores": own.scored(model, arrays["ranks"], arrays["there"])}
 
 
@@ -118,11 +144,10 @@ TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "
 
 
 def serve() -> None:
-    """Fork a process for each folder that standard input names, a line each; print its id, and how
-    it ended.
+    """Fork a process for each folder that standard input names, a line each.
 
-    What a task's text imports is imported before the fork, so that the next question finds it
-    there.
+    Prints its id, and how it ended. What a task's text imports is imported before the fork, so that
+    the next question finds it there.
     """
     for line in sys.stdin:
         folder = Path(line.strip())
@@ -131,7 +156,8 @@ def serve() -> None:
             if name in text or name == USUAL:
                 importlib.import_module(name)
         gc.freeze()  # else a collection in the child copies every page that holds an object
-        if (child := os.fork()) == 0:
+        child = os.fork()
+        if child == 0:
             os.setsid()
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):
@@ -143,7 +169,8 @@ def serve() -> None:
             finally:
                 os._exit(code)
         print(child, flush=True)  # noqa: T201
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -35,13 +35,14 @@ LABELS = {
     "all": "every return counts: a rise is a return above 0",
 }
 COLUMNS = (
-    *("model", "ACC, mean ± sd (published)", "ACC ensemble [95 %]", "gain over rule [95 %]"),
-    *(
-        "MCC, mean ± sd (published)",
-        "MCC ensemble [95 %]",
-        "within-day AUC [95 %]",
-        "same direction",
-    ),
+    "model",
+    "ACC, mean ± sd (published)",
+    "ACC ensemble [95 %]",
+    "gain over rule [95 %]",
+    "MCC, mean ± sd (published)",
+    "MCC ensemble [95 %]",
+    "within-day AUC [95 %]",
+    "same direction",
 )
 
 
@@ -57,11 +58,10 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
         for name, words in PROTOCOL_WORDS.items()
         if name in rows
     ]
+    days = max(row["days"] for row in rows.values())
     return (
-        "Against the naive rule that was best on the training span, "
-        f"{benchmark['best_rule']}, over "
-        f"{max(row['days'] for row in rows.values())} test days of {benchmark['market']}: "
-        f"{'; '.join(clauses)}."
+        f"Against the naive rule that was best on the training span, {benchmark['best_rule']}, "
+        f"over {days} test days of {benchmark['market']}: {'; '.join(clauses)}."
     )
 
 
@@ -72,21 +72,20 @@ def on_data(benchmark: Row) -> str:
 
 def on_reading(benchmark: Row, number: int) -> str:
     """Say which benchmark of its set in this store it is; nothing for the first."""
-    said = (
-        f"benchmark {number} of {benchmark['market']} in this store: its test span was read "
-        f"{number} times"
+    if number <= 1:
+        return ""
+    return (
+        f"benchmark {number} of {benchmark['market']} in this store: "
+        f"its test span was read {number} times"
     )
-    return said if number > 1 else ""
 
 
 def _compared(row: Row) -> str:
-    found = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
-    said = told_apart(row["acc_gain_low"], row["acc_gain_high"])
-    return (
-        f"{said} it {found}"
-        if said
-        else f"cannot be compared with it {found}: there is no interval"
-    )
+    gain = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
+    compared = told_apart(row["acc_gain_low"], row["acc_gain_high"])
+    if compared:
+        return f"{compared} it {gain}"
+    return f"cannot be compared with it {gain}: there is no interval"
 
 
 def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""Put figures into words, in one form for the console and the pages; what is
-missing, NaN or None, is "-".
+"""Put figures into words, in one form for the console and the pages.
+
+What is missing, NaN or None, is "-".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,15 +12,22 @@ Row = Mapping[str, Any]  # a row of scores
 
 
 def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """Return a number as .5744, -.0121 or, signed, +.0210; what rounds to 0 has
-    a sign only when signed.
+    """Return a number as .5744, -.0121 or, signed, +.0210.
+
+    What rounds to 0 has a sign only when signed.
     """
     if value is None or pd.isna(value):
         return "-"
     size = f"{abs(value):.{digits}f}"
-    shows = signed or float(size) != 0
-    sign = "-" if value < 0 and shows else "+" if value > 0 and signed else ""
-    return sign + (size[1:] if size.startswith("0.") else size)
+    rounds_to_0 = float(size) == 0
+    sign = ""
+    if value < 0 and (signed or not rounds_to_0):
+        sign = "-"
+    elif value > 0 and signed:
+        sign = "+"
+    if size.startswith("0."):
+        size = size[1:]
+    return sign + size
 
 
 def interval(row: Row, name: str, digits: int = 3, *, signed: bool = False) -> str:
@@ -29,32 +37,30 @@ def interval(row: Row, name: str, digits: int = 3, *, signed: bool = False) -> s
 
 def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -> str:
     """Return an interval, such as [.512, .561]; nothing where an end is missing."""
-    ends = () if pd.isna(low) or pd.isna(high) else (low, high)
-    return f"[{', '.join(figure(end, digits, signed=signed) for end in ends)}]" if ends else ""
+    if pd.isna(low) or pd.isna(high):
+        return ""
+    return f"[{figure(low, digits, signed=signed)}, {figure(high, digits, signed=signed)}]"
 
 
 def with_interval(row: Row, name: str, digits: int = 4, *, signed: bool = False) -> str:
     """Return a figure and its interval, which has three digits at most: .5353 [.512, .561]."""
-    return (
-        f"{figure(row[name], digits, signed=signed)} "
-        f"{interval(row, name, min(digits, 3), signed=signed)}"
-    ).strip()
+    value = figure(row[name], digits, signed=signed)
+    ends = interval(row, name, min(digits, 3), signed=signed)
+    return f"{value} {ends}".strip()
 
 
 def with_std(row: Row, mean: str, deviation: str) -> str:
     """Return a mean and its standard deviation, .5744 ± .0194; a single seed has none."""
-    return (
-        figure(row[mean])
-        if pd.isna(row[deviation])
-        else f"{figure(row[mean])} ± {figure(row[deviation])}"
-    )
+    if pd.isna(row[deviation]):
+        return figure(row[mean])
+    return f"{figure(row[mean])} ± {figure(row[deviation])}"
 
 
 def percent(value: float | None) -> str:
     """Return a share as 97.3 %; what rounds to 0 has no sign."""
-    return (
-        "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
-    )
+    if value is None or pd.isna(value):
+        return "-"
+    return f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
 
 
 def signed_percent(value: float, digits: int = 1) -> str:
@@ -64,22 +70,30 @@ def signed_percent(value: float, digits: int = 1) -> str:
 
 def whole_percent(value: float | None) -> str:
     """Return a share as 80 %."""
-    return "-" if value is None or pd.isna(value) else f"{100 * value:.0f} %"
+    if value is None or pd.isna(value):
+        return "-"
+    return f"{100 * value:.0f} %"
 
 
 def basis_points(value: float | None) -> str:
     """Return a cost as 12.3 bp."""
-    return "-" if pd.isna(value) else f"{value:.1f} bp"
+    if pd.isna(value):
+        return "-"
+    return f"{value:.1f} bp"
 
 
 def count(value: float | None) -> str:
     """Return a whole number as 7,398."""
-    return "-" if value is None or pd.isna(value) else f"{value:,.0f}"
+    if value is None or pd.isna(value):
+        return "-"
+    return f"{value:,.0f}"
 
 
 def number(value: float) -> str:
     """Return any number of a table: whole ones as 7,398, others with four digits, as .5744."""
-    return count(value) if float(value).is_integer() and abs(value) >= 1 else figure(float(value))
+    if float(value).is_integer() and abs(value) >= 1:
+        return count(value)
+    return figure(float(value))
 
 
 def day(value: Any) -> str:
@@ -99,7 +113,9 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    if minutes:
+        return f"{minutes} min {rest:02d} s"
+    return f"{rest} s"
 
 
 WORDS: tuple[Callable[..., str], ...] = (
@@ -109,23 +125,27 @@ WORDS: tuple[Callable[..., str], ...] = (
     with_std,
     percent,
     whole_percent,
+    basis_points,
+    count,
+    number,
+    day,
+    moment,
+    duration,
 )
-WORDS += (basis_points, count, number, day, moment, duration)
 
 
 def markdown(cells: Iterable[str]) -> str:
     """Return a row of a Markdown table."""
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def markdown_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table below its title."""
-    return (
-        "\n".join(
-            [title, "", markdown(columns), markdown("---" for _ in columns), *map(markdown, rows)]
-        )
-        + "\n"
-    )
+    rule = markdown("---" for _ in columns)
+    body = [markdown(row) for row in rows]
+    lines = [title, "", markdown(columns), rule, *body]
+    return "\n".join(lines) + "\n"
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
-"""The report of a night: one self-contained HTML page, without scripts or requests, readable in ten
-years.
+"""The report of a night: one self-contained HTML page, readable in ten years.
 
-What is missing, NaN or None, is printed as "-".
+It runs no scripts and requests nothing. What is missing, NaN or None, is printed as "-".
 """
 
 import json
@@ -41,7 +40,9 @@ LISTED = 12  # stocks that the others look at most
 Sectors = Mapping[str, Any]  # of symbols; None, NaN or no entry is no sector
 MOST = 40  # stocks on a map: more would leave no room for their names
 NO_SECTOR = "no sector"
-WIDE, SMALLEST, LARGEST = 720, 12, 30  # of a map without its names, and of a cell's side, in pixels
+WIDE = 720  # of a map without its names, in pixels
+SMALLEST = 12  # of a cell's side, in pixels
+LARGEST = 30
 UNFOLDED = 60  # stocks without a direction, at most, whose table is not folded away
 
 
@@ -100,17 +101,20 @@ def night_report(
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
-        rules=NAIVE_RULES,
-        model=MODEL,
-        protocols=PROTOCOL_WORDS,
-        window=ROLLING_SESSIONS,
     )
 
 
 @cache
 def _template() -> jinja2.Template:
     """Compile the template once a process, for nights that are caught up one after the other."""
-    return environment().get_template("night.html")
+    pages = environment()
+    pages.globals.update(
+        rules=NAIVE_RULES,
+        model=MODEL,
+        protocols=PROTOCOL_WORDS,
+        window=ROLLING_SESSIONS,
+    )
+    return pages.get_template("night.html")
 
 
 def direction_rows(
@@ -119,21 +123,20 @@ def direction_rows(
     seen: Attention,
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the stocks with their directions, the most probable rise first; equal ones by symbol.
+    """Return the stocks with their directions, the most probable rise first.
 
-    Adds to `DIRECTION_COLUMNS`: `shown`, the probability that orders and decides them, calibrated
-    where the night has calibrated ones; `low, high`, the range of the seeds on that scale;
-    `direction`, 'rise', 'fall' or 'none'; `drivers`.
+    Equally probable ones are in the order of their symbols. Adds to `DIRECTION_COLUMNS`: `shown`,
+    the probability that orders and decides them, calibrated where the night has calibrated ones;
+    `low, high`, the range of the seeds on that scale; `direction`, 'rise', 'fall' or 'none';
+    `drivers`.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
-    calibrated = bool(frame["calibrated"].notna().any())
-    frame["shown"] = frame["calibrated"] if calibrated else frame["probability"]
-    for name, end in (("low", "lowest"), ("high", "highest")):
-        said = frame[end].to_numpy(dtype=float)
-        on_scale = said if calibration is None else calibration.apply(said)
-        frame[name] = on_scale if calibration is not None or not calibrated else np.nan
-    frame["direction"] = _direction(frame, threshold if calibrated else None)
+    is_calibrated = bool(frame["calibrated"].notna().any())
+    frame["shown"] = frame["calibrated"] if is_calibrated else frame["probability"]
+    frame["low"] = _on_shown_scale(frame["lowest"], calibration, is_calibrated)
+    frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
+    frame["direction"] = _direction(frame, threshold if is_calibrated else None)
     drivers = seen.drivers(FIRST_DRIVERS)
     frame["drivers"] = [
         [source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]
@@ -141,71 +144,100 @@ def direction_rows(
     return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
 
 
+def _on_shown_scale(
+    probability: "pd.Series[float]", calibration: Calibration | None, is_calibrated: bool
+) -> Any:
+    """Return an end of the seeds' range on the scale of what is shown; NaN where none is known."""
+    end = probability.to_numpy(dtype=float)
+    if calibration is not None:
+        return calibration.apply(end)
+    return np.nan if is_calibrated else end
+
+
 def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
     if threshold is None:
         return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
-    made = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
-    return [
-        "none" if np.isnan(direction) else "rise" if direction == 1 else "fall"
-        for direction in made
-    ]
+    words = {1.0: "rise", 0.0: "fall"}
+    directions = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
+    return [words.get(float(direction), "none") for direction in directions]
 
 
 def _directions(
     rows: list[dict[str, Any]], level: float, threshold: float | None
 ) -> dict[str, Any]:
-    """Return the page's values of the directions: in groups, the surest first,
-    and all on one scale.
+    """Return the page's values of the directions.
+
+    They are in groups, the surest first, and all on one scale.
     """
-    calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
-    cut = threshold if calibrated else None
-    values = [row[name] for row in rows for name in ("shown", "low", "high")]
-    axis = probability_axis(values)
-    if cut is not None and cut - 0.5 <= 2 * (
-        axis.high - 0.5
-    ):  # else the band would press the stocks together
-        axis = probability_axis([*values, cut])
+    is_calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
+    cut = threshold if is_calibrated else None
+    axis = _axis(rows, cut)
     groups = {group: [row for row in rows if row["direction"] == group] for group in GROUPS}
     groups["fall"].reverse()
-    marks = pd.DataFrame(
-        [
-            (row["shown"], row["direction"], f"{row['symbol']} {figure(row['shown'], 3)}")
-            for row in rows
-        ],
-        columns=["value", "kind", "words"],
-    )
-    band = None if cut is None else (1 - cut, cut)
-    counted = ", ".join(f"{len(found)} {name}" for name, found in groups.items())
+    undecided = len(groups["none"])
     return {
         "groups": groups,
         "stocks": len(rows),
-        "calibrated": calibrated,
+        "calibrated": is_calibrated,
         "axis": axis,
-        "abstention_band": band,
+        "abstention_band": None if cut is None else (1 - cut, cut),
         "shaded": _shading(axis, cut),
         "level": level,
-        "marks": stacked("Probability of a rise, one mark a stock", counted, marks, axis, band)
-        if rows
-        else None,
-        "unfolded": len(groups["none"]) <= UNFOLDED or len(groups["none"]) == len(rows),
+        "marks": _marks(rows, groups, axis, cut),
+        "unfolded": undecided <= UNFOLDED or undecided == len(rows),
         "has": {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS},
     }
 
 
+def _axis(rows: list[dict[str, Any]], cut: float | None) -> Axis:
+    """Return the scale that holds every stock with the range of its seeds.
+
+    It holds the abstention band too, unless that would press the stocks together.
+    """
+    values = [row[name] for row in rows for name in ("shown", "low", "high")]
+    axis = probability_axis(values)
+    if cut is not None and cut - 0.5 <= 2 * (axis.high - 0.5):
+        return probability_axis([*values, cut])
+    return axis
+
+
+def _marks(
+    rows: list[dict[str, Any]],
+    groups: Mapping[str, list[dict[str, Any]]],
+    axis: Axis,
+    cut: float | None,
+) -> Chart | None:
+    """Return the chart with a mark for each stock; None without stocks."""
+    if not rows:
+        return None
+    marks = pd.DataFrame(
+        {
+            "value": [row["shown"] for row in rows],
+            "kind": [row["direction"] for row in rows],
+            "words": [f"{row['symbol']} {figure(row['shown'], 3)}" for row in rows],
+        }
+    )
+    counted = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
+    band = None if cut is None else (1 - cut, cut)
+    return stacked("Probability of a rise, one mark a stock", counted, marks, axis, band)
+
+
 def _shading(axis: Axis, threshold: float | None) -> str:
-    """Return the background of a row's scale in CSS: the abstention band
-    shaded, one half as a thin line.
+    """Return the background of a row's scale in CSS.
+
+    The abstention band is shaded, one half a thin line.
     """
     half = (
-        "linear-gradient(to right, transparent calc(50% - .75px), var(--line) 0 calc(50% + "
-        ".75px), transparent 0)"
+        "linear-gradient(to right, transparent calc(50% - .75px), "
+        "var(--line) 0 calc(50% + .75px), transparent 0)"
     )
     if threshold is None:
         return half
-    low, high = (axis.at(min(max(end, axis.low), axis.high)) for end in (1 - threshold, threshold))
+    low = axis.at(min(max(1 - threshold, axis.low), axis.high))
+    high = axis.at(min(max(threshold, axis.low), axis.high))
     return (
-        f"{half}, linear-gradient(to right, transparent {low}%, var(--shaded) 0 {high}%, "
-        "transparent 0)"
+        f"{half}, linear-gradient(to right, transparent {low}%, "
+        f"var(--shaded) 0 {high}%, transparent 0)"
     )
 
 
@@ -213,16 +245,18 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     """Return the sentence on the directions so far, their table, and lines over the sessions."""
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
-    rows = {
-        name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)
-    }
+    tables = {}
+    for protocol in reversed(PROTOCOL_WORDS):
+        rows = records(ordered[ordered["protocol"] == protocol])
+        if rows:
+            tables[protocol] = rows
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     rolls = not rolling.empty
     drawn = (rolling if rolls else running).sort_values("predictor", kind="stable")
     return {
         "so_far": directions_verdict({"market": title}, whole),
-        "scored": {name: found for name, found in rows.items() if found},
+        "scored": tables,
         "scored_until": latest["target"].max() if len(latest) else None,
         "rolls": rolls,
         "lines": predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
@@ -235,14 +269,18 @@ def _calibration(
     calibrations: Mapping[str, Calibration],
     level: float,
 ) -> dict[str, Any]:
-    """Return the calibration curves, and the nominal and reached coverage of
-    the abstention band.
-    """
+    """Return the calibration curves, and the nominal and reached coverage of the band."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
-    counts = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
-    curves = {name: curve_with_intervals(found) for name, found in counts.items() if len(found)}
+    curves = {}
+    for name, counts in (
+        ("uncalibrated", bins),
+        ("calibrated", recalibrated(bins, calibrations)),
+    ):
+        curve = curve_with_intervals(counts) if len(counts) else counts
+        if len(curve):
+            curves[name] = curve
     return {
-        "curves": calibration({name: found for name, found in curves.items() if len(found)}),
+        "curves": calibration(curves),
         "curve_nights": bins["target"].nunique() if len(bins) else 0,
         "coverage": records(counted),
         "kept_chart": coverage_chart(counted, level) if len(counted) else None,
@@ -250,15 +288,13 @@ def _calibration(
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
-    """Return the coverage that each level reached, with its interval, the
-    page's own level in another colour.
+    """Return the coverage that each level reached, with its interval.
+
+    The page's own level has another colour.
     """
     short = {"level": "x", "coverage": "y", "coverage_low": "low", "coverage_high": "high"}
-    drawn = (
-        rows.rename(columns=short)[["x", "y", "low", "high"]]
-        .astype(float)
-        .dropna(axis=1, how="all")
-    )
+    points = rows.rename(columns=short)[["x", "y", "low", "high"]]
+    drawn = points.astype(float).dropna(axis=1, how="all")
     low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
     words = "; ".join(
         f"promised {whole_percent(x)}, kept {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
@@ -267,8 +303,8 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
         "Nominal and actual coverage of each level",
         words,
         drawn.assign(chosen=drawn["x"] == level),
-        ("level", "coverage"),
-        [round(low, 2), 1.0],
+        axes=("level", "coverage"),
+        domain=[round(low, 2), 1.0],
         joined=False,
     )
 
@@ -279,58 +315,58 @@ def _attention(
     """Return the attention of the night, always with the findings of its test as an explanation."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = seen.drivers()
-    own = seen.own[np.isfinite(seen.own)]
+    to_itself = seen.own[np.isfinite(seen.own)]
     return {
         "attention": seen,
         "map": heat_map(seen, sectors),
         "most": MOST,
         "sectors": sector_map(seen, sectors),
         "most_looked_at": list(seen.looked_at.head(LISTED).items()),
-        "own": own.mean() if len(own) else np.nan,
+        "own": to_itself.mean() if len(to_itself) else np.nan,
         "drivers": [
             (symbol, own, drivers[symbol])
             for symbol, own in zip(seen.symbols, seen.own, strict=True)
         ],
-        "kept": max(map(len, drivers.values()), default=0),
+        "kept": max((len(sources) for sources in drivers.values()), default=0),
         "tested": explained(explanation),
         "outcome": verdict(explanation),
     }
 
 
 def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart | None:
-    """Return the map of the `most` stocks that the others look at most, by
-    sector and symbol; None without stocks.
+    """Return the map of the `most` stocks that the others look at most; None without stocks.
+
+    They are in the order of their sectors and symbols.
     """
     chosen = sorted(
         attention.looked_at.index[:most], key=lambda symbol: (*_place(sectors, symbol), symbol)
     )
     if not chosen:
         return None
-    at = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
-    weights = pd.DataFrame(attention.weights[np.ix_(at, at)], index=chosen, columns=chosen)
+    places = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
+    weights = pd.DataFrame(attention.weights[np.ix_(places, places)], index=chosen, columns=chosen)
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     strongest = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")[["y", "x", "value"]]
-    said = "; ".join(
+    listed = "; ".join(
         f"{y} at {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
     )
-    words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {said}."
+    words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {listed}."
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
     return cells("Attention between stocks", words, rows, (side, side), "ratio")
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
-    """Return how much the stocks of each sector give those of another, relative to attention
-    without any preference.
+    """Return how much the stocks of each sector give those of another.
 
-    A row looks. None with fewer than two sectors, or where a pair of stocks has no weight.
+    It is relative to attention without any preference. A row looks. None with fewer than two
+    sectors, or where a pair of stocks has no weight.
     """
     places = [_place(sectors, symbol) for symbol in attention.symbols]
     names = [name for _, name in sorted(set(places))]
     if len(names) < 2 or not attention.is_whole:
         return None
-    belongs = np.array(
-        [[name == other for other in names] for _, name in places], dtype=float
-    )  # [stocks sectors]
+    # [stocks sectors]
+    belongs = np.array([[name == sector for sector in names] for _, name in places], dtype=float)
     sizes = belongs.sum(axis=0)
     share = (belongs / sizes).T @ attention.weights @ belongs
     times = pd.DataFrame(share / (sizes / len(places)), index=names, columns=names)
@@ -343,9 +379,11 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
 
 
 def _place(sectors: Sectors, symbol: str) -> tuple[bool, str]:
-    """Return the key that orders a stock by sector, those without one last; it
-    ends in the sector's name.
+    """Return the key that orders a stock by sector, those without one last.
+
+    It ends in the sector's name.
     """
     name = sectors.get(symbol)
-    missing = name is None or bool(pd.isna(name))
-    return missing, NO_SECTOR if missing else str(name)
+    if name is None or pd.isna(name):
+        return True, NO_SECTOR
+    return False, str(name)

@@ -22,40 +22,38 @@ LEG_WORDS: Mapping[Leg, str] = {
 def order_words(
     order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
 ) -> str:
-    """Say by whom a night's stocks are ordered, and how well its orders did so far, beside the best
-    one-line rule.
+    """Say by whom a night's stocks are ordered, and how well such orders did so far.
 
-    `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of
-    `rank_score`; `champion` is the row of `champion` in force, if there is one.
+    They are compared with the best one-line rule. `order` has `predictor, leg`, at least a row;
+    `scores` the last running scores, the columns of `rank_score`; `champion` is the row of
+    `champion` in force, if there is one.
     """
-    name, leg = order["predictor"].iloc[0], order["leg"].iloc[0]
-    said = f"{len(order)} stocks, ordered by {name} for the return {LEG_WORDS[leg]}, best first"
+    name = order["predictor"].iloc[0]
+    leg_words = LEG_WORDS[order["leg"].iloc[0]]
+    words = f"{len(order)} stocks, ordered by {name} for the return {leg_words}, best first"
     if champion and champion["predictor"] == name:
-        said += f". {promotion_words(champion)}"
-    own = scores[scores["predictor"] == name]
-    if own.empty or not own["days"].iloc[0]:
-        return f"{said}. No order of this market has an outcome yet."
-    mine, rules = (
-        records(own)[0],
-        scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False),
-    )
+        words = f"{words}. {promotion_words(champion)}"
+    its_scores = scores[scores["predictor"] == name]
+    if its_scores.empty or not its_scores["days"].iloc[0]:
+        return f"{words}. No order of this market has an outcome yet."
+    score = records(its_scores)[0]
+    rules = scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]
     return (
-        f"{said}. Rank IC of {mine['days']} nights: {with_interval(mine, 'rank_ic')}; "
+        f"{words}. Rank IC of {score['days']} nights: {with_interval(score, 'rank_ic')}; "
         f"the best rule, {rule['predictor']}, {with_interval(rule, 'rank_ic')}; no skill is 0."
     )
 
 
 def promotion_words(champion: Mapping[str, Any]) -> str:
     """Say who speaks for a market since when, and on what evidence: a row of `champion`."""
-    said = f"{champion['predictor']} speaks since {champion['since']}"
+    speaker = f"{champion['predictor']} speaks since {champion['since']}"
     if not champion["replaced"]:
-        return f"{said}, the best of a walk of {champion['nights']} sessions"
+        return f"{speaker}, the best of a walk of {champion['nights']} sessions"
     return (
-        f"{said} in place of {champion['replaced']}: rank IC "
-        f"{figure(champion['gain'], signed=True)} over "
-        f"{champion['nights']} nights, a stake of {champion['stake']:.0f} where "
-        f"{champion['needed']:.0f} was needed"
+        f"{speaker} in place of {champion['replaced']}: "
+        f"rank IC {figure(champion['gain'], signed=True)} over {champion['nights']} nights, "
+        f"a stake of {champion['stake']:.0f} where {champion['needed']:.0f} was needed"
     )
 
 

@@ -1,8 +1,9 @@
-"""The report of a ranking: how well the stocks of a day were ordered, and what
-is left of it after costs.
+"""The report of a ranking: how well the stocks of a day were ordered.
+
+It says too what is left of that after costs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,23 +24,26 @@ from dtml.pages.figures import (
     with_interval,
 )
 
-HEADLINE = (
-    "blend"  # settled beforehand: the best of the models on the days that are scored is partly luck
-)
+# Settled beforehand: the best of the models on the days that are scored is partly luck.
+HEADLINE = "blend"
 COLUMNS = (
-    *("predictor", "rank IC [95 %]", "t", "over the best rule", "over the ridge", "AUC", "ACC"),
+    "predictor",
+    "rank IC [95 %]",
+    "t",
+    "over the best rule",
+    "over the ridge",
+    "AUC",
+    "ACC",
     "decile spread a day",
 )
 LEFT_COLUMNS = (
-    *(
-        "way to trade",
-        "nights",
-        "band",
-        "net a year",
-        "Sharpe [95 %]",
-        "over equal parts [95 %]",
-        "turnover a day",
-    ),
+    "way to trade",
+    "nights",
+    "band",
+    "net a year",
+    "Sharpe [95 %]",
+    "over equal parts [95 %]",
+    "turnover a day",
     "break-even, bp",
 )
 
@@ -54,154 +58,174 @@ class Ranking:
     portfolios: pd.DataFrame
 
 
-def sentence(found: Ranking) -> str:
+def sentence(ranking: Ranking) -> str:
     """Say what was ordered."""
-    row = found.row
+    row = ranking.row
     return (
         f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; "
-        f"{row['folds']} folds "
-        f"in {row['seconds']:.0f} s; the best rule of the days before is {row['best_rule']}"
+        f"{row['folds']} folds in {row['seconds']:.0f} s; "
+        f"the best rule of the days before is {row['best_rule']}"
     )
 
 
-def verdict(found: Ranking) -> str:
-    """Say in one sentence whether the blend orders stocks better than the best
-    rule of the days before.
+def verdict(ranking: Ranking) -> str:
+    """Say in one sentence whether the blend beats the best rule of the days before.
+
+    Both order the same stocks.
     """
-    (blend,) = (each for each in whole(found) if each["predictor"] == HEADLINE)
-    rule = found.row["best_rule"]
-    gain = _gain(found, HEADLINE, rule)
-    compared = told_apart(gain["gain_low"], gain["gain_high"]) or "has no interval beside"
-    said = f"rank IC {with_interval(gain, 'gain', signed=True)}"
-    return f"Ordering the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: {said}."
+    (blend,) = (row for row in whole(ranking) if row["predictor"] == HEADLINE)
+    rule = ranking.row["best_rule"]
+    gain = _gain(ranking, HEADLINE, rule)
+    compared = _compared(gain["gain_low"], gain["gain_high"])
+    return (
+        f"Ordering the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: "
+        f"rank IC {with_interval(gain, 'gain', signed=True)}."
+    )
 
 
-def left_words(found: Ranking) -> str:
-    """Say in one sentence what is left after costs of the way to trade that
-    validation days chose; maybe nothing.
+def left_words(ranking: Ranking) -> str:
+    """Say in one sentence what is left after costs; nothing where nothing was chosen.
+
+    The way to trade is the one that validation days chose.
     """
-    rows = {each["version"]: each for each in left(found)}
+    rows = {row["version"]: row for row in left(ranking)}
     if VERSIONS[-1] not in rows:
         return ""
-    chosen, equal = rows[VERSIONS[-1]], signed_percent(rows[EQUAL]["annual_return"], 1)
+    chosen = rows[VERSIONS[-1]]
+    equal_return = signed_percent(rows[EQUAL]["annual_return"], 1)
     nights = f"{chosen['smooth']} nights" if chosen["smooth"] > 1 else "one night"
-    compared = (
-        told_apart(chosen["index_gain_low"], chosen["index_gain_high"]) or "has no interval beside"
-    )
+    compared = _compared(chosen["index_gain_low"], chosen["index_gain_high"])
     return (
-        f"After costs, traded as validation days chose (the order of {nights}, band "
-        f"{chosen['band']:g}), it earns "
-        f"{signed_percent(chosen['annual_return'], 1)} a year and {compared} equal parts of all "
-        "stocks, which earn "
-        f"{equal}: Sharpe ratio {with_interval(chosen, 'index_gain', 2, signed=True)}."
+        f"After costs, traded as validation days chose (the order of {nights}, "
+        f"band {chosen['band']:g}), it earns {signed_percent(chosen['annual_return'], 1)} a year "
+        f"and {compared} equal parts of all stocks, which earn {equal_return}: "
+        f"Sharpe ratio {with_interval(chosen, 'index_gain', 2, signed=True)}."
     )
 
 
-def cells(found: Ranking) -> Iterator[tuple[str, ...]]:
+def _compared(low: Any, high: Any) -> str:
+    """Compare by the ends of the interval of a paired difference."""
+    return told_apart(low, high) or "has no interval beside"
+
+
+def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     """Yield a row a predictor below `COLUMNS`, the worst first."""
-    rule = found.row["best_rule"]
-    for each in whole(found):
-        name = each["predictor"]
-        gains = [
-            "" if name == other else with_interval(_gain(found, name, other), "gain", signed=True)
-            for other in (rule, "ridge")
-        ]
+    rule = ranking.row["best_rule"]
+    for row in whole(ranking):
+        name = row["predictor"]
         yield (
             f"{name} (best rule)" if name == rule else name,
-            with_interval(each, "rank_ic"),
-            figure(each["t"], 1),
-            *gains,
-            with_interval(each, "auc"),
-            with_interval(each, "acc"),
-            signed_percent(each["decile_spread"], 2),
+            with_interval(row, "rank_ic"),
+            figure(row["t"], 1),
+            _gain_cell(ranking, name, rule),
+            _gain_cell(ranking, name, "ridge"),
+            with_interval(row, "auc"),
+            with_interval(row, "acc"),
+            signed_percent(row["decile_spread"], 2),
         )
 
 
-def left_cells(found: Ranking) -> Iterator[tuple[str, ...]]:
+def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
+    """Return what a predictor gains over another, with its interval; nothing over itself."""
+    if name == other:
+        return ""
+    return with_interval(_gain(ranking, name, other), "gain", signed=True)
+
+
+def left_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     """Yield a row a way to trade below `LEFT_COLUMNS`."""
-    for each in left(found):
-        is_model = each["version"] != EQUAL
-        yield (
-            each["version"] if is_model else f"{EQUAL} of all, free",
-            *((str(each["smooth"]), f"{each['band']:g}") if is_model else ("", "")),
-            signed_percent(each["annual_return"], 1),
-            with_interval(each, "sharpe", 2),
-            with_interval(each, "index_gain", 2, signed=True) if is_model else "",
-            percent(each["turnover"]),
-            (basis_points(each["break_even"]) if each["break_even"] > 0 else "none")
-            if is_model
-            else "",
-        )
+    for row in left(ranking):
+        annual_return = signed_percent(row["annual_return"], 1)
+        sharpe = with_interval(row, "sharpe", 2)
+        turnover = percent(row["turnover"])
+        if row["version"] == EQUAL:
+            yield (f"{EQUAL} of all, free", "", "", annual_return, sharpe, "", turnover, "")
+        else:
+            yield (
+                row["version"],
+                str(row["smooth"]),
+                f"{row['band']:g}",
+                annual_return,
+                sharpe,
+                with_interval(row, "index_gain", 2, signed=True),
+                turnover,
+                basis_points(row["break_even"]) if row["break_even"] > 0 else "none",
+            )
 
 
-def markdown_tables(found: Ranking) -> str:
+def markdown_tables(ranking: Ranking) -> str:
     """Return both tables in Markdown."""
-    tables = ((COLUMNS, cells(found)), (LEFT_COLUMNS, left_cells(found)))
-    blocks = (
-        [markdown(names), markdown("---" for _ in names), *map(markdown, rows)]
-        for names, rows in tables
-    )
-    return "\n\n".join("\n".join(block) for block in blocks)
+    order = _markdown_table(COLUMNS, cells(ranking))
+    after_costs = _markdown_table(LEFT_COLUMNS, left_cells(ranking))
+    return f"{order}\n\n{after_costs}"
 
 
-def whole(found: Ranking) -> list[dict[str, Any]]:
-    """Return the scores over all days on the leg that the models were trained
-    for, the worst first.
+def _markdown_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    rule = markdown("---" for _ in names)
+    body = [markdown(row) for row in rows]
+    return "\n".join([markdown(names), rule, *body])
+
+
+def whole(ranking: Ranking) -> list[dict[str, Any]]:
+    """Return the scores over all days on the trained leg, the worst first."""
+    scores = ranking.scores
+    on_its_leg = scores[(scores["leg"] == ranking.row["leg"]) & (scores["slice"] == "all")]
+    return records(on_its_leg.sort_values("rank_ic"))
+
+
+def left(ranking: Ranking) -> list[dict[str, Any]]:
+    """Return the portfolios of the scored days, in the order of `VERSIONS`, then equal parts."""
+    rows = ranking.portfolios[ranking.portfolios["span"] == "test"]
+    places = {version: place for place, version in enumerate((*VERSIONS, EQUAL))}
+    return records(rows.sort_values("version", key=lambda names: names.map(places)))
+
+
+def frontier(ranking: Ranking) -> Chart:
+    """Return net return a year against turnover.
+
+    It has every way to trade on validation days, and those chosen on the others.
     """
-    mine = found.scores[
-        (found.scores["leg"] == found.row["leg"]) & (found.scores["slice"] == "all")
-    ]
-    return records(mine.sort_values("rank_ic"))
-
-
-def left(found: Ranking) -> list[dict[str, Any]]:
-    """Return the portfolios of the days that were scored, in the order of
-    `VERSIONS`, then equal parts.
-    """
-    rows = found.portfolios[found.portfolios["span"] == "test"]
-    order = {version: place for place, version in enumerate((*VERSIONS, EQUAL))}
-    return records(rows.sort_values("version", key=lambda names: names.map(order)))
-
-
-def frontier(found: Ranking) -> Chart:
-    """Return net return a year against turnover: every way to trade on
-    validation days, those chosen on the others.
-    """
-    rows = found.portfolios[["span", "version", "smooth", "band", "annual_return", "turnover"]]
+    columns = ["span", "version", "smooth", "band", "annual_return", "turnover"]
     words = (
-        "Net return a year against the share of equity traded a day; the table has the "
-        "figures "
-        "of those chosen."
+        "Net return a year against the share of equity traded a day; "
+        "the table has the figures of those chosen."
     )
-    return Chart("Net return against turnover", words, "frontier", {"rows": rows})
+    return Chart(
+        title="Net return against turnover",
+        words=words,
+        file="frontier",
+        data={"rows": ranking.portfolios[columns]},
+    )
 
 
-def ranking_page(found: Ranking, *, served: bool = False) -> str:
-    """Render a ranking as one HTML file that requests nothing; `served` by the
-    dashboard, it has a way back.
+def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
+    """Render a ranking as one HTML file that requests nothing.
+
+    `served` by the dashboard, it has a way back.
     """
-    by_year = found.scores[
-        (found.scores["slice"] == "year")
-        & found.scores["predictor"].isin([HEADLINE, found.row["best_rule"]])
-    ]
+    scores = ranking.scores
+    compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
+    by_year = scores[(scores["slice"] == "year") & compared]
+    was_validated = (ranking.portfolios["span"] == "validation").any()
     return _template().render(
         served=served,
-        ranking=found.row,
-        verdict=verdict(found),
-        left_words=left_words(found),
-        sentence=sentence(found),
+        ranking=ranking.row,
+        verdict=verdict(ranking),
+        left_words=left_words(ranking),
+        sentence=sentence(ranking),
         tables={
-            "order": (COLUMNS, list(cells(found))),
-            "left": (LEFT_COLUMNS, list(left_cells(found))),
+            "order": (COLUMNS, list(cells(ranking))),
+            "left": (LEFT_COLUMNS, list(left_cells(ranking))),
         },
         years=records(by_year.sort_values(["value", "predictor"])),
-        chart=frontier(found) if (found.portfolios["span"] == "validation").any() else None,
+        chart=frontier(ranking) if was_validated else None,
     )
 
 
-def _gain(found: Ranking, one: str, other: str) -> dict[str, Any]:
-    both = (found.differences["predictor"] == one) & (found.differences["other"] == other)
-    return records(found.differences[both])[0]
+def _gain(ranking: Ranking, one: str, other: str) -> dict[str, Any]:
+    differences = ranking.differences
+    pair = (differences["predictor"] == one) & (differences["other"] == other)
+    return records(differences[pair])[0]
 
 
 @cache

@@ -1,5 +1,4 @@
-"""Rankers: ridge regression and gradient boosting from ranked features to the rank of the outcome,
-and their blend.
+"""Rankers from ranked features to the rank of the outcome: ridge, gradient boosting, their blend.
 
 A fitted ranker holds arrays alone, so that it is kept as tensors, which run no code when they are
 read.
@@ -24,8 +23,10 @@ RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 @dataclass(frozen=True)
 class RidgeConfig:
-    """`penalty` is the weight of the squared norm, in units of the features'
-    variance times the number of rows.
+    """The settings of a ridge.
+
+    `penalty` is the weight of the squared norm, in units of the features' variance times the number
+    of rows.
     """
 
     penalty: float = 0.1
@@ -33,11 +34,10 @@ class RidgeConfig:
 
 @dataclass(frozen=True)
 class BoostingConfig:
-    """The shape of a boosting of regression trees; the seed draws the columns that a split may
-    choose from.
+    """The shape of a boosting of regression trees.
 
-    A leaf has at least `rows_a_leaf` rows, fewer where the history is too short for twice as many
-    leaves of that size.
+    The seed draws the columns that a split may choose from. A leaf has at least `rows_a_leaf` rows,
+    fewer where the history is too short for twice as many leaves of that size.
     """
 
     trees: int = 300
@@ -59,18 +59,17 @@ class Ridge:
 
     def score(self, features: Rows) -> Scores:
         """Return the score of each row, roughly the rank of its outcome."""
-        return np.asarray(
-            (np.nan_to_num(features) * self.weights).sum(axis=1)
-        )  # in one order on every machine
+        weighted = np.nan_to_num(features) * self.weights
+        return np.asarray(weighted.sum(axis=1))  # in one order on every machine
 
 
 @dataclass(frozen=True)
 class Boosting:
-    """Regression trees whose leaves add up; each row of the arrays is a tree, padded with leaves of
-    0.
+    """Regression trees whose leaves add up.
 
-    A row of features goes left at a node where its `column` is at most the `threshold`, and where
-    that is missing and `missing_left`. A leaf is its own child.
+    Each row of the arrays is a tree, padded with leaves of 0. A row of features goes left at a node
+    where its `column` is at most the `threshold`, and where that is missing and `missing_left`. A
+    leaf is its own child.
     """
 
     column: Int[ndarray, "trees nodes"]
@@ -83,7 +82,8 @@ class Boosting:
 
     def score(self, features: Rows) -> Scores:
         """Return the score of each row, roughly the rank of its outcome."""
-        total, rows = np.zeros(len(features)), np.arange(len(features))
+        total = np.zeros(len(features))
+        rows = np.arange(len(features))
         for tree in range(len(self.value)):
             node = np.zeros(len(features), dtype=np.int64)
             for _ in range(self.depth):
@@ -102,79 +102,99 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 
 
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
-    """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is
-    known; DtmlError where there is none.
+    """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is known.
+
+    DtmlError where there is none.
     """
-    seen, told = _known(features, outcome)
-    parts = (
-        (np.nan_to_num(seen[i : i + ROWS]).astype(float), told[i : i + ROWS])
-        for i in range(0, len(seen), ROWS)
-    )
-    held = config.penalty * len(seen) * RANK_VARIANCE * np.eye(seen.shape[1])
-    with_outcome = np.zeros(seen.shape[1])
-    for x, y in parts:
-        held += x.T @ x
-        with_outcome += x.T @ y
-    return Ridge(np.linalg.solve(held, with_outcome))
+    known_features, known_outcome = _known(features, outcome)
+    rows, columns = known_features.shape
+    squares = config.penalty * rows * RANK_VARIANCE * np.eye(columns)
+    with_outcome = np.zeros(columns)
+    for first in range(0, rows, ROWS):
+        part = slice(first, first + ROWS)
+        x = np.nan_to_num(known_features[part]).astype(float)
+        squares += x.T @ x
+        with_outcome += x.T @ known_outcome[part]
+    return Ridge(np.linalg.solve(squares, with_outcome))
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
-    """Return scikit-learn's histogram gradient boosting of the rows whose
-    outcome, a rank, is known.
+    """Return scikit-learn's gradient boosting of the rows whose outcome, a rank, is known.
+
+    It is the boosting by histograms.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    seen, told = _known(features, outcome)
-    empty = [column for column in range(seen.shape[1]) if np.isnan(seen[:, column]).all()]
+    known_features, known_outcome = _known(features, outcome)
+    columns = range(known_features.shape[1])
+    empty = [column for column in columns if np.isnan(known_features[:, column]).all()]
     if empty:  # scikit-learn wants a value in every column
-        seen = seen.copy()
-        seen[:, empty] = 0
-    fitted = HistGradientBoostingRegressor(
+        known_features = known_features.copy()
+        known_features[:, empty] = 0
+    rows_of_two_leaves = len(known_outcome) // (2 * config.leaves)
+    model = HistGradientBoostingRegressor(
         max_iter=config.trees,
         max_leaf_nodes=config.leaves,
         learning_rate=config.rate,
-        min_samples_leaf=max(1, min(config.rows_a_leaf, len(told) // (2 * config.leaves))),
+        min_samples_leaf=max(1, min(config.rows_a_leaf, rows_of_two_leaves)),
         max_features=config.columns_a_split,
         early_stopping=False,  # its own would split the rows at random, days and all
         random_state=config.seed,
-    ).fit(seen, told)
-    return _as_arrays([trees[0].nodes for trees in fitted._predictors])
+    )
+    model.fit(known_features, known_outcome)
+    return _as_arrays([trees[0].nodes for trees in model._predictors])
 
 
 def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
-    """Return the rows whose outcome is known, without a copy where all are;
+    """Return the rows whose outcome is known, without a copy where all are.
+
     DtmlError where there is none.
     """
     known = np.isfinite(outcome)
     if not known.any():
         raise DtmlError("no stock-day of the training span has an outcome")
-    return (features, outcome) if known.all() else (features[known], outcome[known])
+    if known.all():
+        return features, outcome
+    return features[known], outcome[known]
 
 
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
-    """Return scikit-learn's trees as arrays; the mean outcome that they start
-    from orders nothing and is left out.
+    """Return scikit-learn's trees as arrays.
+
+    The mean outcome that they start from orders nothing and is left out.
     """
-    shape = (len(trees), max(map(len, trees)))
-    column, left, right = (np.zeros(shape, dtype=np.int64) for _ in range(3))
-    threshold, value, missing_left = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
+    shape = (len(trees), max(len(nodes) for nodes in trees))
+    column = np.zeros(shape, dtype=np.int64)
+    threshold = np.zeros(shape)
+    missing_left = np.zeros(shape, dtype=bool)
+    left = np.zeros(shape, dtype=np.int64)
+    right = np.zeros(shape, dtype=np.int64)
+    value = np.zeros(shape)
     for tree, nodes in enumerate(trees):
-        here, leaf = slice(0, len(nodes)), nodes["is_leaf"].astype(bool)
+        here = slice(0, len(nodes))
         itself = np.arange(len(nodes))
-        column[tree, here] = np.where(leaf, 0, nodes["feature_idx"])
+        is_leaf = nodes["is_leaf"].astype(bool)
+        column[tree, here] = np.where(is_leaf, 0, nodes["feature_idx"])
         threshold[tree, here] = nodes["num_threshold"]
         missing_left[tree, here] = nodes["missing_go_to_left"]
-        left[tree, here] = np.where(leaf, itself, nodes["left"])
-        right[tree, here] = np.where(leaf, itself, nodes["right"])
-        value[tree, here] = np.where(leaf, nodes["value"], 0.0)
-    deepest = max(int(nodes["depth"].max()) for nodes in trees)
-    return Boosting(column, threshold, missing_left, left, right, value, deepest)
+        left[tree, here] = np.where(is_leaf, itself, nodes["left"])
+        right[tree, here] = np.where(is_leaf, itself, nodes["right"])
+        value[tree, here] = np.where(is_leaf, nodes["value"], 0.0)
+    return Boosting(
+        column=column,
+        threshold=threshold,
+        missing_left=missing_left,
+        left=left,
+        right=right,
+        value=value,
+        depth=max(int(nodes["depth"].max()) for nodes in trees),
+    )
 
 
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
-    """Return the mean of the ranks that several models give the stocks of each day; NaN where one
-    has none.
+    """Return the mean of the ranks that several models give the stocks of each day.
 
-    Means that only rounding keeps apart are equal.
+    NaN where one has none. Means that only rounding keeps apart are equal.
     """
-    return with_ties(np.mean([ranked(each) for each in scores.values()], axis=0))
+    ranks = [ranked(of_model) for of_model in scores.values()]
+    return with_ties(np.mean(ranks, axis=0))

@@ -1,6 +1,4 @@
-"""Bars of a market on a grid of sessions, all prices adjusted by one factor,
-and ranks within a day.
-"""
+"""Bars of a market on a grid of sessions, all prices adjusted by one factor, and ranks in a day."""
 
 from dataclasses import dataclass
 
@@ -54,47 +52,52 @@ def panel_of(
     less is missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
-    had_volume = (
-        bars.sort_values("session")["volume"]
-        .gt(0)
-        .groupby(bars["symbol"])
-        .cummax()
-        .reindex(bars.index)
-    )
+    has_volume = bars.sort_values("session")["volume"].gt(0)
+    had_volume = has_volume.groupby(bars["symbol"]).cummax().reindex(bars.index)
     bars = bars[bars["volume"].isna() | (bars["volume"] > 0) | ~had_volume]
     factor = adjusted_price(bars, returns) / bars["close"]
-    priced = {
-        name: (bars[name] * factor).where(bars[name] > 0)
-        for name in ("open", "high", "low", "close")
-    }
-    held = bars.assign(**priced, value=bars["close"] * bars["volume"])
-    grid = sessions_met(held, sessions)
-    columns = ("open", "high", "low", "close", "volume", "value")
-    return Panel(grid, symbols, *(on_grid(held, name, grid, symbols) for name in columns))
+
+    def adjusted(name: str) -> "pd.Series[float]":
+        return (bars[name] * factor).where(bars[name] > 0)
+
+    priced = bars.assign(
+        open=adjusted("open"),
+        high=adjusted("high"),
+        low=adjusted("low"),
+        close=adjusted("close"),
+        value=bars["close"] * bars["volume"],
+    )
+    met = sessions_met(priced, sessions)
+    return Panel(
+        sessions=met,
+        symbols=symbols,
+        open=on_grid(priced, "open", met, symbols),
+        high=on_grid(priced, "high", met, symbols),
+        low=on_grid(priced, "low", met, symbols),
+        close=on_grid(priced, "close", met, symbols),
+        volume=on_grid(priced, "volume", met, symbols),
+        value=on_grid(priced, "value", met, symbols),
+    )
 
 
 def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return the ranks within each day, scaled to [-0.5, 0.5]; ties share their mean rank, NaN
-    stays.
+    """Return the ranks within each day, scaled to [-0.5, 0.5].
 
-    A stock that is alone on its day has rank 0.
+    Ties share their mean rank, NaN stays. A stock that is alone on its day has rank 0.
     """
     places = pd.DataFrame(values).rank(axis=1).to_numpy()
     others = np.isfinite(places).sum(axis=1, keepdims=True) - 1
-    return np.where(
-        others > 0,
-        (places - 1) / np.maximum(others, 1) - 0.5,
-        np.where(np.isfinite(places), 0.0, np.nan),
-    )
+    alone = np.where(np.isfinite(places), 0.0, np.nan)
+    return np.where(others > 0, (places - 1) / np.maximum(others, 1) - 0.5, alone)
 
 
 def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return the place of each stock in its day, 1 for the highest score; NaN for one without a
-    finite score.
+    """Return the place of each stock in its day, 1 for the highest score.
 
-    Rankings, portfolios, orders and the paper account all order stocks by this. Of equal scores the
-    first column comes first. Columns stand in the order of symbols, which every market's context
-    sorts: a tie is decided by what a reader of the stored scores knows too.
+    NaN for one without a finite score. Rankings, portfolios, orders and the paper account all order
+    stocks by this. Of equal scores the first column comes first. Columns stand in the order of
+    symbols, which every market's context sorts: a tie is decided by what a reader of the stored
+    scores knows too.
     """
     known = np.isfinite(scores)
     falling = np.where(known, -scores.astype(float), np.inf)
@@ -103,11 +106,11 @@ def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 
 
 def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return means of ranks, those of a day that only rounding keeps apart made equal; NaN stays.
+    """Return means of ranks, those of a day that only rounding keeps apart made equal.
 
-    A sum of ranks that are no binary fractions depends on the order of its terms in the last bits:
-    equal means would be ordered by chance. A mean ties with the next lower one of its day where
-    they are at most `ROUNDING` apart.
+    NaN stays. A sum of ranks that are no binary fractions depends on the order of its terms in the
+    last bits: equal means would be ordered by chance. A mean ties with the next lower one of its
+    day where they are at most `ROUNDING` apart.
     """
     order = np.argsort(means, axis=1, kind="stable")
     rising = np.take_along_axis(means, order, axis=1)
@@ -121,6 +124,5 @@ def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stoc
 def mean_of_known(values: Float[ndarray, "..."], axis: int) -> Float[ndarray, "..."]:
     """Return the mean along an axis of the values that are not NaN; 0 where there is none."""
     known = np.isfinite(values)
-    return np.asarray(
-        np.where(known, values, 0.0).sum(axis=axis) / np.maximum(known.sum(axis=axis), 1)
-    )
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.asarray(total / np.maximum(known.sum(axis=axis), 1))

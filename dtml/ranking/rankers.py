@@ -1,5 +1,6 @@
-"""The rankers of a market's nights: fitted together, kept in one checkpoint,
-and asked for the order of one day.
+"""The rankers of a market's nights.
+
+They are fitted together, kept in one checkpoint, and asked for the order of one day.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,21 +60,21 @@ class RankersConfig:
     @classmethod
     def asking(cls, leg: Leg, *rankers: str) -> "RankersConfig":
         """Return the settings of a market whose nights show the order of one of these rankers."""
-        relative = [each for each in rankers if each.endswith("_relative")]
         asked = {
-            "dtml" if each == BLEND_RELATIVE else each.removesuffix("_relative")
-            for each in relative
+            "dtml" if name == BLEND_RELATIVE else name.removesuffix("_relative")
+            for name in rankers
+            if name.endswith("_relative")
         }
-        return cls(
-            leg, networks=tuple(RelativeConfig.asking(name) for name in NETWORKS if name in asked)
-        )
+        networks = [RelativeConfig.asking(name) for name in NETWORKS if name in asked]
+        return cls(leg, networks=tuple(networks))
 
     @property
     def trained(self) -> dict[str, int]:
-        """Return the models that learn, and for how many folds of a walk one
-        training of each serves.
-        """
-        return dict.fromkeys(KINDS, 1) | {each.name: each.folds for each in self.networks}
+        """Return the models that learn, and for how many folds of a walk a training serves."""
+        folds = dict.fromkeys(KINDS, 1)
+        for network in self.networks:
+            folds[network.name] = network.folds
+        return folds
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,14 @@ class Rankers:
     own: Fitted | None = None  # a user's own, which a process of its own asks
 
     def scores(self, features: Features, there: There, days: slice) -> Scores:
-        """Return the score of each stock that is there on some days, by ranker
-        and by blend; NaN for the others.
+        """Return the score of each stock that is there on some days, by ranker and by blend.
+
+        NaN for the others.
         """
-        return _blended(
-            {name: _scores(model, features, there, days) for name, model in self.models.items()}
-        )
+        scores = {
+            name: _scores(model, features, there, days) for name, model in self.models.items()
+        }
+        return _blended(scores)
 
 
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
@@ -104,24 +107,32 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     Raises DtmlError for a history too short for that.
     """
     (first, days), whole = spans_of(history)
-    tried = Rankers({name: _fit(name, history, first, config) for name in config.trained}, {})
-    scores = tried.scores(history.features, history.there, days)
-    slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
-    return Rankers({name: _fit(name, history, whole, config) for name in config.trained}, slopes)
+    tried = Rankers(_fit_all(history, first, config), slopes={})
+    relative = history.relative[days]
+    slopes = {
+        name: slope_of(ranked(scores), relative)
+        for name, scores in tried.scores(history.features, history.there, days).items()
+    }
+    return Rankers(_fit_all(history, whole, config), slopes)
+
+
+def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker | Relative]:
+    return {name: _fit(name, history, days, config) for name in config.trained}
 
 
 def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
-    """Return days to try rankers on, fitted and scored, and all days with an
-    outcome; DtmlError for too few.
+    """Return days to try rankers on, fitted and scored, and all days with an outcome.
+
+    DtmlError for too few.
     """
     known = np.flatnonzero(np.isfinite(history.relative).any(axis=1))
     stop = int(known[-1]) + 1 if len(known) else 0
     cut = stop - VALIDATION_DAYS
     end = cut - GAP - sessions_to(history.leg) + 1
     if end < MINIMUM_TRAIN_DAYS:
-        needed = f"rankers need {MINIMUM_TRAIN_DAYS} before the last {VALIDATION_DAYS}"
         raise DtmlError(
-            f"{max(stop, 0)} sessions have an outcome, and {needed}: fetch a longer history"
+            f"{max(stop, 0)} sessions have an outcome, and rankers need {MINIMUM_TRAIN_DAYS} "
+            f"before the last {VALIDATION_DAYS}: fetch a longer history"
         )
     return (slice(0, end), slice(cut, stop)), slice(0, stop)
 
@@ -131,22 +142,25 @@ def _fit(name: str, history: History, days: slice, config: RankersConfig) -> Ran
         return fit_ridge(*history.rows(days), config.ridge)
     if name == "boosting":
         return fit_boosting(*history.rows(days), config.boosting)
-    return fit_relative(history, days, next(each for each in config.networks if each.name == name))
+    network = next(network for network in config.networks if network.name == name)
+    return fit_relative(history, days, network)
 
 
 def _scores(model: Ranker | Relative, features: Features, there: There, days: slice) -> PerStock:
     if isinstance(model, Relative):
         return model.scores(features, there, days)
-    found = np.full(there[days].shape, np.nan)
-    found[there[days]] = model.score(features[days][there[days]])
-    return found
+    observed = there[days]
+    scores = np.full(observed.shape, np.nan)
+    scores[observed] = model.score(features[days][observed])
+    return scores
 
 
 def _blended(scores: Scores) -> Scores:
-    blends = {BLEND: blend({name: scores[name] for name in KINDS})}
+    """Return scores with those of their blends."""
+    blended = {**scores, BLEND: blend({name: scores[name] for name in KINDS})}
     if RELATIVE in scores:
-        blends[BLEND_RELATIVE] = blend({name: scores[name] for name in (*KINDS, RELATIVE)})
-    return scores | blends
+        blended[BLEND_RELATIVE] = blend({name: scores[name] for name in (*KINDS, RELATIVE)})
+    return blended
 
 
 def walk(
@@ -155,23 +169,21 @@ def walk(
     config: RankersConfig,
     once: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
-    """Return the scores of rankers trained anew as they walk, and of their blends; NaN outside the
-    folds.
+    """Return the scores of rankers trained anew as they walk, and of their blends.
 
-    `once` gets the name of each training, and what trains and returns its scores; it may know them
-    already.
+    NaN outside the folds. `once` gets the name of each training, and what trains and returns its
+    scores; it may know them already.
     """
-    found: Scores = {name: np.full_like(history.outcome, np.nan) for name in config.trained}
-    for each in trainings(history, walked, config):
-        found[each.predictor][each.days] = once(each.name, partial(each.run, history, config))
-    return _blended(found)
+    scores: Scores = {name: np.full_like(history.outcome, np.nan) for name in config.trained}
+    for training in trainings(history, walked, config):
+        train = partial(training.run, history, config)
+        scores[training.predictor][training.days] = once(training.name, train)
+    return _blended(scores)
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a walk: which predictor, the days that it learns from,
-    and those that it scores.
-    """
+    """One training of a walk: a predictor, the days it learns from, and those it scores."""
 
     predictor: str
     name: str
@@ -180,12 +192,8 @@ class Training:
 
     def run(self, history: History, config: RankersConfig) -> PerStock:
         """Train, and return the scores of its days; the same wherever it runs."""
-        return _scores(
-            _fit(self.predictor, history, self.learnt, config),
-            history.features,
-            history.there,
-            self.days,
-        )
+        model = _fit(self.predictor, history, self.learnt, config)
+        return _scores(model, history.features, history.there, self.days)
 
 
 def trainings(
@@ -193,25 +201,30 @@ def trainings(
 ) -> Iterator[Training]:
     """Yield every training of a walk."""
     for predictor, folds in config.trained.items():
-        for first, last in (
-            (walked[i], walked[i : i + folds][-1]) for i in range(0, len(walked), folds)
-        ):
-            name = f"{predictor}-{history.panel.sessions[first.scored.start].date()}"
+        for begin in range(0, len(walked), folds):
+            served = walked[begin : begin + folds]
+            start = served[0].scored.start
             yield Training(
-                predictor, name, first.trained, slice(first.scored.start, last.scored.stop)
+                predictor=predictor,
+                name=f"{predictor}-{history.panel.sessions[start].date()}",
+                learnt=served[0].trained,
+                days=slice(start, served[-1].scored.stop),
             )
 
 
 def slope_of(ranks: PerStock, relative: PerStock) -> float:
-    """Return the slope of a logistic regression, without an intercept, of
-    "above the median" on the score's rank.
+    """Return the slope of a logistic regression of "above the median" on the score's rank.
+
+    It has no intercept.
     """
     known = np.isfinite(ranks) & np.isfinite(relative)
-    rank, above, slope = ranks[known], relative[known] > 0, 0.0
+    rank = ranks[known]
+    above = relative[known] > 0
+    slope = 0.0
     for _ in range(20):  # Newton's method: the likelihood has one maximum
-        said = 1 / (1 + np.exp(-slope * rank))
-        curve = float((rank**2 * said * (1 - said)).sum())
-        slope += float((rank * (above - said)).sum()) / curve if curve > 0 else 0.0
+        probability = 1 / (1 + np.exp(-slope * rank))
+        curve = float((rank**2 * probability * (1 - probability)).sum())
+        slope += float((rank * (above - probability)).sum()) / curve if curve > 0 else 0.0
     return slope
 
 
@@ -220,11 +233,11 @@ def order_of(
     slopes: Mapping[str, float],
     symbols: tuple[str, ...],
 ) -> pd.DataFrame:
-    """Return the order of one day: `predictor, symbol, score, place, probability`, a row a
-    predictor and stock.
+    """Return the order of one day, a row a predictor and stock.
 
-    Place 1 is the best; of equal scores the symbol that comes first in the alphabet. `probability`
-    is of a return above the day's median, NaN for a predictor without a slope.
+    Columns: `predictor, symbol, score, place, probability`. Place 1 is the best; of equal scores
+    the symbol that comes first in the alphabet. `probability` is of a return above the day's
+    median, NaN for a predictor without a slope.
     """
     parts: list[pd.DataFrame] = []
     for name, score in scores.items():
@@ -232,8 +245,8 @@ def order_of(
         part = part[np.isfinite(part["score"])].sort_values("symbol", ignore_index=True)
         known = part["score"].to_numpy(dtype=float)[None]
         rank = ranked(known)[0]
-        said = 1 / (1 + np.exp(-slopes[name] * rank)) if name in slopes else np.nan
-        part = part.assign(place=places(known)[0].astype(int), probability=said)
+        probability = 1 / (1 + np.exp(-slopes[name] * rank)) if name in slopes else np.nan
+        part = part.assign(place=places(known)[0].astype(int), probability=probability)
         parts.append(part.sort_values("place", ignore_index=True))
     return pd.concat(parts, ignore_index=True)
 
@@ -241,13 +254,13 @@ def order_of(
 def save_rankers(
     rankers: Rankers, settings: Mapping[str, Any], stem: Path, write: WriteWhole
 ) -> tuple[Path, str]:
-    """Write the checkpoint, and return its file and SHA-256; `settings`, `market` and `config`
-    among them, are in it.
+    """Write the checkpoint, and return its file and SHA-256.
 
-    The file is named after `stem` and its content: rankers trained again with other last bits lie
-    beside the first.
+    `settings`, `market` and `config` among them, are in it. The file is named after `stem` and its
+    content: rankers trained again with other last bits lie beside the first.
     """
-    tensors, scalars = {}, {}
+    tensors: dict[str, torch.Tensor] = {}
+    scalars: dict[str, Any] = {}
     for name, model in rankers.models.items():
         parts = model.weights if isinstance(model, Relative) else asdict(model)
         for part, value in parts.items():
@@ -257,7 +270,8 @@ def save_rankers(
                 scalars[f"{name}.{part}"] = value
     card = {**settings, "slopes": dict(rankers.slopes), "scalars": scalars}
     if rankers.own is not None:
-        tensors |= {name: torch.from_numpy(value) for name, value in rankers.own.arrays.items()}
+        for name, value in rankers.own.arrays.items():
+            tensors[name] = torch.from_numpy(value)
         card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.told}
     sha = hash_of(tensors, card)
     file = stem.with_name(f"{stem.name}-{sha[:8]}-order.safetensors")
@@ -266,36 +280,40 @@ def save_rankers(
 
 
 def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
-    """Read the checkpoint whose SHA-256 is `sha`; raise DtmlError where it is
-    missing or changed.
+    """Read the checkpoint whose SHA-256 is `sha`.
+
+    Raises DtmlError where it is missing or changed.
     """
     if not file.exists() or sha256(file) != sha:
         raise DtmlError(
-            f"checkpoint {file} is missing or changed: restore it from a backup, or `dtml train "
-            f"{market}`"
+            f"checkpoint {file} is missing or changed: "
+            f"restore it from a backup, or `dtml train {market}`"
         )
     tensors, card = read_tensors(file)
     if card["market"] != market or card["config"]["features"] != list(FEATURES):
         raise DtmlError(
             f"checkpoint {file} is of another market or of other features: `dtml train {market}`"
         )
-    held: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()} | card[
-        "scalars"
-    ]
-    models: dict[str, Ranker | Relative] = {
-        name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)})
-        for name, kind in KINDS.items()
+    arrays = {name: value.numpy() for name, value in tensors.items()}
+    parts: dict[str, Any] = {**arrays, **card["scalars"]}
+    models: dict[str, Ranker | Relative] = {}
+    for name, kind in KINDS.items():
+        models[name] = kind(**{part.name: parts[f"{name}.{part.name}"] for part in fields(kind)})
+    for network in card["config"]["networks"]:
+        config = RelativeConfig.read(network)
+        models[config.name] = Relative(config, _under(f"{config.name}.", parts))
+    own = None
+    if "own" in card:
+        own = Fitted(
+            code=OwnCode(**card["own"]["code"]),
+            told=card["own"]["told"],
+            arrays={name: value for name, value in parts.items() if name.startswith("own.")},
+        )
+    return Rankers(models=models, slopes=card["slopes"], own=own)
+
+
+def _under(prefix: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts whose names begin with a prefix, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): value for name, value in parts.items() if name.startswith(prefix)
     }
-    for config in map(RelativeConfig.read, card["config"]["networks"]):
-        under = f"{config.name}."
-        weights = {
-            name.removeprefix(under): value
-            for name, value in held.items()
-            if name.startswith(under)
-        }
-        models[config.name] = Relative(config, weights)
-    mine = {name: each for name, each in held.items() if name.startswith("own.")}
-    own = (
-        Fitted(OwnCode(**card["own"]["code"]), card["own"]["told"], mine) if "own" in card else None
-    )
-    return Rankers(models, card["slopes"], own)

@@ -1,9 +1,8 @@
-"""A network asked the relative question: which stocks of a day will end above its median, whatever
-the market does.
+"""A network asked the relative question: which stocks of a day will end above its median?
 
-Its windows hold features that are ranked within the day, its label is the outcome's rank, and the
-epoch that is kept is that of the best rank IC on the last days before a training. Trained by
-`dtml.training.fit`, as every network here.
+The answer does not depend on what the market does. Its windows hold features that are ranked within
+the day, its label is the outcome's rank, and the epoch that is kept is that of the best rank IC on
+the last days before a training. Trained by `dtml.training.fit`, as every network here.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +36,15 @@ PAPER = (
     "return_1",
     *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name),
 )
-RECIPE = TrainingConfig("all", 10, 4, 6e-3, penalty=0.0, first_kept_epoch=1, clip=1.0)
+RECIPE = TrainingConfig(
+    protocol="all",
+    epochs=10,
+    batch_days=4,
+    learning_rate=6e-3,
+    penalty=0.0,
+    first_kept_epoch=1,
+    clip=1.0,
+)
 DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
 
 
@@ -74,25 +81,29 @@ class RelativeModelConfig(NetworkConfig):
 
 
 class RelativeNetwork(Network):
-    """A network whose batches hold, as `movement`, the rank of each outcome
-    within its day, in [-0.5, 0.5].
+    """A network whose batches hold the rank of each outcome within its day, as `movement`.
+
+    Ranks are in [-0.5, 0.5].
     """
 
     def __init__(self, asked: Network, loss: Loss) -> None:
         super().__init__()
-        self.asked, self.loss = asked, loss
+        self.asked = asked
+        self.loss = loss
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
         """Return the score of each stock: within a day, a higher one is a higher rank."""
         return self.asked.logits(rows, windows, observed)
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss of the configuration; `penalty` weighs that of the
-        network's own, and nothing else.
+        """Return the loss of the configuration.
+
+        `penalty` weighs that of the network's own, and nothing else.
         """
         if self.loss == "own":
             return self.asked.objective(batch, penalty)
-        logits, size = self.logits(batch.rows, batch.windows, batch.observed), batch.counted.sum()
+        logits = self.logits(batch.rows, batch.windows, batch.observed)
+        size = batch.counted.sum()
         if self.loss == "squared":
             return ((logits - batch.movement).square() * batch.counted).sum() / size
         return 1 - (self._by_stock(logits, batch) * batch.counted).sum() / size
@@ -105,27 +116,31 @@ class RelativeNetwork(Network):
         return self._by_stock(places.to(logits.dtype), batch)
 
     def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return, for each stock, its day's correlation of score and outcome; 0
-        where either is the same for all.
+        """Return, for each stock, its day's correlation of score and outcome.
+
+        It is 0 where either is the same for all.
         """
         counted = batch.counted.to(score.dtype)
         size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
-        x, y = (
-            (v - (v * counted).sum(-1, keepdim=True) / size) * counted
-            for v in (score, batch.movement)
-        )
-        scale = (
-            x.square().sum(-1, keepdim=True) * y.square().sum(-1, keepdim=True) + 1e-12
-        ).rsqrt()
+
+        def centred(values: Tensor) -> Tensor:
+            mean = (values * counted).sum(-1, keepdim=True) / size
+            return (values - mean) * counted
+
+        x = centred(score)
+        y = centred(batch.movement)
+        x_squares = x.square().sum(-1, keepdim=True)
+        y_squares = y.square().sum(-1, keepdim=True)
+        scale = (x_squares * y_squares + 1e-12).rsqrt()
         return ((x * y).sum(-1, keepdim=True) * scale).expand_as(score)
 
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """Every setting of the ranker: `sessions` are the last before a training, `validation` the last
-    of those.
+    """Every setting of the ranker.
 
-    A walk trains it for so many `folds` at once.
+    `sessions` are the last before a training, `validation` the last of those. A walk trains it for
+    so many `folds` at once.
     """
 
     features: tuple[str, ...] = PAPER
@@ -151,22 +166,26 @@ class RelativeConfig:
     @classmethod
     def read(cls, card: Mapping[str, Any]) -> "RelativeConfig":
         """Return the settings that a checkpoint's JSON holds."""
-        model, training = RelativeModelConfig(**card["model"]), TrainingConfig(**card["training"])
-        return cls(
-            **{**card, "features": tuple(card["features"]), "model": model, "training": training}
-        )
+        settings: dict[str, Any] = {
+            **card,
+            "features": tuple(card["features"]),
+            "model": RelativeModelConfig(**card["model"]),
+            "training": TrainingConfig(**card["training"]),
+        }
+        return cls(**settings)
 
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
-        """Return what the network sees: a missing rank is the middle, as are
-        the sessions before the first.
+        """Return what the network sees, with a last symbol for the index.
+
+        A missing rank is the middle, as are the sessions before the first.
         """
         columns = [list(FEATURES).index(name) for name in self.features]
         seen = DEVIATIONS * np.nan_to_num(features[..., columns])
-        return torch.from_numpy(
-            np.pad(seen, ((self.window - 1, 0), (0, 1), (0, 0))).astype(np.float32)
-        )
+        sessions_before = self.window - 1
+        padded = np.pad(seen, ((sessions_before, 0), (0, 1), (0, 0)))
+        return torch.from_numpy(padded.astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -180,54 +199,62 @@ class Relative:
     def scores(
         self, features: Features, there: There, days: slice
     ) -> Float[ndarray, "days stocks"]:
-        """Return the mean over the seeds of the rank of each stock of some days
-        that is there; NaN for the others.
+        """Return the mean over the seeds of the rank of each stock that is there on some days.
+
+        It is NaN for the others.
         """
         first, stop, _ = days.indices(len(there))
         rows = self.config.rows(features)[first : stop + self.config.window - 1]
         windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(self.config.window)
-        network, found = self.config.model.build(there.shape[1]).eval(), {}
+        observed = torch.from_numpy(there[days])
+        network = self.config.model.build(there.shape[1]).eval()
+        by_seed = {}
         for seed in range(self.config.seeds):
             network.load_state_dict(
                 {name: torch.from_numpy(value[seed]) for name, value in self.weights.items()}
             )
-            logits = network.logits(rows, windows, torch.from_numpy(there[days]))
-            found[str(seed)] = np.where(there[days], logits.double().numpy(), np.nan)
-        return blend(found)
+            logits = network.logits(rows, windows, observed)
+            by_seed[str(seed)] = np.where(there[days], logits.double().numpy(), np.nan)
+        return blend(by_seed)
 
 
 def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
-    """Return the networks fitted on the last `config.sessions` of some days;
+    """Return the networks fitted on the last `config.sessions` of some days.
+
     DtmlError where these are too few.
     """
     first, stop, _ = days.indices(len(history.there))
-    begin, cut = max(first, stop - config.sessions), stop - config.validation
+    begin = max(first, stop - config.sessions)
+    cut = stop - config.validation
     end = cut - GAP - sessions_to(history.leg) + 1
     if end <= begin:
         raise DtmlError(
-            f"{stop - begin} sessions, of which {config.validation} choose the epoch: too few to "
-            "train on"
+            f"{stop - begin} sessions, of which {config.validation} choose the epoch: "
+            "too few to train on"
         )
     members = [Member(seed, config.model, config.training) for seed in range(config.seeds)]
-    train, validation = (
-        windows_of(history, config, slice(*span)) for span in ((begin, end), (cut, stop))
-    )
+    train = windows_of(history, config, slice(begin, end))
+    validation = windows_of(history, config, slice(cut, stop))
     fits = fit_members(train, validation, members, device=torch.device("cpu"))
-    return Relative(config, {name: value.numpy() for name, value in stack_members(fits).items()})
+    weights = {name: value.numpy() for name, value in stack_members(fits).items()}
+    return Relative(config=config, weights=weights)
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
-    """Return windows of ranked features whose `movement` is the rank of the
-    outcome; the index is 0 throughout.
+    """Return windows of ranked features whose `movement` is the rank of the outcome.
+
+    The index is 0 throughout.
     """
-    views = config.rows(history.features).unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
-    observed, movement = (
-        torch.from_numpy(history.there[days]),
-        torch.from_numpy(history.relative[days]).float(),
-    )
-    sessions = history.panel.sessions[
-        days
-    ]  # `target` is named in errors alone: a leg has an end of its own
+    rows = config.rows(history.features)
+    views = rows.unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
+    # `target` is named in errors alone: a leg has an end of its own.
+    sessions = history.panel.sessions[days]
     return Windows(
-        views[:, :-1], views[:, -1], observed, movement, sessions, sessions, history.panel.symbols
+        stocks=views[:, :-1],
+        index=views[:, -1],
+        observed=torch.from_numpy(history.there[days]),
+        movement=torch.from_numpy(history.relative[days]).float(),
+        as_of=sessions,
+        target=sessions,
+        symbols=history.panel.symbols,
     )

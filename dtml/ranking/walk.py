@@ -1,5 +1,6 @@
-"""What a walk forward through history reads, and its folds: train on what was
-known, score the next, train again.
+"""What a walk forward through history reads, and its folds.
+
+It trains on what was known, scores the next sessions, and trains again.
 """
 
 from dataclasses import dataclass
@@ -28,16 +29,19 @@ def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = 
     days = bars["session"]
     sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
     return panel_of(
-        bars, sessions=sessions, symbols=symbols or market.symbols, returns=market.returns
+        bars,
+        sessions=sessions,
+        symbols=symbols or market.symbols,
+        returns=market.returns,
     )
 
 
 @dataclass(frozen=True)
 class History:
-    """What a walk reads: ranked features of each session, and the outcomes of a leg that begins at
-    its close.
+    """What a walk reads: ranked features of each session, and the outcomes of a leg.
 
-    `there` are the stock-days that are ordered: constituents with a bar.
+    The leg begins at the session's close. `there` are the stock-days that are ordered: constituents
+    with a bar.
     """
 
     panel: Panel
@@ -61,25 +65,27 @@ class History:
         A change beyond `max_return` is a corporate action.
         """
         there = panel.observed if among is None else panel.observed & among
-        found = np.where(there, outcomes(panel, leg, max_return=max_return), np.nan)
+        outcome = outcomes(panel, leg, max_return=max_return)
         return cls(
-            panel,
-            leg,
-            there,
-            ranked_features(panel, there, max_return=max_return, names=names),
-            found,
+            panel=panel,
+            leg=leg,
+            there=there,
+            features=ranked_features(panel, there, max_return=max_return, names=names),
+            outcome=np.where(there, outcome, np.nan),
         )
 
     @cached_property
     def relative(self) -> Grid:
-        """Return the rank of each outcome within its day, in [-0.5, 0.5]; above
-        0 is above the day's median.
+        """Return the rank of each outcome within its day, in [-0.5, 0.5].
+
+        Above 0 is above the day's median.
         """
         return ranked(self.outcome)
 
     def rows(self, days: slice) -> tuple[Float[ndarray, "rows features"], Float[ndarray, " rows"]]:
-        """Return the features and relative outcomes of the stock-days of some
-        sessions that have an outcome.
+        """Return the features and relative outcomes of some sessions.
+
+        They are of the stock-days that have an outcome.
         """
         known = np.isfinite(self.relative[days])
         return self.features[days][known], self.relative[days][known]
@@ -94,8 +100,9 @@ class Fold:
 
 
 def earliest(leg: Leg) -> int:
-    """Return the first position of a panel that a walk can score: those before
-    it suffice to train.
+    """Return the first position of a panel that a walk can score.
+
+    Those before it suffice to train.
     """
     return MINIMUM_TRAIN_DAYS + GAP + sessions_to(leg) - 1
 
@@ -112,27 +119,30 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
         raise DtmlError(
             f"the prices end on {sessions[-1].date()}: choose --to up to then, or fetch later ones"
         )
-    start, stop = (
-        sessions.searchsorted(first, side="left"),
-        sessions.searchsorted(last, side="right"),
-    )
-    known = start - GAP - sessions_to(history.leg) + 1
+    start = int(sessions.searchsorted(first, side="left"))
+    stop = int(sessions.searchsorted(last, side="right"))
     outcome = history.outcome[start:stop]
     if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
-        none = (
+        raise DtmlError(
             f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks "
-            "known outcomes"
+            f"known outcomes that differ ({history.leg}): "
+            "choose other days, or fetch more stocks or later prices"
         )
-        instead = "choose other days, or fetch more stocks or later prices"
-        raise DtmlError(f"{none} that differ ({history.leg}): {instead}")
+    known = _known_before(start, history.leg)
     if known < MINIMUM_TRAIN_DAYS:
-        there = f"{max(known, 0)} sessions before {first.date()} have an outcome"
-        instead = f"begin later, or give prices from before {sessions[0].date()}"
-        raise DtmlError(f"{there}, and training needs {MINIMUM_TRAIN_DAYS}: {instead}")
+        raise DtmlError(
+            f"{max(known, 0)} sessions before {first.date()} have an outcome, and training needs "
+            f"{MINIMUM_TRAIN_DAYS}: begin later, or give prices from before {sessions[0].date()}"
+        )
     return [
         Fold(
-            slice(0, begin - GAP - sessions_to(history.leg) + 1),
-            slice(begin, min(begin + RETRAIN_EVERY, stop)),
+            trained=slice(0, _known_before(begin, history.leg)),
+            scored=slice(begin, min(begin + RETRAIN_EVERY, stop)),
         )
-        for begin in range(int(start), int(stop), RETRAIN_EVERY)
+        for begin in range(start, stop, RETRAIN_EVERY)
     ]
+
+
+def _known_before(position: int, leg: Leg) -> int:
+    """Return how many sessions have an outcome that ended `GAP` sessions before a position."""
+    return position - GAP - sessions_to(leg) + 1

@@ -12,15 +12,8 @@ import pytest
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import (
-    PAPERS,
-    drawdowns,
-    ratios,
-    readme_lines,
-    survivorship,
-    tracks_chart,
-    verdict,
-)
+from dtml.pages.backtest import PAPERS, readme_lines, survivorship, verdict
+from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
 from dtml.pages.charts import POINTS, Panel, colour, over_sessions, thin
 from dtml.pages.figures import figure, percent
 from tests.support.backtest_page import (

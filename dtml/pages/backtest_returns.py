@@ -1,0 +1,181 @@
+"""The returns of a backtest's portfolios as its page shows them: ratios, drawdowns and charts.
+
+Returns are shares of the equity at the fill, after costs where they are called net. Ratios are a
+year's, of 252 sessions, without a risk-free rate. What is missing is NaN.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dtml.backtest.performance import drawdown
+from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.markets.definition import YEAR
+from dtml.pages.charts import Chart, Panel, cells, over_sessions
+
+ROLLED = 63  # sessions of a rolling ratio
+DRAWDOWNS = 5  # the deepest ones
+BARS = 41  # of a histogram
+MONTHS = tuple(f"{pd.Timestamp(2000, month, 1):%b}" for month in range(1, 13))
+
+Net = Mapping[str, "pd.Series[float]"]  # by portfolio
+
+
+def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
+    """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`.
+
+    `gross` is the return before costs, `costs` those of trades, `borrow` those of borrowing, and
+    `end` what 1 became after costs.
+    """
+    rows = tracks[tracks["portfolio"] == portfolio]
+    if rows.empty:
+        return {"gross": np.nan, "costs": np.nan, "borrow": np.nan, "end": np.nan}
+    return {
+        "gross": float(np.prod(1 + rows["gross"]) ** (YEAR / len(rows)) - 1),
+        "costs": float(YEAR * rows["cost"].mean()),
+        "borrow": float(YEAR * rows["borrow"].mean()),
+        "end": float(np.prod(1 + rows["net"])),
+    }
+
+
+def year_returns(net: Net) -> dict[int, dict[str, float]]:
+    """Return the net return of each portfolio in each calendar year.
+
+    It is over the sessions that the portfolio has there, NaN without any.
+    """
+    by_year = {
+        portfolio: (1 + line).groupby(pd.DatetimeIndex(line.index).year).prod() - 1
+        for portfolio, line in net.items()
+    }
+    years = {int(year) for returns in by_year.values() for year in returns.index}
+    return {
+        year: {
+            portfolio: float(returns.get(year, np.nan)) for portfolio, returns in by_year.items()
+        }
+        for year in sorted(years)
+    }
+
+
+def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") -> dict[str, float]:
+    """Return sortino, calmar, value_at_risk, expected_shortfall, beta; NaN with too few sessions.
+
+    The value at risk is the return that one session in twenty falls below, the shortfall the mean
+    of those below; `beta` is the slope on the index's return over the sessions of both.
+    """
+    if line is None or len(line) < MINIMUM_DAYS:
+        return {
+            "sortino": np.nan,
+            "calmar": np.nan,
+            "value_at_risk": np.nan,
+            "expected_shortfall": np.nan,
+            "beta": np.nan,
+        }
+    below = float(np.sqrt((line.clip(upper=0) ** 2).mean()))
+    deepest = float(drawdown(line.to_numpy()).min())
+    annual_return = float(np.prod(1 + line.to_numpy(dtype=float)) ** (YEAR / len(line)) - 1)
+    value_at_risk = float(line.quantile(0.05))
+    return {
+        "sortino": float(line.mean()) / below * np.sqrt(YEAR) if below else np.nan,
+        "calmar": annual_return / -deepest if deepest else np.nan,
+        "value_at_risk": value_at_risk,
+        "expected_shortfall": float(line[line <= value_at_risk].mean()),
+        "beta": np.nan if index is None else _beta(line, index),
+    }
+
+
+def _beta(line: "pd.Series[float]", index: "pd.Series[float]") -> float:
+    paired = pd.concat([line, index], axis=1, join="inner").to_numpy()
+    index_variance = paired[:, 1].var()
+    if not index_variance:
+        return np.nan
+    return float(np.cov(paired.T, ddof=0)[0, 1] / index_variance)
+
+
+def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
+    """Return the deepest drawdowns of a line of net returns, the deepest first.
+
+    Each has `first` (the session below a peak), `lowest`, `depth`, `recovered` (None: not yet) and
+    `sessions`.
+    """
+    depth = pd.Series(drawdown(line.to_numpy()), line.index)
+    below = depth < 0
+    # A session at a peak starts a new number, which the sessions below that peak share.
+    peak = (~below).cumsum()
+    spells: list[dict[str, Any]] = []
+    for _, spell in depth[below].groupby(peak[below]):
+        later = depth.index[depth.index > spell.index[-1]]
+        spells.append(
+            {
+                "first": spell.index[0],
+                "lowest": spell.idxmin(),
+                "depth": float(spell.min()),
+                "recovered": later[0] if len(later) else None,
+                "sessions": len(spell),
+            }
+        )
+    return sorted(spells, key=lambda spell: spell["depth"])[:DRAWDOWNS]
+
+
+def tracks_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> Chart | None:
+    """Return what 1 became, the drawdown and the rolling Sharpe ratio of each portfolio.
+
+    The three share one axis of time. `hidden` portfolios wait to be switched on.
+    """
+    value = {}
+    fallen = {}
+    sharpe = {}
+    for portfolio, line in net.items():
+        value[portfolio] = _since((1 + line).cumprod(), 1.0)
+        fallen[portfolio] = _since(pd.Series(drawdown(line.to_numpy()), line.index), 0.0)
+        last = line.rolling(ROLLED)
+        rolled = last.mean() / last.std().replace(0, np.nan) * np.sqrt(YEAR)
+        sharpe[portfolio] = rolled.dropna()
+    panels = [
+        Panel("value of 1, after costs", value, base=1.0, height=230),
+        Panel("drawdown", fallen, form="percent", base=0.0, height=110),
+        Panel("Sharpe ratio, rolling", sharpe, base=0.0, height=110),
+    ]
+    return over_sessions("Each portfolio after costs", panels, hidden=hidden, dashed=dashed)
+
+
+def _since(line: "pd.Series[float]", start: float) -> "pd.Series[float]":
+    """Return a line from `start` on the evening before its first session."""
+    evening_before = line.index[0] - pd.Timedelta(days=1)
+    return pd.concat([pd.Series([start], index=[evening_before]), line])
+
+
+def months_chart(name: str, line: "pd.Series[float]") -> Chart:
+    """Return a map of the returns of each month, a row a year."""
+    months = pd.DatetimeIndex(line.index).strftime("%Y-%m")
+    returns = (1 + line).groupby(months).prod() - 1
+    rows = pd.DataFrame(
+        {
+            "x": [MONTHS[int(str(month)[5:]) - 1] for month in returns.index],
+            "y": returns.index.str[:4],
+            "value": returns.to_numpy(dtype=float),
+        }
+    )
+    words = f"from {100 * rows['value'].min():.1f} % to {100 * rows['value'].max():.1f} %"
+    years = sorted(set(rows["y"]))
+    calendar = pd.DataFrame(
+        [(month, year) for year in years for month in MONTHS], columns=["x", "y"]
+    )
+    return cells(
+        f"Net return of each month, {name}",
+        words,
+        calendar.merge(rows, how="left"),
+        (44, 24),
+        "percent",
+        is_signed=True,
+        is_written=True,
+    )
+
+
+def histogram(name: str, line: "pd.Series[float]") -> Chart:
+    """Return how often each return of a session came."""
+    counts, edges = np.histogram(line, bins=BARS)
+    rows = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "sessions": counts})
+    words = f"{len(line)} sessions, from {100 * line.min():.1f} % to {100 * line.max():.1f} %"
+    return Chart(f"Net returns of sessions, {name}", words, "histogram", {"rows": rows})
