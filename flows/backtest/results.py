@@ -361,10 +361,10 @@ def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
     """Return the Sharpe ratios a session of all strategies tried, earlier backtests included."""
     with reading(backtest.context.engine) as conn:
         before = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
-    trials: list[float] = list(before / np.sqrt(YEAR))
-    for name in followed.strategies:
-        trials.append(session_sharpe(followed.tracks[name]["net"].to_numpy()))
-    return trials
+    tried_now = [
+        session_sharpe(followed.tracks[name]["net"].to_numpy()) for name in followed.strategies
+    ]
+    return [*(before / np.sqrt(YEAR)), *tried_now]
 
 
 def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str, Any]]:

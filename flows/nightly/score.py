@@ -308,7 +308,7 @@ def _confusion(
 
 
 def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
-    """Return the counts of one direction for all stocks of a day: a rise where `up`, else a fall."""
+    """Return the counts of one direction for all stocks of a day, a rise where it is `up`."""
     rises_and_falls = counts.reshape(-1, 2, 2).sum(axis=1)
     return np.concatenate([rises_and_falls * up[:, None], rises_and_falls * ~up[:, None]], axis=1)
 
