@@ -296,7 +296,7 @@ def score_orders(
 def _scores_of_nights(
     conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]
 ) -> pd.DataFrame:
-    """Return new scores of the orders up to `as_of`, from the first that may need one; maybe none."""
+    """Return scores of the orders up to `as_of`, from the first that may need one; maybe none."""
     calendar = context.market.calendar
     awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     unscored = stored.first_unscored(conn, context.name, LONGEST, first=awaited, last=as_of)
