@@ -55,17 +55,17 @@ class DayCounts:
     @property
     def correct(self) -> Int[ndarray, " days"]:
         """Return how many directions of each day were right."""
-        return self.counts[:, 0] + self.counts[:, 3]
+        return np.asarray(self.counts[:, 0] + self.counts[:, 3])
 
     @property
     def rises(self) -> Int[ndarray, " days"]:
         """Return how many stocks rose on each day."""
-        return self.counts[:, 0] + self.counts[:, 2]
+        return np.asarray(self.counts[:, 0] + self.counts[:, 2])
 
     @property
     def predicted_rises(self) -> Int[ndarray, " days"]:
         """Return how many stocks were predicted to rise on each day."""
-        return self.counts[:, 0] + self.counts[:, 1]
+        return np.asarray(self.counts[:, 0] + self.counts[:, 1])
 
 
 def score_market(context: MarketContext, as_of: date) -> Scored:
