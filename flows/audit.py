@@ -5,10 +5,11 @@ It audits a part of the market with short trainings, in a minute or two, and pri
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
@@ -39,8 +40,9 @@ FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)  # when each was restated, whic
 
 @dataclass(frozen=True)
 class Audit:
-    """Hold findings, rows `audited, check, at, passed, detail, has_power`, and
-    which planted leaks were caught.
+    """Hold findings, and which planted leaks were caught.
+
+    The rows of `findings` are `audited, check, at, passed, detail, has_power`.
     """
 
     findings: pd.DataFrame
@@ -48,65 +50,61 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Return whether every check could tell and found nothing, and every
-        planted leak was caught.
-        """
+        """Return whether every check could tell and found nothing, and each leak was caught."""
         return bool(self.findings["passed"].all() and not self.alarm)
 
     @property
     def alarm(self) -> bool:
-        """Return whether look-ahead was found, a planted leak missed, or an
-        honest pipeline accused.
-        """
-        found = self.findings["has_power"] & ~self.findings["passed"]
-        return bool(found.any() or (self.proof["caught"] != self.proof["planted"]).any())
+        """Return whether look-ahead was found, a leak missed, or an honest pipeline accused."""
+        is_found = self.findings["has_power"] & ~self.findings["passed"]
+        is_wrong = self.proof["caught"] != self.proof["planted"]
+        return bool(is_found.any() or is_wrong.any())
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training and predictions on the last sessions up to a day,
-    only reading; `tell` gets each step.
+    """Audit windows, training and predictions on the last sessions up to a day.
+
+    It only reads; `tell` gets each step.
     """
-    bars, _ = stored_bars(
-        context, sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date(), as_of
-    )
-    history = past_of(context.market, bars)
+    market = context.market
+    first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
+    bars, _ = stored_bars(context, first, as_of)
+    history = past_of(market, bars)
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
-    rows = [{"audited": "pipeline"} | asdict(each) for each in findings]
+    rows = _rows("pipeline", findings)
     tell("nights from a store")
-    rows += [{"audited": "nights"} | asdict(stored_nights(context, part, findings[0].at, SEED))]
+    rows += _rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
     with reading(context.engine) as conn:
-        trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
-    if trained:
+        is_trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
+    if is_trained:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        findings = look_ahead.audit_model(model.ensemble, history, seed=SEED)
-        rows += [{"audited": model.run_id} | asdict(each) for each in findings]
+        rows += _rows(model.run_id, look_ahead.audit_model(model.ensemble, history, seed=SEED))
     tell("the order of the stocks")
-    ordering = Ordering(
-        RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return
-    )
-    rows += [
-        {"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)
-    ]
-    ours = rankers_for(context, as_of, only_stored=True)
-    if ours is not None:
-        stored = replace(ordering, fit=lambda *_: ours.rankers)
-        found = audit_ranking(stored, history, seed=SEED, trains=False)
-        rows += [{"audited": ours.row["id"]} | asdict(each) for each in found]
-    if context.market.code:
-        own = admit(Asked(OwnCode.read(context.market.code)), history, context.market.leg)
-        rows += [
-            {"audited": OWN, "at": part.sessions[-1], "has_power": True} | each for each in own
-        ]
+    largest_return = context.experiment.windows.largest_return
+    ordering = Ordering(RankersConfig(market.leg, boosting=SMALL), largest_return)
+    rows += _rows("ranking", audit_ranking(ordering, part, seed=SEED))
+    trained = rankers_for(context, as_of, only_stored=True)
+    if trained is not None:
+        stored = replace(ordering, fit=lambda *_: trained.rankers)
+        rows += _rows(trained.row["id"], audit_ranking(stored, history, seed=SEED, trains=False))
+    if market.code:
+        for admitted in admit(Asked(OwnCode.read(market.code)), history, market.leg):
+            rows.append({"audited": OWN, "at": part.sessions[-1], "has_power": True, **admitted})
     tell("leaks planted on purpose")
-    proofs = (
+    proofs = [
         look_ahead.prove(part, context.experiment, seed=SEED, dates=1),
         prove_ranking(part, ordering, seed=SEED),
-    )
-    planted = pd.concat([each for each in proofs if len(each)], ignore_index=True)
+    ]
+    planted = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
     return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), planted)
+
+
+def _rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return findings as rows that say what was audited."""
+    return [{"audited": audited, **asdict(finding)} for finding in findings]
 
 
 @dataclass(frozen=True)

@@ -37,15 +37,15 @@ from translation.atomic_files import write_whole
 
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")
-PricesKnown = Literal[
-    "now", "then"
-]  # every bar as known now, or as known before the session it helps to predict
+# Every bar as known now, or as known before the session it helps to predict.
+PricesKnown = Literal["now", "then"]
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A model trained on what was known at the close of `as_of`, for the
-    sessions first .. last, both included.
+    """Hold a model's span: trained on what was known at the close of `as_of`, for first .. last.
+
+    Both sessions are included.
     """
 
     number: int  # from 1
@@ -73,8 +73,9 @@ class Plan:
 
     @property
     def strategies(self) -> list[Strategy]:
-        """Return every form, filled at the next open with costs, and, as papers
-        do it, at the close without any.
+        """Return every form, filled at the next open with costs.
+
+        As papers do it, each is filled at the close without any costs too.
         """
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
         return [
@@ -108,13 +109,13 @@ class Backtest:
             choose_device(self.context.device).type,
             self.digest,
         ]
-        said = [
+        settings = [
             asdict(self.plan),
             asdict(self.context.experiment),
             self.context.market.settings,
             made_by,
         ]
-        digest = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:8]
         return f"{self.context.name}-{self.plan.first}-{digest}"
 
     @property
@@ -152,53 +153,61 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 
 
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
-    """Open what is stored of a market and lay out the folds; every session
-    predicted must have happened.
+    """Open what is stored of a market and lay out the folds.
+
+    Raises UsageError where not every session predicted has happened.
     """
     context = open_stored_context(request)
-    calendar, last = context.market.calendar, context.source.last_session()
+    calendar = context.market.calendar
+    last = context.source.last_session()
     if last is None or plan.last > last:
-        held = f"the store holds {context.name} up to {last}"
-        raise UsageError(f"{held}; a backtest to {plan.last} needs what came of it")
+        raise UsageError(
+            f"the store holds {context.name} up to {last}; "
+            f"a backtest to {plan.last} needs what came of it"
+        )
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
-    laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
-    bars = read_bars(context, history_start(context, laid[0].as_of), plan.last)
+    laid_out = folds(sessions, plan.first, plan.last, plan.retrain_every)
+    first_training = laid_out[0].as_of
+    bars = read_bars(context, history_start(context, first_training), plan.last)
     if plan.prices_known == "then":
-        _require_known(context, laid[0].as_of)
+        _require_known(context, first_training)
     return Backtest(
-        context, request, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars)
+        context=context,
+        request=request,
+        plan=plan,
+        folds=tuple(laid_out),
+        known_at=bars["known_at"].max().to_pydatetime(),
+        digest=digest_of(bars),
     )
 
 
 def known_before(
     context: MarketContext, as_of: date, known_at: datetime, prices_known: PricesKnown
 ) -> datetime:
-    """Return the moment as known at which a training or a night of `as_of` reads its bars,
-    `known_at` at the latest.
+    """Return the moment as known at which a training or a night of `as_of` reads its bars.
 
-    As known then, it is the open of the session that follows, as in a night that is caught up.
+    It is `known_at` at the latest. As known then, it is the open of the session that follows, as in
+    a night that is caught up.
     """
     if prices_known == "now":
         return known_at
-    return min(
-        known_at,
-        session_open(context.market.calendar, next_session(context.market.calendar, as_of)),
-    )
+    calendar = context.market.calendar
+    return min(known_at, session_open(calendar, next_session(calendar, as_of)))
 
 
 def _require_known(context: MarketContext, as_of: date) -> None:
-    """Raise UsageError where the store knew too few bars of a session before
-    the next one opened.
-    """
-    moment = session_open(context.market.calendar, next_session(context.market.calendar, as_of))
+    """Raise UsageError where too few bars of a session were known before the next one opened."""
+    calendar = context.market.calendar
+    moment = session_open(calendar, next_session(calendar, as_of))
     with reading(context.engine) as conn:
-        known = set(prices.prices(conn, context.name, as_of, as_of, known_at=moment)["symbol"])
+        bars = prices.prices(conn, context.name, as_of, as_of, known_at=moment)
+    known = set(bars["symbol"])
     if shortage(context, as_of, known) is not None:
         raise UsageError(
-            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC the store knew {len(known)} bars "
-            f"of {context.name} "
-            f"on {as_of}; it was filled later: begin where nights had fetched by then, or leave "
-            "the option out"
+            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC "
+            f"the store knew {len(known)} bars of {context.name} on {as_of}; "
+            "it was filled later: begin where nights had fetched by then, "
+            "or leave the option out"
         )
 
 
@@ -210,12 +219,21 @@ def digest_of(bars: pd.DataFrame) -> str:
 
 def jobs_of(backtest: Backtest) -> list[Job]:
     """Return a job for each fold; a job whose card exists has nothing left to do."""
-    store = location(backtest.context.engine)
-    told = (backtest.known_at, backtest.folder, store, backtest.plan.prices_known)
-    jobs = [Job(backtest.request, fold, *told) for fold in backtest.folds]
-    if backtest.context.experiment.warm_start:
-        jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
-    return jobs
+    jobs = [
+        Job(
+            request=backtest.request,
+            fold=fold,
+            known_at=backtest.known_at,
+            folder=backtest.folder,
+            store=location(backtest.context.engine),
+            prices_known=backtest.plan.prices_known,
+        )
+        for fold in backtest.folds
+    ]
+    if not backtest.context.experiment.warm_start:
+        return jobs
+    warm_jobs = [replace(job, previous=before.card) for before, job in pairwise(jobs)]
+    return [*jobs[:1], *warm_jobs]
 
 
 def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
@@ -224,10 +242,10 @@ def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
 
 
 def run_fold(job: Job) -> Path:
-    """Train as of the fold's day, predict each of its sessions as its night would have, and leave
-    files.
+    """Train as of the fold's day, predict each of its sessions, and leave files.
 
-    Returns the card's path. The training of a killed job resumes where it was.
+    Each is predicted as its night would have. Returns the card's path. The training of a killed job
+    resumes where it was.
     """
     if job.card.exists():
         return job.card
@@ -242,24 +260,24 @@ def run_fold(job: Job) -> Path:
         previous=previous,
         serves=nights.digest,
     )
-    made, refused = nights.predict(model)
-    write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
+    predictions, refused = nights.predict(model)
+    write_whole(
+        job.card.with_suffix(".parquet"), lambda file: predictions.to_parquet(file, index=False)
+    )
     bands = [] if model.calibration is None else model.calibration.bands.to_dict("records")
-    card: dict[str, Any] = {
+    card = {
         "fold": asdict(job.fold),
         "run": dict(run),
         "bands": bands,
         "refused": refused,
+        "seconds": time.perf_counter() - begun,
     }
-    card |= {"seconds": time.perf_counter() - begun}
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     return job.card
 
 
 def run_seed(job: Job, seed: int) -> None:
-    """Train one seed of a fold that begins with fresh weights, and leave its state for
-    `run_fold`.
-    """
+    """Train one seed of a fold with fresh weights, and leave its state for `run_fold`."""
     context, nights, known_at = _opened(job)
     fit_seed(
         context, job.fold.as_of, seed, kind="backtest", known_at=known_at, serves=nights.digest
@@ -267,9 +285,7 @@ def run_seed(job: Job, seed: int) -> None:
 
 
 def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
-    """Return the market, the nights to be predicted, and the moment as known at
-    which the training reads its bars.
-    """
+    """Return the market, the nights to be predicted, and when the training's bars were known."""
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     context = open_stored_context(job.request)
@@ -283,23 +299,28 @@ def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """Read what a fold left: `fold`, the row of its `run`, `bands`, the nights `refused` and why,
-    `seconds`.
+    """Read what a fold left.
 
-    Its predictions lie beside the card as parquet: as_of, target, symbol, probability,
-    probability_std, known_at.
+    That is `fold`, the row of its `run`, `bands`, the nights `refused` and why, `seconds`. Its
+    predictions lie beside the card as parquet: as_of, target, symbol, probability, probability_std,
+    known_at.
     """
-    found: dict[str, Any] = json.loads(card.read_text())
-    run, fold = found["run"], found["fold"]
-    run |= {name: datetime.fromisoformat(str(run[name])) for name in MOMENTS}
-    run |= {name: date.fromisoformat(str(run[name])) for name in DAYS}
-    fold |= {name: date.fromisoformat(fold[name]) for name in ("as_of", "first", "last")}
-    return found
+    content: dict[str, Any] = json.loads(card.read_text())
+    run = content["run"]
+    for name in MOMENTS:
+        run[name] = datetime.fromisoformat(str(run[name]))
+    for name in DAYS:
+        run[name] = date.fromisoformat(str(run[name]))
+    fold = content["fold"]
+    for name in ("as_of", "first", "last"):
+        fold[name] = date.fromisoformat(fold[name])
+    return content
 
 
 class Nights:
-    """Predict the nights of a fold, from bars that are read once, or for each
-    night where they are those known then.
+    """Predict the nights of a fold.
+
+    The bars are read once, or for each night where they are those known then.
     """
 
     def __init__(
@@ -309,48 +330,42 @@ class Nights:
         known_at: datetime,
         prices_known: PricesKnown = "now",
     ) -> None:
-        self.context, self.fold, self.known_at, self.prices_known = (
-            context,
-            fold,
-            known_at,
-            prices_known,
-        )
-        before = previous_session(context.market.calendar, fold.last)
-        bars = read_bars(
-            context, first_needed(context, context.experiment.windows, fold.as_of), before, known_at
-        )
+        self.context = context
+        self.fold = fold
+        self.known_at = known_at
+        self.prices_known = prices_known
+        first = first_needed(context, context.experiment.windows, fold.as_of)
+        last = previous_session(context.market.calendar, fold.last)
+        bars = read_bars(context, first, last, known_at)
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
 
     @property
     def digest(self) -> str:
-        """Return a digest of all that decides what a model predicts in these
-        nights, and which are refused.
-        """
-        known = (
-            ""
-            if self.prices_known == "now"
-            else " ".join(map(digest_of, map(self.bars_of, self._days())))
-        )
-        return f"{digest_of(self.bars)} {self.fold} {self.context.market.checks} {known}"
+        """Return a digest of all that decides which nights are refused and what is predicted."""
+        known_then = ""
+        if self.prices_known == "then":
+            known_then = " ".join(digest_of(self.bars_of(day)) for day in self._days())
+        return f"{digest_of(self.bars)} {self.fold} {self.context.market.checks} {known_then}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and why nights are refused, as
-        the nightly job would have.
+        """Return the predictions of every night, and why nights are refused.
+
+        They are what the nightly job would have predicted and refused.
         """
-        made, refused = [pd.DataFrame()], {}
+        predictions = [pd.DataFrame()]
+        refused = {}
         for as_of in self._days():
             try:
-                made.append(self._night(model, as_of))
+                predictions.append(self._night(model, as_of))
             except DtmlError as error:
                 refused[str(as_of)] = str(error)
-        return pd.concat(made, ignore_index=True), refused
+        return pd.concat(predictions, ignore_index=True), refused
 
     def _days(self) -> list[date]:
+        """Return the days on whose bars the nights stand."""
         calendar = self.context.market.calendar
-        days = sessions_between(
-            calendar, self.fold.as_of, previous_session(calendar, self.fold.last)
-        )
-        return [day.date() for day in days]
+        last = previous_session(calendar, self.fold.last)
+        return [day.date() for day in sessions_between(calendar, self.fold.as_of, last)]
 
     def bars_of(self, as_of: date) -> pd.DataFrame:
         """Return the bars that one night reads."""
@@ -364,19 +379,17 @@ class Nights:
         return self.bars.iloc[begin:end]
 
     def _night(self, model: Model, as_of: date) -> pd.DataFrame:
+        """Return the predictions of one night; raise DtmlError for one that is refused."""
         bars = self.bars_of(as_of)
-        short = shortage(
-            self.context, as_of, set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"])
-        )
+        today = bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]
+        short = shortage(self.context, as_of, set(today))
         if short is not None:
             raise DtmlError(short.what)
-        made = predict_night(self.context, model, as_of, bars)
-        if too_few(self.context, as_of, made):
-            raise DtmlError(
-                f"{len(made)} of {len(self.context.constituents(as_of))} constituents can be "
-                "predicted"
-            )
-        return made.assign(known_at=bars["known_at"].max())
+        predictions = predict_night(self.context, model, as_of, bars)
+        if too_few(self.context, as_of, predictions):
+            constituents = len(self.context.constituents(as_of))
+            raise DtmlError(f"{len(predictions)} of {constituents} constituents can be predicted")
+        return predictions.assign(known_at=bars["known_at"].max())
 
 
 def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
@@ -391,6 +404,9 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:
         raise UsageError(f"no session lies in {first} .. {last}")
-    begins = range(start, stop, retrain_every)
-    spans = [sessions[begin - 1 : min(begin + retrain_every, stop)].date for begin in begins]
-    return [Fold(number, days[0], days[1], days[-1]) for number, days in enumerate(spans, start=1)]
+    laid_out = []
+    for number, begin in enumerate(range(start, stop, retrain_every), start=1):
+        # The first of these is the one before, on which the fold's model is trained.
+        days = sessions[begin - 1 : min(begin + retrain_every, stop)].date
+        laid_out.append(Fold(number=number, as_of=days[0], first=days[1], last=days[-1]))
+    return laid_out

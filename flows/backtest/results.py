@@ -1,6 +1,4 @@
-"""Store what the folds of a backtest found, score it, follow it with
-portfolios, and publish the page.
-"""
+"""Store, score and publish what the folds of a backtest found, and follow it with portfolios."""
 
 import shutil
 import time
@@ -9,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import pandas as pd
@@ -64,11 +62,11 @@ def run_backtest(
     on_fold: OnFold = lambda _: None,
     attention_on: Sequence[date] = (),
 ) -> Result:
-    """Train and predict fold by fold, then score; work that an interrupted backtest finished is not
-    repeated.
+    """Train and predict fold by fold, then score.
 
-    Attention between stocks is kept for the sessions asked for, also for a backtest that is
-    finished. Raises DtmlError when another process is running the same backtest.
+    Work that an interrupted backtest finished is not repeated. Attention between stocks is kept for
+    the sessions asked for, also for a backtest that is finished. Raises DtmlError when another
+    process is running the same backtest.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)
@@ -89,18 +87,21 @@ def run_backtest(
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
+    """Run the folds that are not done, store what each found, and score them all."""
     with transaction(backtest.context.engine) as conn:
         backtests.save_backtest(conn, _row(backtest))
     begun = time.perf_counter()
     jobs = jobs_of(backtest)
-    resumed = any(job.card.exists() for job in jobs)
+    is_resumed = any(job.card.exists() for job in jobs)
     for done, card in enumerate(runner(jobs), start=1):
         _store_fold(backtest, card)
         on_fold(done)
-    _finish(backtest, None if resumed else time.perf_counter() - begun)
+    seconds = None if is_resumed else time.perf_counter() - begun
+    _finish(backtest, seconds)
 
 
 def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
+    """Raise UsageError for a day that is no session of the backtest."""
     for day in days:
         require_session(backtest.context.market.calendar, day)
         if not backtest.plan.first <= day <= backtest.plan.last:
@@ -110,30 +111,26 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
-    """Store who looked at whom on predicted sessions, by the models of their
-    folds; a refused night has none.
+    """Store who looked at whom on predicted sessions, by the models of their folds.
+
+    A refused night has none.
     """
     context = backtest.context
     with reading(context.engine) as conn:
         folds = backtests.backtest_folds(conn, backtest.id)
     for day in days:
-        row = folds[
-            (folds["first"] <= pd.Timestamp(day)) & (pd.Timestamp(day) <= folds["last"])
-        ].iloc[0]
+        target = pd.Timestamp(day)
+        fold = folds[(folds["first"] <= target) & (target <= folds["last"])].iloc[0]
         as_of = previous_session(context.market.calendar, day)
-        if str(as_of) in row["refused"]:
+        if str(as_of) in fold["refused"]:
             continue
         with reading(context.engine) as conn:
-            model = load_run(context, runs.run(conn, row["run_id"]))
+            model = load_run(context, runs.run(conn, fold["run_id"]))
+        first = first_needed(context, model.ensemble.windows, as_of)
         known_at = known_before(context, as_of, backtest.known_at, backtest.plan.prices_known)
-        bars = read_bars(
-            context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at
-        )
-        pairs = (
-            look(context, model, as_of, bars)
-            .rows()
-            .assign(run_id=model.run_id, target=pd.Timestamp(day))
-        )
+        bars = read_bars(context, first, as_of, known_at)
+        pairs = look(context, model, as_of, bars).rows()
+        pairs = pairs.assign(run_id=model.run_id, target=target)
         with transaction(context.engine) as conn:
             attention.save_attention(conn, context.name, pairs)
 
@@ -145,30 +142,29 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
         if row is None or row["finished_at"] is None:
             return None
         folds = backtests.backtest_folds(conn, backtest_id)
-        folds = folds.assign(
-            validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]
-        )
-        scores = backtests.backtest_scores(conn, backtest_id)
+        accuracies = [_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]
         return Result(
-            row,
-            folds,
-            scores,
-            backtests.backtest_portfolios(conn, backtest_id),
-            page_of("backtest", row),
+            row=row,
+            folds=folds.assign(validation_acc=accuracies),
+            scores=backtests.backtest_scores(conn, backtest_id),
+            portfolios=backtests.backtest_portfolios(conn, backtest_id),
+            page=page_of("backtest", row),
         )
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
     """Return the validation accuracy that chose the epoch, the mean over the seeds."""
-    return float(
-        np.mean(
-            [each["epochs"][each["best_epoch"] - 1]["validation_acc"] for each in run["losses"]]
-        )
-    )
+    accuracies = []
+    for seed in run["losses"]:
+        best_epoch = seed["epochs"][seed["best_epoch"] - 1]
+        accuracies.append(best_epoch["validation_acc"])
+    return float(np.mean(accuracies))
 
 
 def _row(backtest: Backtest) -> dict[str, Any]:
-    context, plan, market = backtest.context, backtest.plan, backtest.context.market
+    """Return the row of a backtest that begins."""
+    context = backtest.context
+    plan = backtest.plan
     return {
         "id": backtest.id,
         "market": context.name,
@@ -180,29 +176,42 @@ def _row(backtest: Backtest) -> dict[str, Any]:
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,
         "created_at": datetime.now(UTC),
-        "list_is_snapshot": market.is_snapshot,
-        "list_as_of": market.constituents_as_of,
+        "list_is_snapshot": context.market.is_snapshot,
+        "list_as_of": context.market.constituents_as_of,
         "device": choose_device(context.device).type,
     }
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
     """Store the fold's run and its predictions in one transaction; rows that are stored stay."""
-    card, made = read_card(file), pd.read_parquet(file.with_suffix(".parquet"))
-    run, fold, market = card["run"], card["fold"], backtest.context.name
-    said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
+    card = read_card(file)
+    predicted = pd.read_parquet(file.with_suffix(".parquet"))
+    run = card["run"]
+    fold = {
+        **card["fold"],
+        "run_id": run["id"],
+        "predictions": len(predicted),
+        "refused": card["refused"],
+        "seconds": card["seconds"],
+    }
+    market = backtest.context.market
     now = datetime.now(UTC)
     with transaction(backtest.context.engine) as conn:
         runs.save_run(conn, run)
         if card["bands"]:
-            level = backtest.context.market.level
-            calibration.save_bands(conn, run["id"], pd.DataFrame(card["bands"]), default=level)
-        for known_at in made["known_at"].unique() if len(made) else ():
-            rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
+            bands = pd.DataFrame(card["bands"])
+            calibration.save_bands(conn, run["id"], bands, default=market.level)
+        moments = predicted["known_at"].unique() if len(predicted) else ()
+        for known_at in moments:
+            rows = predicted[predicted["known_at"] == known_at].assign(run_id=run["id"])
             predictions.save_predictions(
-                conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now
+                conn,
+                backtest.context.name,
+                rows,
+                known_at=known_at.to_pydatetime(),
+                made_at=now,
             )
-        backtests.save_fold(conn, backtest.id, fold | {"run_id": run["id"]} | said)
+        backtests.save_fold(conn, backtest.id, fold)
 
 
 @dataclass(frozen=True)
@@ -210,7 +219,8 @@ class TrackRecord:
     """Hold all that was predicted and what came of it, on the predicted sessions.
 
     `probability` is NaN where nothing was predicted, `movement` a ratio minus 1, NaN where it is
-    not known.
+    not known. `losers` is the fall to each `as_of` from the session before: a rule that orders
+    stocks.
     """
 
     probability: Float[ndarray, "days stocks"]
@@ -220,16 +230,16 @@ class TrackRecord:
     fold: Int[ndarray, " days"]
     symbols: tuple[str, ...]
     rules: pd.DataFrame  # a column a rule, a row a day
-    losers: Float[
-        ndarray, "days stocks"
-    ]  # the fall to each `as_of` from the session before: a rule that orders stocks
+    losers: Float[ndarray, "days stocks"]
 
     def directions(self) -> Directions:
         """Return what the model and each rule predicted, stock by stock."""
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
-        everyone = np.ones_like(self.probability)
-        rules = {str(rule): everyone * self.rules[rule].to_numpy()[:, None] for rule in self.rules}
-        return {MODEL: model, **rules}
+        directions = {MODEL: model}
+        all_stocks = np.ones_like(self.probability)
+        for rule in self.rules:
+            directions[str(rule)] = all_stocks * self.rules[rule].to_numpy()[:, None]
+        return directions
 
 
 def scored_bars(backtest: Backtest) -> pd.DataFrame:
@@ -239,126 +249,162 @@ def scored_bars(backtest: Backtest) -> pd.DataFrame:
 
 
 def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
-    """Read the predictions of all folds and what came of them by `bars`; raise
-    DtmlError when no night has any.
+    """Read the predictions of all folds and what came of them by `bars`.
+
+    Raises DtmlError when no night has any.
     """
-    context = backtest.context
-    with reading(context.engine) as conn:
-        made = backtests.backtest_predictions(conn, backtest.id)
+    market = backtest.context.market
+    with reading(backtest.context.engine) as conn:
+        predicted = backtests.backtest_predictions(conn, backtest.id)
         folds = backtests.backtest_folds(conn, backtest.id)
-    if made.empty:
-        reasons = pd.Series([reason for refused in folds["refused"] for reason in refused.values()])
-        raise DtmlError(
-            f"every one of {len(reasons)} nights was refused, such as: {reasons.iloc[0]}"
-        )
-    days = made[["as_of", "target"]].drop_duplicates().sort_values("target", ignore_index=True)
-    fold = folds["number"].to_numpy()[folds["first"].searchsorted(days["target"], side="right") - 1]
-    symbols = context.market.symbols
-    as_of, target = pd.DatetimeIndex(days["as_of"]), pd.DatetimeIndex(days["target"])
-    probability = on_grid(
-        made.rename(columns={"target": "session"}), "probability", target, symbols
+    if predicted.empty:
+        _raise_all_refused(folds)
+    days = predicted[["as_of", "target"]].drop_duplicates()
+    days = days.sort_values("target", ignore_index=True)
+    as_of = pd.DatetimeIndex(days["as_of"])
+    target = pd.DatetimeIndex(days["target"])
+    fold_of_day = folds["first"].searchsorted(days["target"], side="right") - 1
+    before = pd.DatetimeIndex([previous_session(market.calendar, day.date()) for day in as_of])
+    by_session = predicted.rename(columns={"target": "session"})
+    return TrackRecord(
+        probability=on_grid(by_session, "probability", target, market.symbols),
+        movement=returns_between(bars, as_of, target, market.symbols, market.returns),
+        as_of=as_of,
+        target=target,
+        fold=folds["number"].to_numpy()[fold_of_day],
+        symbols=market.symbols,
+        rules=directions_on(as_of, bars, market.index.symbol),
+        losers=-returns_between(bars, before, as_of, market.symbols, market.returns),
     )
-    movement = returns_between(bars, as_of, target, symbols, context.market.returns)
-    rules = directions_on(as_of, bars, context.market.index.symbol)
-    before = pd.DatetimeIndex(
-        [previous_session(context.market.calendar, day.date()) for day in as_of]
-    )
-    losers = -returns_between(bars, before, as_of, symbols, context.market.returns)
-    return TrackRecord(probability, movement, as_of, target, fold, symbols, rules, losers)
+
+
+def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
+    """Raise DtmlError for a backtest in which every night was refused."""
+    reasons = [reason for refused in folds["refused"] for reason in refused.values()]
+    first = pd.Series(reasons).iloc[0]
+    raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {first}")
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
     """Store what became of every prediction, as a night's scoring would."""
-    day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
-    rows = outcome_rows(
-        pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock]
-    )
+    is_settled = np.isfinite(record.probability) & np.isfinite(record.movement)
+    day, stock = np.nonzero(is_settled)
+    symbols = pd.Index(record.symbols)[stock]
+    rows = outcome_rows(symbols, record.target[day], record.movement[day, stock])
     record_outcomes(
         conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=datetime.now(UTC)
     )
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:
-    """Score and follow the predictions, and write figures and page."""
+    """Score and follow the predictions, and store the figures."""
     context = backtest.context
     bars = scored_bars(backtest)
     record = read_record(backtest, bars)
-    scores = slice_scores(
-        record.directions(), record.movement, record.target, record.fold, record.symbols
-    )
-    orders = order_scores(
-        record.probability, record.losers, record.movement, record.target, record.fold
-    )
-    orders = orders.assign(predictor=MODEL, protocol="all")
-    scores = scores.merge(orders, how="left", on=["slice", "value", "protocol", "predictor"])
-    tracks, strategies, indices = _tracks(backtest, record, bars)
-    with reading(context.engine) as conn:
-        before = backtests.sharpe_ratios(conn, context.name, other_than=backtest.id)
-    trials = [
-        *(before / np.sqrt(YEAR)),
-        *(session_sharpe(tracks[name]["net"].to_numpy()) for name in strategies),
-    ]
-    portfolios = [
-        {"portfolio": name, "strategy": strategies.get(name)}
-        | asdict(
-            performance(
-                track, trials=trials if name in strategies else None, index=indices.get(name)
-            )
-        )
-        for name, track in tracks.items()
-    ]
-    predicted = np.isfinite(record.probability).any(axis=0)
+    scores = _slice_scores(record)
+    followed = _followed(backtest, record, bars)
+    trials = _trials(backtest, followed)
     best = expected_best(trials) * np.sqrt(YEAR) if np.isfinite(trials).any() else 0.0
+    portfolios = pd.DataFrame(_performances(followed, trials))
+    is_predicted = np.isfinite(record.probability).any(axis=0)
+    returns = [track.assign(portfolio=name) for name, track in followed.tracks.items()]
     with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
-        predictions.save_rule_directions(
-            conn, context.name, dated_directions(record.rules, record.target)
-        )
+        rules = dated_directions(record.rules, record.target)
+        predictions.save_rule_directions(conn, context.name, rules)
         settled = outcomes.settled_folds(conn, backtest.id)
-        save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
-        returns = pd.concat(
-            [track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True
-        )
-        counts = {"stocks": int(predicted.sum()), "tried": len(trials), "expected_best": best}
+        run_ids = settled["run_id"].unique().tolist()
+        save_counts(conn, settled, calibration.bands_of(conn, run_ids))
         backtests.finish_backtest(
             conn,
             backtest.id,
             scores=scores,
-            returns=returns,
-            portfolios=pd.DataFrame(portfolios),
-            counts=counts | _survivorship(backtest, bars),
+            returns=pd.concat(returns, ignore_index=True),
+            portfolios=portfolios,
+            counts={
+                "stocks": int(is_predicted.sum()),
+                "tried": len(trials),
+                "expected_best": best,
+                **_survivorship(backtest, bars),
+            },
             finished_at=datetime.now(UTC),
             seconds=seconds,
         )
 
 
-def _tracks(
-    backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
-) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]], dict[str, pd.DataFrame]]:
-    """Return what each portfolio earned, by its name; of those that follow
-    predictions the strategy, and the index.
-    """
-    # The index is filled as the portfolio is, so that the two have the same sessions.
-    context = backtest.context
-    quotes, index = (
-        quotes_of(context, bars, symbols)
-        for symbols in (record.symbols, (context.market.index.symbol,))
+def _slice_scores(record: TrackRecord) -> pd.DataFrame:
+    """Return the scores of directions by slice, with the model's scores as an order of stocks."""
+    scores = slice_scores(
+        record.directions(), record.movement, record.target, record.fold, record.symbols
     )
-    filled = {fill: index_track(index, record.as_of, fill) for fill in get_args(Fill)}
-    tracks, strategies, indices = {}, {}, {}
+    ranks = order_scores(
+        record.probability, record.losers, record.movement, record.target, record.fold
+    )
+    ranks = ranks.assign(predictor=MODEL, protocol="all")
+    return scores.merge(ranks, how="left", on=["slice", "value", "protocol", "predictor"])
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """Hold what each portfolio earned, by its name.
+
+    `strategies` and `indices` are those of the portfolios that follow predictions; an index is
+    filled as its portfolio is, so that the two have the same sessions.
+    """
+
+    tracks: dict[str, pd.DataFrame]
+    strategies: dict[str, dict[str, Any]]
+    indices: dict[str, pd.DataFrame]
+
+
+def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
+    """Return the Sharpe ratios a session of all strategies tried, earlier backtests included."""
+    with reading(backtest.context.engine) as conn:
+        before = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
+    tried_now = [
+        session_sharpe(followed.tracks[name]["net"].to_numpy()) for name in followed.strategies
+    ]
+    return [*(before / np.sqrt(YEAR)), *tried_now]
+
+
+def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the figures of each portfolio; those that follow predictions know the `trials`."""
+    rows = []
+    for name, track in followed.tracks.items():
+        figures = performance(
+            track,
+            trials=trials if name in followed.strategies else None,
+            index=followed.indices.get(name),
+        )
+        strategy = followed.strategies.get(name)
+        rows.append({"portfolio": name, "strategy": strategy, **asdict(figures)})
+    return rows
+
+
+def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Followed:
+    """Follow the predictions with each strategy, beside the index and equal parts."""
+    context = backtest.context
+    quotes = quotes_of(context, bars, record.symbols)
+    index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
+    index_tracks = {fill: index_track(index_quotes, record.as_of, fill) for fill in get_args(Fill)}
+    tracks = {}
+    strategies = {}
+    indices = {}
     for strategy in backtest.plan.strategies:
-        track = follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
-        tracks[strategy.name], indices[strategy.name] = track, filled[strategy.fill]
+        weights = positions(record.probability, strategy)
+        track = follow(weights, record.as_of, quotes, strategy)
+        tracks[strategy.name] = track
+        indices[strategy.name] = index_tracks[strategy.fill]
         if len(track):
             strategies[strategy.name] = asdict(strategy)
-    indices["equal weight"] = tracks["index"] = filled["next_open"]
+    indices["equal weight"] = index_tracks["next_open"]
+    tracks["index"] = index_tracks["next_open"]
     tracks["equal weight"] = equal_weight_track(
         record.probability, record.as_of, quotes, "next_open"
     )
-    followed = {
-        name: track for name, track in tracks.items() if len(track)
-    }  # an index may have no opens
-    return followed, strategies, indices
+    # An index may have no opens.
+    with_sessions = {name: track for name, track in tracks.items() if len(track)}
+    return _Followed(tracks=with_sessions, strategies=strategies, indices=indices)
 
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
@@ -376,22 +422,22 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
 def _write_page(backtest: Backtest, result: Result) -> None:
     """Write the page from what is stored, whole or not at all."""
     record = read_record(backtest, scored_bars(backtest))
-    known = np.isfinite(record.movement)
     with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
         counts = calibration.fold_counts(conn, backtest.id)
+    rolling = rolling_mcc(record.directions(), record.movement, record.target)
+    rolling_ranks = rolling_rank_ic(record.probability, record.movement, record.target)
+    rolling = rolling.merge(rolling_ranks, how="left", on=["session", "predictor"])
+    is_known = np.isfinite(record.movement)
+    settled = np.where(is_known, record.probability, np.nan)
     page = backtest_page(
         backtest=result.row,
         folds=result.folds,
         scores=result.scores,
         tracks=returns,
         performances=result.portfolios,
-        rolling=rolling_mcc(record.directions(), record.movement, record.target).merge(
-            rolling_rank_ic(record.probability, record.movement, record.target),
-            how="left",
-            on=["session", "predictor"],
-        ),
-        curve=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
+        rolling=rolling,
+        curve=calibration_curve(settled, record.movement > 0),
         coverage=coverage(counts),
     )
     write_page(result.page, page)

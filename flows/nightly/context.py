@@ -1,5 +1,6 @@
-"""Open what a night works with: a market, where its prices come from, the
-store, and the experiment it trains.
+"""Open what a night works with.
+
+That is a market, where its prices come from, the store, and the experiment it trains.
 """
 
 from collections.abc import Mapping
@@ -77,21 +78,20 @@ def open_context(request: RunRequest) -> MarketContext:
     market = read_market(request.market, request.market_file)
     if market.code is not None:
         warm()  # while Prefect starts and prices come
-    named = request.source or ("files" if request.prices else market.source)
-    source = open_source(named, market, prices=request.prices, index=request.index)
+    source_name = request.source or ("files" if request.prices else market.source)
+    source = open_source(source_name, market, prices=request.prices, index=request.index)
     context = _context(request, market, source, open_store())
-    return (
-        replace(context, notice=source.remark()) if isinstance(source, SimulatedSource) else context
-    )
+    if isinstance(source, SimulatedSource):
+        return replace(context, notice=source.remark())
+    return context
 
 
 def open_stored_context(request: RunRequest) -> MarketContext:
     """Open a market context that works with what the store holds and asks no source."""
     market = read_market(request.market, request.market_file)
     engine = open_store()
-    return _context(
-        replace(request, universe="source"), market, StoredSource(engine, market), engine
-    )
+    from_store = replace(request, universe="source")
+    return _context(from_store, market, StoredSource(engine, market), engine)
 
 
 def experiment_for(market: Market) -> Experiment:
@@ -105,8 +105,9 @@ def experiment_for(market: Market) -> Experiment:
 
 
 def experiment_of(run: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of a run, from its row; raise DtmlError for
-    settings that this version lacks.
+    """Return the experiment of a run, from its row.
+
+    Raises DtmlError for settings that this version lacks.
     """
     config = dict(run["config"])
     config.pop("stocks", None)
@@ -127,10 +128,9 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
 def read_bars(
     context: MarketContext, first: date, last: date, known_at: datetime | None = None
 ) -> pd.DataFrame:
-    """Read the bars of first .. last as known at a moment (None: now), each with the moment it is
-    known since.
+    """Read the bars of first .. last as known at a moment (None: now).
 
-    Raises DtmlError when there is none.
+    Each has the moment it is known since. Raises DtmlError when there is none.
     """
     with reading(context.engine) as conn:
         bars = stored_prices.prices(conn, context.name, first, last, known_at=known_at)
@@ -142,24 +142,27 @@ def read_bars(
             f"{known_at:%Y-%m-%d %H:%M} UTC"
         )
     raise DtmlError(
-        f"the store holds no bars of {context.name} from {first} to {last}: name the files with "
-        "--prices, or fetch them"
+        f"the store holds no bars of {context.name} from {first} to {last}: "
+        "name the files with --prices, or fetch them"
     )
 
 
 def stored_bars(
     context: MarketContext, first: date, last: date, known_at: datetime | None = None
 ) -> tuple[pd.DataFrame, datetime]:
-    """Read the bars of `read_bars` alone, and their watermark: when the newest
-    of them was fetched.
+    """Read the bars of `read_bars` alone, and their watermark.
+
+    That is when the newest of them was fetched.
     """
     bars = read_bars(context, first, last, known_at)
-    return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
+    watermark = bars["known_at"].max().to_pydatetime()
+    return bars.drop(columns="known_at"), watermark
 
 
 def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars rejected for a return that stayed: where the price came
-    back, nothing had moved.
+    """Return the bars rejected for a return that stayed.
+
+    Where the price came back, nothing had moved.
     """
     key = ["symbol", "session"]
     came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
@@ -168,8 +171,9 @@ def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
 
 
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
-    """Return what stocks, or the index, could be traded at on the sessions of
-    the bars, as the market's file says.
+    """Return what stocks, or the index, could be traded at on the sessions of the bars.
+
+    Limits are those of the market's file.
     """
     with reading(context.engine) as conn:
         return quotes_on(conn, context.market, bars, symbols)
@@ -179,37 +183,34 @@ def quotes_on(
     conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]
 ) -> Quotes:
     """Return the quotes of `quotes_of` by an open connection."""
-    sessions = sessions_between(
-        market.calendar, bars["session"].min().date(), bars["session"].max().date()
-    )
-    rejected = stored_prices.rejected_bars(
-        conn, market.name, sessions[0].date(), sessions[-1].date()
-    )
-    refused = _moved(rejected)
-    bound, limit = market.checks.max_return, market.trading.price_limit
+    days = bars["session"]
+    sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
+    first = sessions[0].date()
+    last = sessions[-1].date()
+    rejected = stored_prices.rejected_bars(conn, market.name, first, last)
     return Quotes.of(
         bars,
         sessions,
         symbols,
         market.returns,
-        max_return=bound,
-        refused=refused,
-        price_limit=limit,
+        max_return=market.checks.max_return,
+        refused=_moved(rejected),
+        price_limit=market.trading.price_limit,
     )
 
 
 def _context(request: RunRequest, market: Market, source: Source, engine: Engine) -> MarketContext:
+    """Choose the stocks of a market and the experiment that a request asks for."""
     universe, notice = _universe(market, source, request.universe)
-    ordered = universe.with_symbols(
-        sorted(universe.symbols)
-    )  # the same order, whatever named the stocks
+    # The same order, whatever named the stocks.
+    ordered = universe.with_symbols(sorted(universe.symbols))
     return MarketContext(
-        ordered,
-        source,
-        engine,
-        vary(experiment_for(market), request.overrides or {}),
-        request.device,
-        notice,
+        market=ordered,
+        source=source,
+        engine=engine,
+        experiment=vary(experiment_for(market), request.overrides or {}),
+        device=request.device,
+        notice=notice,
     )
 
 
@@ -227,8 +228,8 @@ class StoredSource:
             stored = markets.memberships(conn, self.market.name)
         if stored.empty:
             raise UsageError(
-                f"nothing of {self.market.name} is stored: run `dtml fetch "
-                f"{self.market.name}` first"
+                f"nothing of {self.market.name} is stored: "
+                f"run `dtml fetch {self.market.name}` first"
             )
         return [str(symbol) for symbol in stored["symbol"].unique()]
 
@@ -254,50 +255,50 @@ class StoredSource:
 def _universe(
     market: Market, source: Source, universe: Universe | None
 ) -> tuple[Market, str | None]:
-    """Return the market's own list, or the stocks of the source where the list
-    is missing or outdated.
+    """Return the market's own list, or the stocks of the source, and a notice for the user.
+
+    The source's are taken where the list is missing or outdated.
     """
-    held = source.symbols()
-    if held is None or universe == "list":
+    source_symbols = source.symbols()
+    if source_symbols is None or universe == "list":
         if market.constituents:
             return market, None
         raise UsageError(
-            f"market {market.name} lists no constituents: take them from a file with --source "
-            "files --prices FILE, "
+            f"market {market.name} lists no constituents: "
+            "take them from a file with --source files --prices FILE, "
             "or list them in a market file"
         )
     if not market.constituents or universe == "source":
-        return market.with_symbols(held), None
-    found = len(set(held) & set(market.symbols))
-    if found >= (1 - market.checks.max_missing) * len(market.symbols):
+        return market.with_symbols(source_symbols), None
+    listed = len(set(source_symbols) & set(market.symbols))
+    if listed >= (1 - market.checks.max_missing) * len(market.symbols):
         return market, None
     notice = (
-        f"{found} of the {len(market.symbols)} constituents of {market.name} are in the prices: "
-        f"the {len(held)} stocks of the prices are used instead (--universe list keeps the list)"
+        f"{listed} of the {len(market.symbols)} constituents of {market.name} are in the prices: "
+        f"the {len(source_symbols)} stocks of the prices are used instead "
+        "(--universe list keeps the list)"
     )
-    return market.with_symbols(held), notice
+    return market.with_symbols(source_symbols), notice
 
 
 def choose_as_of(context: MarketContext, asked: date | None, now: datetime | None = None) -> date:
-    """Return the session a night stands on: the one asked for, else the last
-    closed one that the source can know.
+    """Return the session a night stands on.
+
+    It is the one asked for, else the last closed one that the source can know. Raises UsageError
+    for one that has not closed yet.
     """
-    closed = last_closed_session(context.market.calendar, now or datetime.now(UTC))
-    is_far = asked is not None and asked > closed + timedelta(days=7)
-    if (
-        asked is not None
-        and asked > closed
-        and (is_far or is_session(context.market.calendar, asked))
-    ):
-        raise UsageError(
-            f"--as-of {asked} has not closed yet: the last closed session of {context.name} is "
-            f"{closed}"
-        )
+    calendar = context.market.calendar
+    closed = last_closed_session(calendar, now or datetime.now(UTC))
     if asked is not None:
-        return require_session(context.market.calendar, asked)
+        # A calendar may end before a day that is far ahead.
+        is_far = asked > closed + timedelta(days=7)
+        if asked > closed and (is_far or is_session(calendar, asked)):
+            raise UsageError(
+                f"--as-of {asked} has not closed yet: "
+                f"the last closed session of {context.name} is {closed}"
+            )
+        return require_session(calendar, asked)
     known = context.source.last_session()
-    return (
-        closed
-        if known is None
-        else sessions_up_to(context.market.calendar, min(closed, known), 1)[0].date()
-    )
+    if known is None:
+        return closed
+    return sessions_up_to(calendar, min(closed, known), 1)[0].date()

@@ -1,8 +1,8 @@
-"""Run one night of one market, from the last closed session to stored, scored predictions of the
-next.
+"""Run one night of one market, up to stored predictions of its next session.
 
-Then measure whether inputs, skill and coverage are still what the model was trained on. Missed
-nights are found in the store, fetched for all at once, and run in order.
+A night begins with the last closed session. Once earlier predictions are scored, it measures
+whether inputs, skill and coverage are still what the model was trained on. Missed nights are found
+in the store, fetched for all at once, and run in order.
 """
 
 import json
@@ -113,47 +113,68 @@ def run_night(
     Raises NightRefusedError, after recording the reason, when the bars do not allow predictions,
     and StoreBusyError when another process is running a night of the market.
     """
+
+    def bars_of_night() -> FetchResult:
+        if only_stored:
+            return FetchResult()
+        return fetch_bars(context, as_of) if fetch is None else fetch()
+
     with market_lock(context.engine, context.name):
-        if (done := finished_night(context, as_of)) is not None:
+        completed = finished_night(context, as_of)
+        if completed is not None:
             drop_states(context.name, as_of)
-            _, report = _end(
-                context, as_of, directly
-            )  # the run that completed the night may have ended before this
-            return Night(done, report, changed=_changed(context, as_of))
-        fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
-        train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
-
-        def models() -> tuple[Model, Trained | None]:
-            model = train_if_due(context, as_of)
-            return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
-
-        target, begun, source = (
-            next_session(context.market.calendar, as_of),
-            datetime.now(UTC),
-            context.source.name,
-        )
-        with transaction(context.engine) as conn:
-            nights.start_night(
-                conn, context.name, as_of, target=target, source=source, started_at=begun
-            )
+            # The run that completed the night may have ended before these stages.
+            _, report = _end(context, as_of, directly)
+            return Night(row=completed, report=report, changed=_changed(context, as_of))
+        _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
-            fetch_result = stage("fetch", fetch)  # which checks and stores the bars
+            fetch_result = stage("fetch", bars_of_night)  # which checks and stores the bars
             fetched.append(fetch_result)
             _require_bars(context, as_of, fetch_result, known_at)
-            model, rankers = stage("model", models)
-            made = stage("predict", lambda: forecast(context, model, as_of, known_at))
-            _require_predictions(context, made, as_of)
-            said = made.predictions.set_index("symbol")["probability"]
-            order = (
-                pd.DataFrame()
-                if rankers is None
-                else order_night(context, rankers, as_of, said, known_at)
-            )
-            stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
+            _predict(context, as_of, stage, fetch_result, known_at, only_stored=only_stored)
         scored, report = _end(context, as_of, stage)
         finished = finished_night(context, as_of)
         assert finished is not None
-        return Night(finished, report, fetch_result, scored)
+        return Night(row=finished, report=report, fetch_result=fetch_result, scored=scored)
+
+
+def _start(context: MarketContext, as_of: date) -> None:
+    """Record that a night began."""
+    target = next_session(context.market.calendar, as_of)
+    source = context.source.name
+    begun = datetime.now(UTC)
+    with transaction(context.engine) as conn:
+        nights.start_night(
+            conn, context.name, as_of, target=target, source=source, started_at=begun
+        )
+
+
+def _predict(
+    context: MarketContext,
+    as_of: date,
+    stage: Stage,
+    fetch_result: FetchResult,
+    known_at: datetime | None,
+    *,
+    only_stored: bool,
+) -> None:
+    """Find or train the night's models, and store what they predict and how they rank."""
+
+    def models() -> tuple[Model, Trained | None]:
+        if only_stored:
+            model = load_model(context, as_of)
+        else:
+            model = _train_if_due(context, as_of, known_at)
+        return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
+
+    model, rankers = stage("model", models)
+    predicted = stage("predict", lambda: forecast(context, model, as_of, known_at))
+    _require_predictions(context, predicted, as_of)
+    order = pd.DataFrame()
+    if rankers is not None:
+        probabilities = predicted.predictions.set_index("symbol")["probability"]
+        order = order_night(context, rankers, as_of, probabilities, known_at)
+    stage("store", lambda: _store(context, as_of, fetch_result, model, predicted, order))
 
 
 def _end(context: MarketContext, as_of: date, stage: Stage) -> tuple[Scored, Path]:
@@ -167,20 +188,24 @@ def _end(context: MarketContext, as_of: date, stage: Stage) -> tuple[Scored, Pat
 
 
 def _changed(context: MarketContext, as_of: date) -> str:
-    """Say that the market's own code is another than the one trained, which the
-    next night will audit.
+    """Return how the market's own code changed since the training, which the next night audits.
+
+    Nothing when it did not.
     """
     with reading(context.engine) as conn:
         latest = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
-    return change(context, latest["config"])[1] if latest else ""
+    if not latest:
+        return ""
+    _, words = change(context, latest["config"])
+    return words
 
 
 @contextmanager
 def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[FetchResult]]:
-    """Record why a night failed; raise NightRefusedError in place of the
-    failures that a night can expect.
+    """Record why a night failed; raise NightRefusedError for the failures that a night can expect.
+
+    The list that it yields takes what the night has fetched.
     """
-    # The list that it yields takes what the night has fetched.
     fetched = [FetchResult()]
     try:
         yield fetched
@@ -188,10 +213,9 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
         _refuse(context, as_of, str(error), fetched[-1])
         code = getattr(error, "exit_code", 1)
         message = f"night {as_of} of {context.name} refused: {error}"
-        out_of_reach = (
-            fetched[-1].failures["status"] != "no_data"
-        )  # or limited the rate, or answered nonsense
-        raise NightRefusedError(message, code, may_pass=bool(out_of_reach.any())) from error
+        # Out of reach, or limited the rate, or answered nonsense.
+        is_source_failure = fetched[-1].failures["status"] != "no_data"
+        raise NightRefusedError(message, code, may_pass=bool(is_source_failure.any())) from error
     except Exception as error:
         _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched[-1])
         raise
@@ -204,30 +228,34 @@ def _require_bars(
     with reading(context.engine) as conn:
         today = prices.prices(conn, context.name, as_of, as_of, known_at=known_at)
     short = shortage(context, as_of, set(today["symbol"]))
-    if short is not None:
-        is_index = short.missing == {context.market.index.symbol} and context.source.name == "files"
-        where = "; name its file with --index" if is_index else ""
-        raise DtmlError(f"{short.what}: {_cause(fetch_result, short.missing)}{where}")
+    if short is None:
+        return
+    message = f"{short.what}: {_cause(fetch_result, short.missing)}"
+    is_index = short.missing == {context.market.index.symbol}
+    if is_index and context.source.name == "files":
+        raise DtmlError(f"{message}; name its file with --index")
+    raise DtmlError(message)
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
     """Return the most common reason why these symbols have no bar, and what to do."""
     failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
-    rejected = fetch_result.rejected[fetch_result.rejected["symbol"].isin(symbols)]
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
         detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
-        again = "" if status == "no_data" else "; what came is stored, run the night again to go on"
-        return f"{len(failed)} {status} ({detail}){again}"
+        cause = f"{len(failed)} {status} ({detail})"
+        if status == "no_data":
+            return cause
+        return f"{cause}; what came is stored, run the night again to go on"
+    rejected = fetch_result.rejected[fetch_result.rejected["symbol"].isin(symbols)]
     if not rejected.empty:
-        return (
-            f"{len(rejected)} bars rejected, mostly {rejected['reason'].mode().iloc[0]}: ask "
-            "the view `rejected`"
-        )
+        reason = rejected["reason"].mode().iloc[0]
+        return f"{len(rejected)} bars rejected, mostly {reason}: ask the view `rejected`"
     return "the source has none for that session"
 
 
 def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:
+    """Train where the market's policy wants it; else load the latest model."""
     reason = why_due(context, as_of, known_at)
     if reason is None:
         return load_model(context, as_of, known_at)
@@ -235,13 +263,14 @@ def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None
     return train_with_progress(context, as_of, known_at)
 
 
-def _require_predictions(context: MarketContext, made: Forecast, as_of: date) -> None:
-    if too_few(context, as_of, made.predictions):
-        reason = pd.Series(made.gaps).mode().iloc[0]
+def _require_predictions(context: MarketContext, predicted: Forecast, as_of: date) -> None:
+    """Raise DtmlError for a night in which too many constituents cannot be predicted."""
+    if too_few(context, as_of, predicted.predictions):
+        reason = pd.Series(predicted.gaps).mode().iloc[0]
         constituents = len(context.constituents(as_of))
         raise DtmlError(
-            f"{len(made.gaps)} of {constituents} constituents cannot be predicted from {as_of}, "
-            f"mostly: {reason}"
+            f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted "
+            f"from {as_of}, mostly: {reason}"
         )
 
 
@@ -250,45 +279,47 @@ def _store(
     as_of: date,
     fetch_result: FetchResult,
     model: Model,
-    made: Forecast,
+    predicted: Forecast,
     order: pd.DataFrame,
 ) -> None:
-    """Write the predictions and the night's end in one transaction: a night is
-    stored whole or not at all.
+    """Write the predictions and the night's end: a night is stored whole or not at all.
+
+    A night that another process completed meanwhile stays as that one left it.
     """
-    # A night that another process completed meanwhile stays as that one left it.
     now = datetime.now(UTC)
+    market = context.name
+    known_at = predicted.known_at
+    predictions = predicted.predictions.assign(run_id=model.run_id)
+    looks = predicted.looks.assign(run_id=model.run_id)
     with transaction(context.engine) as conn:
-        if _is_complete(nights.night(conn, context.name, as_of)):
+        if _is_complete(nights.night(conn, market, as_of)):
             return
         stored_predictions.save_predictions(
-            conn,
-            context.name,
-            made.predictions.assign(run_id=model.run_id),
-            known_at=made.known_at,
-            made_at=now,
+            conn, market, predictions, known_at=known_at, made_at=now
         )
-        rankings.save_order(conn, context.name, order, known_at=made.known_at, made_at=now)
-        attention.save_attention(conn, context.name, made.looks.assign(run_id=model.run_id))
-        stored_predictions.save_rule_directions(
-            conn, context.name, rule_directions(conn, context, as_of, made.known_at)
-        )
+        rankings.save_order(conn, market, order, known_at=known_at, made_at=now)
+        attention.save_attention(conn, market, looks)
+        directions = rule_directions(conn, context, as_of, known_at)
+        stored_predictions.save_rule_directions(conn, market, directions)
         nights.finish_night(
             conn,
-            context.name,
+            market,
             as_of,
-            status="complete_with_gaps" if made.gaps else "complete",
+            status="complete_with_gaps" if predicted.gaps else "complete",
             finished_at=now,
-            counts=fetch_result.counts | {"predictions": len(made.predictions)},
-            gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
+            counts={**fetch_result.counts, "predictions": len(predictions)},
+            gaps=[
+                {"symbol": symbol, "reason": reason} for symbol, reason in predicted.gaps.items()
+            ],
             reason=order.attrs.get("note") or None,
             run_id=model.run_id,
-            known_at=made.known_at,
-            inputs_hash=made.inputs_hash,
+            known_at=known_at,
+            inputs_hash=predicted.inputs_hash,
         )
 
 
 def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: FetchResult) -> None:
+    """Record that a night ended without predictions, unless another process completed it."""
     with transaction(context.engine) as conn:
         if _is_complete(nights.night(conn, context.name, as_of)):
             return
@@ -299,35 +330,40 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
             status="refused",
             reason=reason,
             finished_at=datetime.now(UTC),
-            counts=fetch_result.counts | {"predictions": 0},
+            counts={**fetch_result.counts, "predictions": 0},
             gaps=[],
         )
 
 
 def watch_drift(context: MarketContext, as_of: date) -> None:
-    """Store what has drifted in the night of `as_of`; what was stored stands,
-    and a failure is a warning.
+    """Store what has drifted in the night of `as_of`.
+
+    What was stored stands, and a failure is a warning.
     """
     with reading(context.engine) as conn:
         night = nights.night(conn, context.name, as_of)
         assert night is not None
         run = runs.run(conn, night["run_id"])
     try:
-        inputs = list(_trained_on(context, run).drift(_features(context, as_of, RECENT), FEATURES))
+        reference = _trained_on(context, run)
+        recent = _features(context, as_of, RECENT)
+        input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
         log.warning(
             "the inputs of %s are not compared with the training's: %s", context.name, error
         )
-        inputs = []
-    found = [*inputs, *(row for row in _drift_of_outcomes(context, as_of) if row is not None)]
+        input_drifts = []
+    drifts = input_drifts + _drift_of_outcomes(context, as_of)
+    if not drifts:
+        return
     with transaction(context.engine) as conn:
-        if found:
-            nights.save_drift(conn, context.name, as_of, pd.DataFrame(found))
+        nights.save_drift(conn, context.name, as_of, pd.DataFrame(drifts))
 
 
 def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
-    """Return the inputs that a run was trained on: those of a file, or measured
-    anew where it is missing or damaged.
+    """Return the inputs that a run was trained on.
+
+    They are those of a file, or measured again where it is missing or damaged.
     """
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
     with suppress(OSError, ValueError, TypeError):
@@ -338,26 +374,31 @@ def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
 
 
 def _features(context: MarketContext, last: date, sessions: int) -> np.ndarray:
+    """Return the features of the last `sessions` up to `last`, [sessions, stocks, features]."""
     market = context.market
     grid = sessions_up_to(market.calendar, last, sessions + HISTORY + MAX_GAP)
-    panel = panel_on(read_bars(context, grid[0].date(), last), grid, market.symbols, market.returns)
-    bound = context.experiment.windows.largest_return
-    return features(panel, z_close=market.z_close, max_return=bound)[-sessions:]
+    bars = read_bars(context, grid[0].date(), last)
+    panel = panel_on(bars, grid, market.symbols, market.returns)
+    largest_return = context.experiment.windows.largest_return
+    values = features(panel, z_close=market.z_close, max_return=largest_return)
+    return values[-sessions:]
 
 
-def _drift_of_outcomes(context: MarketContext, as_of: date) -> Iterator[dict[str, Any] | None]:
-    """Yield the drift of the rank IC of who orders the stocks, and of the band's coverage."""
+def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
+    """Return the drift of the champion's rank IC and of the band's coverage, where there is any."""
     market = context.market
+    target = next_session(market.calendar, as_of)
     with reading(context.engine) as conn:
         ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
-        speaker = rankings.chosen_predictor(
-            conn, context.name, next_session(market.calendar, as_of)
-        )
+        champion = rankings.chosen_predictor(conn, context.name, target)
         counts = calibration.band_counts(conn, context.name, as_of)
-    own = ranks[(ranks["predictor"] == speaker) & (ranks["target"] <= pd.Timestamp(as_of))]
-    yield skill_drift(own["rank_ic"].to_numpy(dtype=float))
+    is_until = ranks["target"] <= pd.Timestamp(as_of)
+    champion_ranks = ranks[(ranks["predictor"] == champion) & is_until]
+    skill = skill_drift(champion_ranks["rank_ic"].to_numpy(dtype=float))
     band = counts[np.isclose(counts["level"].astype(float), market.level)]
-    yield coverage_drift((band["covered"] / band["n"]).to_numpy(dtype=float), market.level)
+    covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
+    coverage = coverage_drift(covered, market.level)
+    return [drift for drift in (skill, coverage) if drift is not None]
 
 
 @dataclass
@@ -370,16 +411,19 @@ class CaughtUp:
     @property
     def reason(self) -> str:
         """Return why nights were refused: the first of them in full, the others by their day."""
-        first, *others = self.refused.values()
-        more = f"; refused too: {', '.join(map(str, list(self.refused)[1:]))}" if others else ""
-        return f"{first}{more}"
+        first, *others = self.refused.items()
+        _, error = first
+        if not others:
+            return str(error)
+        days = ", ".join(str(day) for day, _ in others)
+        return f"{error}; refused too: {days}"
 
 
 def missed_nights(context: MarketContext, last: date) -> list[date]:
-    """Return the last 30 sessions up to `last`, from the market's first complete night on, that
-    lack one.
+    """Return which of the last 30 sessions up to `last` lack a complete night.
 
-    Before the first complete night, or without one, that is `last` alone.
+    They begin with the market's first complete night. Before it, or without one, that is `last`
+    alone.
     """
     with reading(context.engine) as conn:
         stored = nights.nights(conn, context.name)
@@ -390,13 +434,16 @@ def missed_nights(context: MarketContext, last: date) -> list[date]:
 
 
 def known_then(context: MarketContext, day: date) -> datetime | None:
-    """Return the open of the session that a night predicts, if its bars were
-    known by then; else None, for now.
+    """Return the open of the session that a night predicts, if its bars were known by then.
+
+    Else None, for now.
     """
-    moment = session_open(context.market.calendar, next_session(context.market.calendar, day))
+    calendar = context.market.calendar
+    moment = session_open(calendar, next_session(calendar, day))
     with reading(context.engine) as conn:
         known = prices.prices(conn, context.name, day, day, known_at=moment)
-    return None if shortage(context, day, set(known["symbol"])) else moment
+    is_short = shortage(context, day, set(known["symbol"])) is not None
+    return None if is_short else moment
 
 
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
@@ -407,20 +454,22 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
     arguments of `run_night`, as in a flow. Raises StoreBusyError when another process is running a
     night.
     """
-    done, fetch = CaughtUp(), _asked_once(context, last)
+    caught_up = CaughtUp()
+    fetch = _asked_once(context, last)
     for day in missed_nights(context, last):
+        known_at = known_then(context, day)
         try:
-            done.nights.append(
-                run(context, day, fetch=partial(fetch, day), known_at=known_then(context, day))
-            )
+            night = run(context, day, fetch=partial(fetch, day), known_at=known_at)
+            caught_up.nights.append(night)
         except NightRefusedError as error:
-            done.refused[day] = error
-    return done
+            caught_up.refused[day] = error
+    return caught_up
 
 
 def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
-    """Return what gives each night its part of one fetch up to `last`; a
-    failure is every night's.
+    """Return a function that gives each night its part of one fetch up to `last`.
+
+    A failure of the fetch is every night's.
     """
 
     @cache
@@ -431,16 +480,18 @@ def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchRes
             return error
 
     def fetch(day: date) -> FetchResult:
-        if isinstance(found := answer(), Exception):
-            raise found
-        return found if day == last else _of_session(found, day)
+        fetched = answer()
+        if isinstance(fetched, Exception):
+            raise fetched
+        return fetched if day == last else _of_session(fetched, day)
 
     return fetch
 
 
 def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
-    """Return what of a fetch concerns an earlier night: its rejected bars; the
-    rest counts for the last night.
+    """Return what of a fetch concerns an earlier night: its rejected bars.
+
+    The rest counts for the last night.
     """
     rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
     return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

@@ -1,5 +1,6 @@
-"""A user's own file in a market's nights: audited when it is new, trained,
-asked; what fails ends it alone.
+"""Audit a user's own file when it is new, train it, and ask it in a market's nights.
+
+What fails in it ends it alone.
 """
 
 import logging
@@ -23,34 +24,40 @@ log = logging.getLogger(__name__)
 
 
 def named(context: MarketContext) -> dict[str, Any]:
-    """Return what is recorded of a market's file, by which a change is seen;
-    nothing without one.
+    """Return what is recorded of a market's file, by which a change is seen.
+
+    Nothing without a file.
     """
     file = context.market.code
     if file is None:
         return {}
-    told: dict[str, Any] = {"file": file.name, "sha256": OwnCode.read(file).sha256}
+    record: dict[str, Any] = {"file": file.name, "sha256": OwnCode.read(file).sha256}
     if context.market.checks.max_rank_ic is not None:
-        told["max_rank_ic"] = context.market.checks.max_rank_ic
-    return {OWN: told}
+        record["max_rank_ic"] = context.market.checks.max_rank_ic
+    return {OWN: record}
 
 
 def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether a market's file is another than a training recorded, and what to say of it."""
     try:
-        now, then = (each.get(OWN, {}) for each in (named(context), config))
+        record_now = named(context).get(OWN, {})
     except UsageError as error:
         return False, str(error)
-    new, old = _words(now), _words(then)
-    return (False, "") if new == old else (True, f"own code changed: {new}, was {old}")
+    now = _words(record_now)
+    then = _words(config.get(OWN, {}))
+    if now == then:
+        return False, ""
+    return True, f"own code changed: {now}, was {then}"
 
 
-def _words(told: Mapping[str, Any]) -> str:
+def _words(record: Mapping[str, Any]) -> str:
     """Say which file a training saw, and what rank IC its market believes."""
-    if not told:
+    if not record:
         return "none"
-    believed = f" with max_rank_ic {told['max_rank_ic']}" if "max_rank_ic" in told else ""
-    return f"{told['file']} ({str(told['sha256'])[:12]}){believed}"
+    words = f"{record['file']} ({str(record['sha256'])[:12]})"
+    if "max_rank_ic" in record:
+        return f"{words} with max_rank_ic {record['max_rank_ic']}"
+    return words
 
 
 def train_own(
@@ -67,19 +74,20 @@ def train_own(
     """
     if context.market.code is None:
         return rankers, {}
-    told = {"file": context.market.code.name, "sha256": None}
+    record = {"file": context.market.code.name, "sha256": None}
     try:
-        told, then = named(context)[OWN], before.get(OWN, {})
-        known = "refused" not in then and _words(then) == _words(told)
+        record = named(context)[OWN]
+        record_before = before.get(OWN, {})
+        is_audited = "refused" not in record_before and _words(record_before) == _words(record)
         tried, whole = spans_of(history)
-        scores, model = walk_own(
-            context, history, bars, [tried, (whole, slice(0, 0))], audited=known
-        )
-        slope = slope_of(ranked(scores[tried[1]]), history.relative[tried[1]])
+        spans = [tried, (whole, slice(0, 0))]
+        scores, model = walk_own(context, history, bars, spans, audited=is_audited)
+        _, tried_days = tried
+        slope = slope_of(ranked(scores[tried_days]), history.relative[tried_days])
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
-        return rankers, {OWN: told | {"features": model.told["features"]}}
+        return rankers, {OWN: {**record, "features": model.told["features"]}}
     except (OwnCodeError, UsageError) as error:
-        return rankers, {OWN: told | {"refused": str(error)}}
+        return rankers, {OWN: {**record, "refused": str(error)}}
 
 
 def walk_own(
@@ -91,33 +99,37 @@ def walk_own(
     audited: bool = False,
     workers: int = 1,
 ) -> tuple[Grid, Fitted]:
-    """Return the own model's scores over folds (days fitted, days scored), and the last;
-    OwnCodeError if it fails.
+    """Return the own model's scores over folds (days fitted, days scored), and the last model.
 
-    So many `workers` ask for a part of the folds each; what each fold draws begins anew.
+    Raises OwnCodeError if it fails. So many `workers` ask for a part of the folds each; what each
+    fold draws begins anew.
     """
     assert context.market.code is not None
-    asked = Asked(OwnCode.read(context.market.code))
+    code = Asked(OwnCode.read(context.market.code))
     if not audited:
-        require_admitted(asked, past_of(context.market, bars), context.market.leg)
-    parts = [folds[at::workers] for at in range(min(workers, len(folds)))]
+        require_admitted(code, past_of(context.market, bars), context.market.leg)
+
+    def walk(part: Sequence[Any]) -> tuple[Grid, Fitted]:
+        return code.walk(history.panel, history.there, history.relative, part)
+
+    parts = [folds[start::workers] for start in range(min(workers, len(folds)))]
     with ThreadPoolExecutor(len(parts)) as pool:
-        walked = list(
-            pool.map(
-                lambda part: asked.walk(history.panel, history.there, history.relative, part), parts
-            )
-        )
-    return np.fmax.reduce([scores for scores, _ in walked]), walked[(len(folds) - 1) % workers][1]
+        walked = list(pool.map(walk, parts))
+    scores = np.fmax.reduce([part_scores for part_scores, _ in walked])
+    _, last_model = walked[(len(folds) - 1) % workers]
+    return scores, last_model
 
 
 def ask_own(
     context: MarketContext, fitted: Fitted, history: History
 ) -> tuple[dict[str, Grid], str]:
-    """Return the scores of the last day, [stocks], by the code stored with the
-    rankers, and why there are none.
+    """Return the scores of the last day, [stocks], by the code stored with the rankers.
+
+    Where there are none, the text beside them says why.
     """
     try:
-        return {OWN: Asked(fitted.code).night(history.panel, history.there, fitted)[0]}, ""
+        scores = Asked(fitted.code).night(history.panel, history.there, fitted)
+        return {OWN: scores[0]}, ""
     except DtmlError as error:
         log.warning("the own model of %s says nothing tonight: %s", context.name, error)
         return {}, str(error)

@@ -1,6 +1,4 @@
-"""Predict the next session of a market from what is stored, and say which
-stocks had to be left out.
-"""
+"""Predict the next session of a market from what is stored, and say which stocks are left out."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -46,21 +44,19 @@ def forecast(
 
     It reads only the sessions that a window needs.
     """
-    bars, watermark = stored_bars(
-        context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at
-    )
+    first = first_needed(context, model.ensemble.windows, as_of)
+    bars, watermark = stored_bars(context, first, as_of, known_at)
     tonight = night_windows(context, model, as_of, bars)
-    made = predict_windows(context, model, tonight)
+    predictions = predict_windows(context, model, tonight)
     target = next_session(context.market.calendar, as_of)
+    looks = _most_looked_at(attention_of(context, model, tonight))
     return Forecast(
         target=target,
-        predictions=made,
-        gaps=_gaps(context, model, made, bars, as_of),
+        predictions=predictions,
+        gaps=_gaps(context, model, predictions, bars, as_of),
         known_at=watermark,
         inputs_hash=tonight.digest,
-        looks=_most_looked_at(attention_of(context, model, tonight)).assign(
-            target=pd.Timestamp(target)
-        ),
+        looks=looks.assign(target=pd.Timestamp(target)),
     )
 
 
@@ -76,14 +72,15 @@ def predict_night(
 
 
 def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
-    """Predict these windows, with calibrated probabilities (NaN for a model
-    that was not calibrated).
+    """Predict these windows, with calibrated probabilities.
+
+    They are NaN for a model that was not calibrated.
     """
-    made = predict(model.ensemble, windows, choose_device(context.device))
-    said = made["probability"].to_numpy()
-    return made.assign(
-        calibrated=np.nan if model.calibration is None else model.calibration.apply(said)
-    )
+    predictions = predict(model.ensemble, windows, choose_device(context.device))
+    if model.calibration is None:
+        return predictions.assign(calibrated=np.nan)
+    probability = predictions["probability"].to_numpy()
+    return predictions.assign(calibrated=model.calibration.apply(probability))
 
 
 def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
@@ -99,27 +96,28 @@ def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) 
 
 
 def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Attention:
-    """Return who looks at whom in the windows of one night, among the stocks
-    observed; maybe none.
+    """Return who looks at whom in the windows of one night, among the stocks observed.
+
+    Maybe none are.
     """
     if not tonight.observed.any():
         return Attention((), np.empty((0, 0)))
     weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
-    there = sorted(
-        np.flatnonzero(tonight.observed[0].numpy()), key=lambda place: tonight.symbols[place]
-    )
-    return Attention(
-        tuple(tonight.symbols[place] for place in there), weights[np.ix_(there, there)]
-    )
+    observed = np.flatnonzero(tonight.observed[0].numpy())
+    places = sorted(observed, key=lambda place: tonight.symbols[place])
+    symbols = tuple(tonight.symbols[place] for place in places)
+    return Attention(symbols, weights[np.ix_(places, places)])
 
 
-def _most_looked_at(seen: Attention) -> pd.DataFrame:
-    """Return the `LOOKS` other stocks that each stock looked at most, by symbol
-    and falling weight.
+def _most_looked_at(attended: Attention) -> pd.DataFrame:
+    """Return the `LOOKS` other stocks that each stock looked at most.
+
+    Rows are by symbol and falling weight: `symbol, source, weight`.
     """
-    rows = [
-        (symbol, *driver) for symbol, drivers in seen.drivers(LOOKS).items() for driver in drivers
-    ]
+    rows = []
+    for symbol, drivers in attended.drivers(LOOKS).items():
+        for source, weight in drivers:
+            rows.append((symbol, source, weight))
     return pd.DataFrame(rows, columns=["symbol", "source", "weight"])
 
 
@@ -132,42 +130,50 @@ class Shortage:
 
 
 def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage | None:
-    """Say what keeps a session with bars of these symbols from a night: its
-    index, or too many stocks missing.
+    """Say what keeps a session with bars of these symbols from a night.
+
+    That is a missing index, or too many missing stocks; None where neither is missing.
     """
-    index, constituents = context.market.index.symbol, set(context.constituents(as_of))
+    index = context.market.index.symbol
     if index not in present:
         return Shortage(f"no good bar of the index {index} on {as_of}", {index})
-    missing, allowed = constituents - present, context.market.checks.max_missing
+    constituents = set(context.constituents(as_of))
+    missing = constituents - present
+    allowed = context.market.checks.max_missing
     if len(missing) <= allowed * len(constituents):
         return None
-    what = f"{len(missing)} of {len(constituents)} constituents have no good bar on {as_of}"
-    return Shortage(f"{what}, more than the {allowed:.0%} allowed", missing)
+    return Shortage(
+        f"{len(missing)} of {len(constituents)} constituents have no good bar on {as_of}, "
+        f"more than the {allowed:.0%} allowed",
+        missing,
+    )
 
 
 def too_few(context: MarketContext, as_of: date, predictions: pd.DataFrame) -> bool:
-    """Return whether a night is refused because too many of its constituents cannot be
-    predicted.
-    """
+    """Return whether too many constituents of a night cannot be predicted: it is refused."""
     constituents = len(context.constituents(as_of))
-    return constituents - len(predictions) > context.market.checks.max_missing * constituents
+    missing = constituents - len(predictions)
+    return missing > context.market.checks.max_missing * constituents
 
 
 def first_needed(context: MarketContext, config: WindowConfig, as_of: date) -> date:
-    """Return the first session that a window ending at `as_of` can read,
-    allowing for missing bars.
+    """Return the first session that a window ending at `as_of` can read.
+
+    It allows for missing bars.
     """
-    return sessions_up_to(context.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
+    sessions = sessions_up_to(context.market.calendar, as_of, config.history + 2 * MAX_GAP)
+    return sessions[0].date()
 
 
 def _gaps(
-    context: MarketContext, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date
+    context: MarketContext, model: Model, predictions: pd.DataFrame, bars: pd.DataFrame, as_of: date
 ) -> dict[str, str]:
+    """Return each constituent that is not predicted, with the reason."""
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, as_of, as_of)
     reasons = dict(zip(rejected["symbol"], rejected["reason"], strict=True))
     present = set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"])
-    predicted = set(made["symbol"])
+    predicted = set(predictions["symbol"])
 
     def why(symbol: str) -> str:
         if symbol in reasons and symbol not in present:
@@ -178,6 +184,5 @@ def _gaps(
             return "the model was trained without it"
         return "too few sessions of history"
 
-    return {
-        symbol: why(symbol) for symbol in context.constituents(as_of) if symbol not in predicted
-    }
+    missing = [symbol for symbol in context.constituents(as_of) if symbol not in predicted]
+    return {symbol: why(symbol) for symbol in missing}

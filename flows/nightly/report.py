@@ -88,21 +88,19 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
 def rolling(
     conn: Connection, context: MarketContext, as_of: date, scores: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return rolling scores of each predictor on all stock-days of the last
-    `ROLLED_NIGHTS` sessions; maybe none.
+    """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS`.
+
+    Maybe none.
     """
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    if (
-        scores.empty or scores["target"].max() < first
-    ):  # no prediction of these sessions has an outcome
+    # Without an outcome of these sessions' predictions, nothing is to be drawn.
+    if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
-    counted = [
-        each for each in day_counts(conn, context, as_of, first.date()) if each.protocol == "all"
-    ]
-    frames = [
-        rolling_scores(each.counts, each.target).assign(predictor=each.predictor)
-        for each in counted
-    ]
+    frames = []
+    for counted in day_counts(conn, context, as_of, first.date()):
+        if counted.protocol == "all":
+            rolled = rolling_scores(counted.counts, counted.target)
+            frames.append(rolled.assign(predictor=counted.predictor))
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
@@ -128,39 +126,40 @@ def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any
 def receipt(
     night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame
 ) -> dict[str, object]:
-    """Return what made a night's predictions: its model, what that was trained
-    and calibrated on, its inputs.
+    """Return what made a night's predictions.
+
+    That is its model, what that was trained and calibrated on, and its inputs.
     """
+    lines = {name: run[name] for name in RECEIPT}
     line = {name: run[name] for name in ("slope", "intercept") if run[name] is not None}
-    held = bands.iloc[0][["days", "n"]].astype(int).tolist() if len(bands) else []
-    calibrated = (
-        {"calibration": ", ".join(f"{name} {value:.4f}" for name, value in line.items())}
-        if line
-        else {}
-    )
-    if held:
-        calibrated["abstention band"] = "measured on {:,} validation days, {:,} stock-days".format(
-            *held
+    if line:
+        lines["calibration"] = ", ".join(f"{name} {value:.4f}" for name, value in line.items())
+    if len(bands):
+        days = int(bands.iloc[0]["days"])
+        stock_days = int(bands.iloc[0]["n"])
+        lines["abstention band"] = (
+            f"measured on {days:,} validation days, {stock_days:,} stock-days"
         )
-    inputs = {
-        "inputs known at": night["known_at"],
-        "inputs hash": night["inputs_hash"],
-        "config": run["config"],
-    }
-    return {name: run[name] for name in RECEIPT} | calibrated | inputs
+    lines["inputs known at"] = night["known_at"]
+    lines["inputs hash"] = night["inputs_hash"]
+    lines["config"] = run["config"]
+    return lines
 
 
 def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
     """Return the threshold of a run at a level; None where the run was not calibrated."""
-    found = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
-    return None if found.empty else float(found.iloc[0])
+    thresholds = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
+    return None if thresholds.empty else float(thresholds.iloc[0])
 
 
 def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
     """Return the calibration of each run that has one, by its id, without thresholds."""
     fitted = runs.dropna(subset=["slope", "intercept"])
-    rows = zip(fitted["id"], fitted["slope"], fitted["intercept"], strict=True)
-    return {
-        run_id: Calibration(float(slope), float(intercept), {}, 0, 0)
-        for run_id, slope, intercept in rows
-    }
+    by_run = {}
+    for run_id, slope, intercept in zip(
+        fitted["id"], fitted["slope"], fitted["intercept"], strict=True
+    ):
+        by_run[run_id] = Calibration(
+            slope=float(slope), intercept=float(intercept), thresholds={}, days=0, directions=0
+        )
+    return by_run

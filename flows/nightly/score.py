@@ -1,6 +1,5 @@
 """Score past predictions against what happened, beside the naive rules."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -31,8 +30,9 @@ LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
 
 @dataclass(frozen=True)
 class Scored:
-    """Hold what scoring changed, and how many predictions of closed sessions
-    lack an outcome for want of a bar.
+    """Hold what scoring changed.
+
+    `unresolved` counts the predictions of closed sessions that lack an outcome for want of a bar.
     """
 
     outcomes: int
@@ -42,8 +42,9 @@ class Scored:
 
 @dataclass(frozen=True)
 class DayCounts:
-    """Hold a predictor's counts of each target: true rises, false rises, false
-    falls, true falls.
+    """Hold a predictor's confusion matrix of each target.
+
+    The columns of `counts` are true rises, false rises, false falls, true falls.
     """
 
     predictor: str
@@ -51,28 +52,42 @@ class DayCounts:
     target: pd.DatetimeIndex
     counts: Int[ndarray, "days 4"]
 
+    @property
+    def correct(self) -> Int[ndarray, " days"]:
+        """Return how many directions of each day were right."""
+        return np.asarray(self.counts[:, 0] + self.counts[:, 3])
+
+    @property
+    def rises(self) -> Int[ndarray, " days"]:
+        """Return how many stocks rose on each day."""
+        return np.asarray(self.counts[:, 0] + self.counts[:, 2])
+
+    @property
+    def predicted_rises(self) -> Int[ndarray, " days"]:
+        """Return how many stocks were predicted to rise on each day."""
+        return np.asarray(self.counts[:, 0] + self.counts[:, 1])
+
 
 def score_market(context: MarketContext, as_of: date) -> Scored:
-    """Record what became of the predictions, and score each night whose outcomes are new or were
-    restated.
+    """Record what became of the predictions, and score nights with new or restated outcomes.
 
     Outcomes and scores are stored in one transaction, with new running scores of every later night.
     """
     now = datetime.now(UTC)
-    restatable, awaited = (
-        sessions_up_to(context.market.calendar, as_of, n)[0] for n in (OVERLAP, LATEST_OUTCOME)
-    )
+    calendar = context.market.calendar
+    restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
+    awaited = sessions_up_to(calendar, as_of, LATEST_OUTCOME)[0].date()
     with transaction(context.engine) as conn:
-        span = awaited.date(), as_of
-        made = stored_outcomes.unsettled_directions(
-            conn, context.name, *span, since=restatable.date()
+        predicted = stored_outcomes.unsettled_directions(
+            conn, context.name, awaited, as_of, since=restatable
         )
-        outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
+        outcomes, known_at = _changed_outcomes(conn, context, predicted, as_of)
         record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now)
         nights = sorted(day.date() for day in outcomes["session"].unique())
         score_orders(conn, context, as_of, nights)
-    unresolved = int(made["realised_return"].isna().sum()) - int(outcomes["is_new"].sum())
-    return Scored(len(outcomes), nights, unresolved)
+    without_outcome = int(predicted["realised_return"].isna().sum())
+    new_outcomes = int(outcomes["is_new"].sum())
+    return Scored(outcomes=len(outcomes), nights=nights, unresolved=without_outcome - new_outcomes)
 
 
 def record_outcomes(
@@ -83,129 +98,160 @@ def record_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score again each night whose score is not of its
-    outcomes.
+    """Store outcomes (`outcome_rows`), and score again each night whose score is not of its own.
 
     Whoever stores outcomes does it this way: nights, backtests and benchmarks share them. A night
-    may be run after
-    later ones: their running scores then count it too.
+    may be run after later ones: their running scores then count it too.
     """
     stored_outcomes.save_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
     )
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
-    days = stored_outcomes.unscored(conn, context.name, sessions)
-    counted = day_counts(conn, context, days[-1], days[0]) if days else []
+    unscored = stored_outcomes.unscored(conn, context.name, sessions)
+    counted = day_counts(conn, context, unscored[-1], unscored[0]) if unscored else []
     stored = stored_scores.scores(conn, context.name, span="night")
-    if changed := _out_of_step(counted, stored):
-        every = list(_whole(counted, stored))
-        stored_scores.save_scores(
-            conn, context.name, _scores(every, changed), scored_at=recorded_at
-        )
+    changed = _out_of_step(counted, stored)
+    if changed:
+        counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
+        scores = _scores(counts_of_all_days, changed)
+        stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
     _count_directions(conn, context, date.max, {day.date() for day in changed})
 
 
-def _whole(counted: Sequence[DayCounts], stored: pd.DataFrame) -> Iterator[DayCounts]:
-    """Yield counts of every day: those counted now, and for the others those
-    that their scores were made of.
+def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
+    """Return a predictor's counts of every day.
+
+    They are those counted now, and for the other days those that the stored scores were made of.
     """
-    for each in counted:
-        mine = stored[
-            (stored["predictor"] == each.predictor) & (stored["protocol"] == each.protocol)
-        ]
-        mine = mine[~mine["target"].isin(each.target)]
-        n, rises, called = (
-            mine[name].to_numpy(np.int64) for name in ("n", "rises", "predicted_rises")
-        )
-        correct = (mine["acc"].fillna(0) * n).round().to_numpy(np.int64)
-        true_rises = (correct + rises + called - n) // 2
-        cells = [true_rises, called - true_rises, rises - true_rises, correct - true_rises]
-        target = pd.DatetimeIndex([*mine["target"], *each.target])
-        order = target.argsort()
-        counts = np.concatenate([np.stack(cells, axis=1), each.counts])
-        yield DayCounts(each.predictor, each.protocol, target[order], counts[order])
+    is_predictor = stored["predictor"] == counted.predictor
+    is_protocol = stored["protocol"] == counted.protocol
+    scores = stored[is_predictor & is_protocol]
+    other_days = scores[~scores["target"].isin(counted.target)]
+    target = pd.DatetimeIndex([*other_days["target"], *counted.target])
+    counts = np.concatenate([_counts_of_scores(other_days), counted.counts])
+    by_day = target.argsort()
+    return DayCounts(
+        predictor=counted.predictor,
+        protocol=counted.protocol,
+        target=target[by_day],
+        counts=counts[by_day],
+    )
+
+
+def _correct(scores: pd.DataFrame) -> "pd.Series[float]":
+    """Return how many directions of each score were right, as its accuracy tells."""
+    return (scores["acc"].fillna(0) * scores["n"]).round()
+
+
+def _counts_of_scores(scores: pd.DataFrame) -> Int[ndarray, "days 4"]:
+    """Return the confusion matrices that scores of nights were made of.
+
+    With n = TR + FR + FF + TF, rises = TR + FF, called = TR + FR and correct = TR + TF, the sum
+    correct + rises + called - n is 2 TR.
+    """
+    n = scores["n"].to_numpy(np.int64)
+    rises = scores["rises"].to_numpy(np.int64)
+    called = scores["predicted_rises"].to_numpy(np.int64)
+    correct = _correct(scores.assign(n=n)).to_numpy(np.int64)
+    true_rises = (correct + rises + called - n) // 2
+    false_rises = called - true_rises
+    false_falls = rises - true_rises
+    true_falls = correct - true_rises
+    return np.stack([true_rises, false_rises, false_falls, true_falls], axis=1)
 
 
 def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
     """Return the targets whose counts of the model are not those of its stored score."""
     stored = scores[scores["predictor"] == MODEL].set_index(["protocol", "target"])
-    found = set()
-    for each in counted:
-        if each.predictor == MODEL:
-            score = stored.reindex(pd.MultiIndex.from_product([[each.protocol], each.target]))
-            correct = (score["acc"].fillna(0) * score["n"]).round()
-            kept = np.stack([score["n"], score["rises"], score["predicted_rises"], correct], axis=1)
-            of = each.counts
-            own = np.stack(
-                [of.sum(axis=1), of[:, 0] + of[:, 2], of[:, 0] + of[:, 1], of[:, 0] + of[:, 3]],
-                axis=1,
-            )
-            found |= set(each.target[(kept.astype(float) != own).any(axis=1)])
-    return found
+    out_of_step: set[pd.Timestamp] = set()
+    for model in counted:
+        if model.predictor != MODEL:
+            continue
+        score = stored.reindex(pd.MultiIndex.from_product([[model.protocol], model.target]))
+        stored_counts = np.stack(
+            [score["n"], score["rises"], score["predicted_rises"], _correct(score)], axis=1
+        )
+        counts = np.stack(
+            [model.counts.sum(axis=1), model.rises, model.predicted_rises, model.correct], axis=1
+        )
+        differs = (stored_counts.astype(float) != counts).any(axis=1)
+        out_of_step |= set(model.target[differs])
+    return out_of_step
 
 
 def _count_directions(
     conn: Connection, context: MarketContext, as_of: date, changed: set[date]
 ) -> None:
-    """Count what came of the directions of nights that changed, and of those
-    whose outcomes a benchmark had stored.
+    """Count what came of the directions of nights that changed.
+
+    Those whose outcomes a benchmark had stored are counted too.
     """
     days = sorted(changed.union(stored_outcomes.uncounted(conn, context.name, as_of)))
-    if days:
-        settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
-        settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
-        save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
+    if not days:
+        return
+    settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
+    settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
+    run_ids = settled["run_id"].unique().tolist()
+    save_counts(conn, settled, calibration.bands_of(conn, run_ids))
 
 
 def _changed_outcomes(
-    conn: Connection, context: MarketContext, made: pd.DataFrame, as_of: date
+    conn: Connection, context: MarketContext, predicted: pd.DataFrame, as_of: date
 ) -> tuple[pd.DataFrame, datetime]:
-    """Return returns that are new, or changed by restated bars of the last
-    sessions, and their watermark.
+    """Return returns that are new, or changed by restated bars, and their watermark.
+
+    Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a
+    good bar on both sessions.
     """
-    # Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a
-    # good bar on both sessions.
-    first = as_of if made.empty else made["as_of"].min().date()
-    stocks = made["symbol"].unique().tolist()
+    first = as_of if predicted.empty else predicted["as_of"].min().date()
+    stocks = predicted["symbol"].unique().tolist()
     bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)
-    change = returns_of(made, bars, context.market.returns)
-    change[np.abs(change) > context.market.checks.max_return] = (
-        np.nan
-    )  # a recorded split, and no return
-    changed = np.isfinite(change) & ~np.isclose(
-        change, made["realised_return"], rtol=1e-9, atol=1e-12
-    )
-    found = outcome_rows(made["symbol"], made["target"], change).assign(
-        is_new=made["realised_return"].isna()
-    )
-    return found[changed], bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(
-        UTC
-    )
+    returns = returns_of(predicted, bars, context.market.returns)
+    # Such a move is a recorded split, and no return.
+    returns[np.abs(returns) > context.market.checks.max_return] = np.nan
+    is_unchanged = np.isclose(returns, predicted["realised_return"], rtol=1e-9, atol=1e-12)
+    is_changed = np.isfinite(returns) & ~is_unchanged
+    outcomes = outcome_rows(predicted["symbol"], predicted["target"], returns)
+    outcomes = outcomes.assign(is_new=predicted["realised_return"].isna())
+    watermark = bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
+    return outcomes[is_changed], watermark
 
 
 def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
-    """Return one row a night, span, protocol and predictor: changed nights, and
-    the running scores from then on.
+    """Return one row a night, span, protocol and predictor.
+
+    There is a night's score for each changed night, and the running scores from the first on.
     """
     rows = []
-    models = {each.protocol: each for each in counted if each.predictor == MODEL}
-    for each in counted:
-        model = models[each.protocol]
-        own = model.counts[model.target.get_indexer(each.target)]
-        for position in range(int(each.target.searchsorted(min(changed))), len(each.target)):
-            key = {
-                "target": each.target[position],
-                "protocol": each.protocol,
-                "predictor": each.predictor,
-            }
-            running = slice(position + 1)
-            gain = {} if each is model else _gain(own[running], each.counts[running])
-            rows.append(key | {"span": "running"} | _columns(each.counts[running]) | gain)
-            if each.target[position] in changed:
-                rows.append(
-                    key | {"span": "night"} | _columns(each.counts[position : position + 1])
-                )
+    models = {counts.protocol: counts for counts in counted if counts.predictor == MODEL}
+    for predictor in counted:
+        rows += _scores_of(predictor, models[predictor.protocol], changed)
     return pd.DataFrame(rows)
+
+
+def _scores_of(
+    predictor: DayCounts, model: DayCounts, changed: set[pd.Timestamp]
+) -> list[dict[str, Any]]:
+    """Return a predictor's rows of scores, beside the model's counts on the same days."""
+    model_counts = model.counts[model.target.get_indexer(predictor.target)]
+    rows = []
+    first = int(predictor.target.searchsorted(min(changed)))
+    for position in range(first, len(predictor.target)):
+        target = predictor.target[position]
+        key = {
+            "target": target,
+            "protocol": predictor.protocol,
+            "predictor": predictor.predictor,
+        }
+        until = slice(position + 1)
+        running = key | {"span": "running"} | _columns(predictor.counts[until])
+        if predictor is not model:
+            running |= _gain(model_counts[until], predictor.counts[until])
+        rows.append(running)
+        if target in changed:
+            night = _columns(predictor.counts[position : position + 1])
+            rows.append(key | {"span": "night"} | night)
+    return rows
 
 
 def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[str, float | None]:
@@ -219,63 +265,67 @@ def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[s
 def day_counts(
     conn: Connection, context: MarketContext, last: date, first: date | None = None
 ) -> list[DayCounts]:
-    """Count directions with an outcome, targets first..last (None: from the first): the model's and
-    each rule's.
+    """Count the model's and each rule's directions with an outcome, on both label protocols.
 
-    Each is counted on both label protocols. A rule gives no direction until it has enough history
-    of the index.
+    The targets are first..last (None: from the first). A rule gives no direction until it has
+    enough history of the index.
     """
-    counts_of_directions = stored_outcomes.direction_counts(conn, context.name, last, first=first)
-    if counts_of_directions.empty:
+    stored = stored_outcomes.direction_counts(conn, context.name, last, first=first)
+    if stored.empty:
         return []
-    counted = counts_of_directions.astype(dict.fromkeys(("predicted", "rise", "labelled"), bool))
-    days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
+    directions = stored.astype({"predicted": bool, "rise": bool, "labelled": bool})
+    days = directions[["as_of", "target"]].drop_duplicates(ignore_index=True)
+    target = pd.DatetimeIndex(days["target"])
     rules = rules_on(conn, context, pd.DatetimeIndex(days["as_of"]))
-    found = []
+    counted = []
     for protocol in LABEL_PROTOCOLS:
-        mine = counted if protocol == "all" else counted[counted["labelled"]]
-        cell = 2 * (~mine["predicted"]) + (~mine["rise"])
-        cells = mine.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
-        counts = cells.reindex(index=days["target"], columns=range(4), fill_value=0).to_numpy(
-            np.int64
-        )
-        target = pd.DatetimeIndex(days["target"])
-        found.append(DayCounts(MODEL, protocol, target, counts))
+        of_protocol = directions if protocol == "all" else directions[directions["labelled"]]
+        counts = _confusion(of_protocol, days["target"])
+        counted.append(DayCounts(predictor=MODEL, protocol=protocol, target=target, counts=counts))
         for rule in NAIVE_RULES:
             predicted = rules[rule].to_numpy()
-            there = np.isfinite(predicted)
-            found.append(
+            is_given = np.isfinite(predicted)
+            rule_counts = _all_predicted(counts[is_given], predicted[is_given] == 1)
+            counted.append(
                 DayCounts(
-                    rule,
-                    protocol,
-                    target[there],
-                    _all_predicted(counts[there], predicted[there] == 1),
+                    predictor=rule,
+                    protocol=protocol,
+                    target=target[is_given],
+                    counts=rule_counts,
                 )
             )
-    return found
+    return counted
+
+
+def _confusion(
+    directions: pd.DataFrame, target: "pd.Series[pd.Timestamp]"
+) -> Int[ndarray, "days 4"]:
+    """Return the confusion matrix of each target, its cells in the order of `DayCounts`."""
+    cell = 2 * (~directions["predicted"]) + (~directions["rise"])
+    cells = directions.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
+    every_cell = cells.reindex(index=target, columns=range(4), fill_value=0)
+    return every_cell.to_numpy(np.int64)
 
 
 def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
-    """Return the counts of one direction for all of a day's stocks: a rise
-    where it is `up`, else a fall.
-    """
-    both = counts.reshape(-1, 2, 2).sum(axis=1)  # rises and falls
-    return np.concatenate([both * up[:, None], both * ~up[:, None]], axis=1)
+    """Return the counts of one direction for all stocks of a day, a rise where it is `up`."""
+    rises_and_falls = counts.reshape(-1, 2, 2).sum(axis=1)
+    return np.concatenate([rises_and_falls * up[:, None], rises_and_falls * ~up[:, None]], axis=1)
 
 
 def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     """Return the score as the table has it, missing where nothing was counted."""
-    counted = {
+    sizes = {
         "n": int(counts.sum()),
         "nights": int(counts.any(axis=1).sum()),
         "rises": int(counts[:, [0, 2]].sum()),
+        "predicted_rises": int(counts[:, [0, 1]].sum()),
     }
-    counted |= {"predicted_rises": int(counts[:, [0, 1]].sum())}
     if not counts.any():
-        return counted | dict.fromkeys(FIGURES)
-    found = score_days(counts)
-    values = (found.acc, *found.acc_interval, found.mcc, *found.mcc_interval)
-    return counted | dict(zip(FIGURES, values, strict=True))
+        return sizes | dict.fromkeys(FIGURES)
+    score = score_days(counts)
+    values = (score.acc, *score.acc_interval, score.mcc, *score.mcc_interval)
+    return sizes | dict(zip(FIGURES, values, strict=True))
 
 
 def rules_on(
@@ -284,42 +334,40 @@ def rules_on(
     days: pd.DatetimeIndex,
     known_at: datetime | None = None,
 ) -> pd.DataFrame:
-    """Return what each naive rule predicts after each of `days`, from the index as known at a
-    moment (None: now).
+    """Return what each naive rule predicts after each of `days`.
 
-    A row a day, in their order; a column a rule.
+    It reads the index as known at a moment (None: now). A row a day, in their order; a column a
+    rule.
     """
-    first, index = (
-        rules_read_from(context.market.calendar, days.min().date()),
-        context.market.index.symbol,
-    )
-    bars = prices.prices(
-        conn, context.name, first, days.max().date(), known_at=known_at, symbols=[index]
-    )
+    first = rules_read_from(context.market.calendar, days.min().date())
+    last = days.max().date()
+    index = context.market.index.symbol
+    bars = prices.prices(conn, context.name, first, last, known_at=known_at, symbols=[index])
     return directions_on(days, bars, index)
 
 
 def rule_directions(
     conn: Connection, context: MarketContext, as_of: date, known_at: datetime | None = None
 ) -> pd.DataFrame:
-    """Return each naive rule's direction for the session after `as_of`, as rows of
-    `rule_direction`; see `rules_on`.
+    """Return each naive rule's direction for the session after `as_of`.
+
+    Rows are those of `rule_direction`; see `rules_on`.
     """
-    said = rules_on(conn, context, pd.DatetimeIndex([as_of]), known_at)
-    return dated_directions(said, pd.DatetimeIndex([next_session(context.market.calendar, as_of)]))
+    predicted = rules_on(conn, context, pd.DatetimeIndex([as_of]), known_at)
+    target = pd.DatetimeIndex([next_session(context.market.calendar, as_of)])
+    return dated_directions(predicted, target)
 
 
 def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return rules' directions as rows of `rule_direction`: as_of, target, a
-    column a rule (True, False or missing).
+    """Return rules' directions as rows of `rule_direction`.
+
+    Columns: as_of, target, and one a rule (True, False or missing).
     """
-    said = {
-        rule: [None if np.isnan(each) else bool(each) for each in predicted[rule]]
-        for rule in predicted
-    }
-    return pd.DataFrame({"as_of": predicted.index, "target": target} | said).astype(
-        dict.fromkeys(said, object)
-    )
+    directions = {}
+    for rule in predicted:
+        directions[rule] = [None if np.isnan(rise) else bool(rise) for rise in predicted[rule]]
+    rows = pd.DataFrame({"as_of": predicted.index, "target": target} | directions)
+    return rows.astype(dict.fromkeys(directions, object))
 
 
 def outcome_rows(
@@ -341,12 +389,11 @@ def outcome_rows(
 
 
 def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:
-    """Store, night by night, what came of predictions: `run_id, target, probability, calibrated,
-    rise`.
+    """Store, night by night, what came of predictions.
 
-    `bands` has `run_id, level, threshold`; a prediction without a calibrated probability is in no
-    band.
+    `settled` has `run_id, target, probability, calibrated, rise`, and `bands` has `run_id, level,
+    threshold`; a prediction without a calibrated probability is in no band.
     """
-    for run_id, mine in settled.groupby("run_id"):
-        calibration.save_bins(conn, count_bins(mine).assign(run_id=run_id))
-        calibration.save_band_counts(conn, count_band(mine, bands).assign(run_id=run_id))
+    for run_id, predictions in settled.groupby("run_id"):
+        calibration.save_bins(conn, count_bins(predictions).assign(run_id=run_id))
+        calibration.save_band_counts(conn, count_band(predictions, bands).assign(run_id=run_id))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+import torch
 
 from db.engine import reading, transaction
 from db.rows import calibration as stored_calibration
@@ -52,8 +53,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold an ensemble as trained, its calibration, each seed's course, and the
-    first session trained on.
+    """Hold an ensemble as trained, its calibration, and each seed's course.
+
+    `first` is the first session trained on.
     """
 
     ensemble: Ensemble
@@ -63,27 +65,31 @@ class Fitted:
 
 
 def why_due(context: MarketContext, as_of: date, known_at: datetime | None = None) -> str | None:
-    """Return why the market's policy wants a training at `as_of`, or None when the latest model
-    serves.
+    """Return why the market's policy wants a training at `as_of`.
 
-    Only models trained on sessions up to `as_of`, on prices as known at a moment (None: now),
-    count: a past night never uses a later model, nor one that saw later revisions. A model whose
-    weights are lost does not serve.
+    None when the latest model serves. Only models trained on sessions up to `as_of`, on prices as
+    known at a moment (None: now), count: a past night never uses a later model, nor one that saw
+    later revisions. A model whose weights are lost does not serve.
     """
     with reading(context.engine) as conn:
         latest = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
     if context.market.retrain == "never":
         return None
-    return "there is no model yet" if latest is None else _why_another(context, latest, as_of)
+    if latest is None:
+        return "there is no model yet"
+    return _why_another(context, latest, as_of)
 
 
 def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> str | None:
+    """Return why a model is to be trained in place of the latest one; None when that serves."""
     if latest["config"] != _config(context):
         return f"the configuration is not the one of {latest['id']}"
-    if (index := latest["universe"]["index"]) != context.market.index.symbol:
+    index = latest["universe"]["index"]
+    if index != context.market.index.symbol:
         return f"the index is {context.market.index.symbol}, {latest['id']} was trained on {index}"
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
-    if isinstance(policy := context.market.retrain, int) and age >= policy:
+    policy = context.market.retrain
+    if isinstance(policy, int) and age >= policy:
         return f"{latest['id']} is {age} sessions old"
     try:
         load_run(context, latest)
@@ -93,29 +99,29 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
 
 
 def load_model(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
-    """Return the latest model trained on sessions up to `as_of`, its weights checked against its
-    run.
+    """Return the latest model trained on sessions up to `as_of`.
 
-    It saw prices as known at a moment (None: now). In a market that never trains, one that saw
-    later revisions serves where there is no other, and the log says so.
+    Its weights are checked against its run. It saw prices as known at a moment (None: now). In a
+    market that never trains, one that saw later revisions serves where there is no other, and the
+    log says so.
     """
     with reading(context.engine) as conn:
         run = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
-        if (
-            run is None
-            and (run := runs.latest_run(conn, context.name, on_or_before=as_of)) is not None
-        ):
-            log.warning(
-                "%s was trained on prices as known at %s, after %s, of which the night of %s "
-                "knows: it may have seen "
-                "later revisions",
-                *(run["id"], run["data_watermark"], known_at, as_of),
-            )
+        if run is None:
+            run = runs.latest_run(conn, context.name, on_or_before=as_of)
+            if run is not None:
+                log.warning(
+                    "%s was trained on prices as known at %s, after %s, "
+                    "of which the night of %s knows: it may have seen later revisions",
+                    run["id"],
+                    run["data_watermark"],
+                    known_at,
+                    as_of,
+                )
     if run is None:
         raise DtmlError(
-            f"market {context.name} has no model trained up to {as_of} and its policy is not "
-            "to train: "
-            f"run `dtml train {context.name} --as-of {as_of}`"
+            f"market {context.name} has no model trained up to {as_of} "
+            f"and its policy is not to train: run `dtml train {context.name} --as-of {as_of}`"
         )
     return load_run(context, run)
 
@@ -127,20 +133,19 @@ def train_model(
     *,
     known_at: datetime | None = None,
 ) -> Model:
-    """Train on what is stored up to `as_of` and record the run; equal data, settings and seeds give
-    an equal run.
+    """Train on what is stored up to `as_of` and record the run.
 
-    The bars are as known at a moment (None: now). After an interruption it resumes from the last
-    epoch.
+    Equal data, settings and seeds give an equal run. The bars are as known at a moment (None: now).
+    After an interruption it resumes from the last epoch.
     """
-    model, row = fit_model(
-        context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of, known_at)
-    )
+    previous = _previous(context, as_of, known_at)
+    model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=previous)
     with transaction(context.engine) as conn:
         runs.save_run(conn, row)
-        if (calibration := model.calibration) is not None:
-            level = context.market.level
-            stored_calibration.save_bands(conn, model.run_id, calibration.bands, default=level)
+        if model.calibration is not None:
+            stored_calibration.save_bands(
+                conn, model.run_id, model.calibration.bands, default=context.market.level
+            )
     return model
 
 
@@ -162,8 +167,7 @@ def fit_model(
     previous: Model | None = None,
     serves: str = "",
 ) -> tuple[Model, Mapping[str, Any]]:
-    """Train on bars up to `as_of` as known at a moment (None: now), or load the run if it is
-    stored.
+    """Train on bars up to `as_of`, as known at a moment (None: now), or load a run that is stored.
 
     It returns the row of the run too, and writes nothing to the store. A warm start begins with the
     weights of the `previous` model. `serves` tells apart runs with equal weights that will predict
@@ -171,17 +175,18 @@ def fit_model(
     as on another processor, they become a run of their own beside it.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
-    run_id = _run_id(
-        context, as_of, bars, [kind, serves, None if previous is None else previous.run_id]
-    )
-    if (known := _known(context, run_id)) is not None:
+    previous_id = None if previous is None else previous.run_id
+    run_id = _run_id(context, as_of, bars, [kind, serves, previous_id])
+    known = _known(context, run_id)
+    if known is not None:
         drop_states(context.name, as_of, kind, run_id)
         return known
     folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
     run_id = _own_name(context, run_id, checkpoint_hash(fitted.ensemble))
-    row = _row(context, run_id, fitted) | {
+    row = {
+        **_row(context, run_id, fitted),
         "kind": kind,
         "data_watermark": watermark,
         "train_last": as_of,
@@ -193,8 +198,9 @@ def fit_model(
 def fit_seed(
     context: MarketContext, as_of: date, seed: int, *, kind: Kind, known_at: datetime, serves: str
 ) -> None:
-    """Train one seed of those that `fit_model` will train, which finds its
-    state and goes on from there.
+    """Train one seed of those that `fit_model` will train.
+
+    That finds its state and goes on from there.
     """
     bars, _ = stored_bars(context, history_start(context, as_of), as_of, known_at)
     run_id = _run_id(context, as_of, bars, [kind, serves, None])
@@ -211,10 +217,10 @@ def fit_bars(
     previous: Model | None = None,
     seeds: Sequence[int] = (),
 ) -> Fitted:
-    """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to
-    resume from.
+    """Train on these bars, which end at `as_of`.
 
-    All seeds of the experiment are trained, or these alone.
+    The state after each epoch is kept in `folder` to resume from. All seeds of the experiment are
+    trained, or these alone.
     """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
@@ -222,6 +228,9 @@ def fit_bars(
     where = f"{' and '.join(map(name_of, devices_of(device)))} of {platform.node()}"
     log.info("%d days to train on, %d for validation, on %s", len(train), len(validation), where)
     members = context.experiment.members_of(*seeds)
+    begin = None
+    if previous is not None:
+        begin = [previous.ensemble.member(place) for place in range(len(members))]
     fits = fit_members(
         train,
         validation,
@@ -229,9 +238,7 @@ def fit_bars(
         device=device,
         state_folder=StateFolder(folder, write_whole),
         on_epoch=on_epoch,
-        begin=None
-        if previous is None
-        else [previous.ensemble.member(i) for i in range(len(members))],
+        begin=begin,
     )
     ensemble = Ensemble(
         market=context.name,
@@ -241,84 +248,101 @@ def fit_bars(
         windows=context.experiment.windows,
         weights=stack_members(fits),
     )
-    said = member_probabilities(ensemble, validation, choose_device(context.device)).mean(dim=0)
-    calibration = calibrate(said.double().numpy(), validation.movement.double().numpy())
-    return Fitted(ensemble, calibration, fits, train.target[0].date())
+    return Fitted(
+        ensemble=ensemble,
+        calibration=_calibrated(ensemble, validation, device),
+        fits=fits,
+        first=train.target[0].date(),
+    )
+
+
+def _calibrated(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
+    """Calibrate an ensemble on the days of validation."""
+    probabilities = member_probabilities(ensemble, validation, device).mean(dim=0)
+    return calibrate(probabilities.double().numpy(), validation.movement.double().numpy())
 
 
 def _previous(context: MarketContext, as_of: date, known_at: datetime | None) -> Model | None:
-    """Return the model that a warm start resumes from: the latest trained
-    before `as_of` with equal settings.
+    """Return the model that a warm start resumes from.
+
+    It is the latest trained before `as_of` with equal settings; None without one.
     """
     if not context.experiment.warm_start:
         return None
+    before = previous_session(context.market.calendar, as_of)
     with reading(context.engine) as conn:
-        before = previous_session(context.market.calendar, as_of)
         run = runs.latest_run(conn, context.name, on_or_before=before, known_by=known_at)
-    return load_run(context, run) if run is not None and run["config"] == _config(context) else None
+    if run is None or run["config"] != _config(context):
+        return None
+    return load_run(context, run)
 
 
 def windows_of(
     context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]
 ) -> Windows:
-    """Build windows of a market's bars up to the session after the last; a
-    stock counts while it was a constituent.
+    """Build windows of a market's bars up to the session after the last.
+
+    A stock counts while it was a constituent.
     """
-    calendar, days, index = context.market.calendar, bars["session"], context.market.index.symbol
-    sessions = sessions_between(
-        calendar, days.min().date(), next_session(calendar, days.max().date())
-    )
+    calendar = context.market.calendar
+    days = bars["session"]
+    last = next_session(calendar, days.max().date())
+    sessions = sessions_between(calendar, days.min().date(), last)
     windows = build_windows(
-        bars, sessions=sessions, symbols=symbols, index_symbol=index, config=config
+        bars,
+        sessions=sessions,
+        symbols=symbols,
+        index_symbol=context.market.index.symbol,
+        config=config,
     )
     return windows.only(context.market.membership(windows.as_of, symbols))
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
-    """Return the experiment as JSON gives it back, with the stocks where their
-    gains tie the model to them.
+    """Return the experiment as JSON gives it back.
+
+    It has the stocks too, where their gains tie the model to them.
     """
     config: dict[str, Any] = json.loads(json.dumps(asdict(context.experiment)))
-    tied = context.experiment.model.normalisation == "per_stock"
-    return config | ({"stocks": list(context.market.symbols)} if tied else {})
+    if context.experiment.model.normalisation == "per_stock":
+        config["stocks"] = list(context.market.symbols)
+    return config
 
 
 def universe_of(market: Market) -> dict[str, Any]:
-    """Return the symbol of a market's index, and its constituents with their
-    dates, as JSON gives them back.
-    """
-    stays = [
-        [each.symbol, *(None if day is None else str(day) for day in (each.since, each.until))]
-        for each in market.constituents
-    ]
-    return {"index": market.index.symbol, "constituents": stays}
+    """Return a market's index and its constituents with their dates, as JSON gives them back."""
+    constituents = []
+    for stay in market.constituents:
+        since = None if stay.since is None else str(stay.since)
+        until = None if stay.until is None else str(stay.until)
+        constituents.append([stay.symbol, since, until])
+    return {"index": market.index.symbol, "constituents": constituents}
 
 
 def _run_id(
     context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]
 ) -> str:
-    """Return a name of market, date and a digest of all that decides the
-    weights, and of their purpose.
+    """Return a name of market, date and a digest.
+
+    The digest is of all that decides the weights, and of their purpose.
     """
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
-    said = [_config(context), universe_of(context.market), versions, purpose]
-    digest = hashlib.sha256(json.dumps(said).encode())
+    settings = [_config(context), universe_of(context.market), versions, purpose]
+    digest = hashlib.sha256(json.dumps(settings).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
     return f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
 
 
 def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
-    """Return what is stored of a run, or of one beside it, with its weights;
+    """Return what is stored of a run, or of one beside it, with its weights.
+
     None when none has them.
     """
     with reading(context.engine) as conn:
-        names = [
-            name
-            for name in runs.runs(conn, context.name)["id"]
-            if f"{name}-".startswith(f"{run_id}-")
-        ]
-        stored = [runs.run(conn, name) for name in names]
+        all_ids = runs.runs(conn, context.name)["id"]
+        same_or_beside = [name for name in all_ids if f"{name}-".startswith(f"{run_id}-")]
+        stored = [runs.run(conn, name) for name in same_or_beside]
     for run in stored:
         with suppress(DtmlError):
             return load_run(context, run), run
@@ -328,8 +352,9 @@ def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any
 
 
 def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
-    """Return the name of a run, or one beside it where it is stored with other
-    weights: a stored row stands.
+    """Return the name of a run, or one beside it where it is stored with other weights.
+
+    A stored row stands.
     """
     with reading(context.engine) as conn:
         stored = runs.runs(conn, context.name).set_index("id")["checkpoint_hash"]
@@ -337,12 +362,15 @@ def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
         return run_id
     beside = f"{run_id}-{sha[:8]}"
     log.warning(
-        "%s is stored with weights of SHA-256 %s..., which are lost, and trained again here they "
-        "are %s...: another "
-        "processor or library computes other last bits. They are kept beside it, as %s, and serve "
-        "from now on; to make "
-        "predictions of the lost ones again, restore their checkpoint from a backup",
-        *(run_id, stored[run_id][:12], sha[:12], beside),
+        "%s is stored with weights of SHA-256 %s..., which are lost, "
+        "and trained again here they are %s...: "
+        "another processor or library computes other last bits. "
+        "They are kept beside it, as %s, and serve from now on; "
+        "to make predictions of the lost ones again, restore their checkpoint from a backup",
+        run_id,
+        stored[run_id][:12],
+        sha[:12],
+        beside,
     )
     return beside
 
@@ -357,22 +385,24 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
 
 
 def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
-    """Return the calibration that a row of `run` and its bands hold; None for a
-    model that was not calibrated.
+    """Return the calibration that a row of `run` and its bands hold.
+
+    None for a model that was not calibrated.
     """
     if run["slope"] is None or bands.empty:
         return None
-    thresholds = dict(zip(bands["level"], bands["threshold"], strict=True))
     first = bands.iloc[0]
     return Calibration(
-        run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"])
+        slope=run["slope"],
+        intercept=run["intercept"],
+        thresholds=dict(zip(bands["level"], bands["threshold"], strict=True)),
+        days=int(first["days"]),
+        directions=int(first["n"]),
     )
 
 
 def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
-    """Keep the weights in a checkpoint; return what of the run's row does not
-    depend on the bars.
-    """
+    """Keep the weights in a checkpoint, and return what of the run's row needs no bars."""
     path = Path("models") / f"{run_id}.safetensors"
     sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
     losses = [
@@ -403,25 +433,33 @@ def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
 
 def states_folder(kind: str) -> Path:
     """Return where the states of the trainings of a kind, "nightly" or "backtest", lie."""
-    return data_folder() / "training" / ("" if kind == "nightly" else "backtests")
+    training = data_folder() / "training"
+    return training if kind == "nightly" else training / "backtests"
 
 
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
-    """Remove the training state of a finished run, or, of a market's nights, every state up to
-    `as_of`.
+    """Remove the training state of a finished run, or of a market's nights up to `as_of`.
 
     Each is renamed first: a training that resumed from half a state would make another model.
     """
     parent = states_folder(kind)
-    for folder in sorted(parent.iterdir()) if parent.exists() else ():
+    if not parent.exists():
+        return
+    state_name = re.compile(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}")
+    for folder in sorted(parent.iterdir()):
         name = folder.name.removesuffix(OVER)
-        day = re.fullmatch(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}", name)
-        if day is None or (
-            name != run_id if kind == "backtest" else date.fromisoformat(day[1]) > as_of
-        ):
+        match = state_name.fullmatch(name)
+        if match is None:
             continue
-        over = folder.with_name(f"{name}{OVER}")
-        if folder != over:
-            shutil.rmtree(over, ignore_errors=True)
-            folder.rename(over)
-        shutil.rmtree(over, ignore_errors=True)
+        night = date.fromisoformat(match[1])
+        is_finished = name == run_id if kind == "backtest" else night <= as_of
+        if is_finished:
+            _remove_state(folder, folder.with_name(f"{name}{OVER}"))
+
+
+def _remove_state(folder: Path, renamed: Path) -> None:
+    """Rename the folder of a state and remove it, with what an earlier removal left."""
+    if folder != renamed:
+        shutil.rmtree(renamed, ignore_errors=True)
+        folder.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)

@@ -1,5 +1,4 @@
-"""Open the past of a market: its nights, its bars as known at any moment, and what its models
-predict from them.
+"""Open the past of a market: its nights, its bars at any moment, and what its models predict.
 
 A past night is replayed from what was known to it, and what differs is said, to the last bit.
 """
@@ -38,8 +37,9 @@ class NotReplayedError(DtmlError):
 
 @dataclass
 class Archive:
-    """Read, and never write, a market's past: its nights, its bars as known at
-    any moment, its models, loaded once.
+    """Read, and never write, a market's past.
+
+    That is its nights, its bars as known at any moment, and its models, loaded once.
     """
 
     engine: Engine
@@ -50,58 +50,64 @@ class Archive:
     @classmethod
     def open(cls, request: RunRequest) -> "Archive":
         """Open the past of the market that a run request names, in an existing store."""
-        return cls(open_reader(), read_market(request.market, request.market_file), request.device)
+        return cls(
+            engine=open_reader(),
+            market=read_market(request.market, request.market_file),
+            device=request.device,
+        )
 
     def night(self, as_of: date | None) -> dict[str, Any]:
-        """Return the row of a complete night, by default the last; raise
-        UsageError, which says which there are.
+        """Return the row of a complete night, by default the last.
+
+        Raises UsageError, which says which there are.
         """
+        if as_of is None:
+            return self.nights()[-1]
         with reading(self.engine) as conn:
-            if as_of is None:
-                return self.nights()[-1]
             row = stored_nights.night(conn, self.market.name, as_of)
         if row is not None and row["status"] in COMPLETE:
             return row
-        days = [each["as_of"] for each in self.nights()]
-        how = (
-            "was never run"
-            if row is None
-            else f"is {row['status']}" + (f" ({row['reason']})" * bool(row["reason"]))
-        )
+        days = [night["as_of"] for night in self.nights()]
         raise UsageError(
-            f"the night of {as_of} of {self.market.name} {how}: {len(days)} are complete, "
-            f"{days[0]} .. {days[-1]}"
+            f"the night of {as_of} of {self.market.name} {_why_incomplete(row)}: "
+            f"{len(days)} are complete, {days[0]} .. {days[-1]}"
         )
 
     def nights(self) -> list[dict[str, Any]]:
-        """Return the rows of all complete nights, oldest first; raise
-        UsageError when there is none.
+        """Return the rows of all complete nights, oldest first.
+
+        Raises UsageError when there is none.
         """
         name = self.market.name
         with reading(self.engine) as conn:
-            newest_first = [
-                dict(row) for row in conn.execute(stored_nights.night_log(name)).mappings()
-            ]
-        rows = [row for row in reversed(newest_first) if row["status"] in COMPLETE]
-        if not rows:
+            newest_first = conn.execute(stored_nights.night_log(name)).mappings().all()
+        complete = [dict(row) for row in reversed(newest_first) if row["status"] in COMPLETE]
+        if not complete:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
-        return rows
+        return complete
 
     def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
-        """Return a market context over these stocks and the index of a run,
-        whatever the market says today.
+        """Return a market context over these stocks and the index of a run.
+
+        What the market says today does not matter.
         """
-        plain = replace(market_then(self.market, run), constituents=()).with_symbols(
-            sorted(symbols)
+        without_stocks = replace(market_then(self.market, run), constituents=())
+        market = without_stocks.with_symbols(sorted(symbols))
+        return MarketContext(
+            market=market,
+            source=StoredSource(self.engine, market),
+            engine=self.engine,
+            experiment=experiment_for(market),
+            device=self.device,
+            notice=None,
         )
-        source, experiment = StoredSource(self.engine, plain), experiment_for(plain)
-        return MarketContext(plain, source, self.engine, experiment, self.device, None)
 
     def of_night(
         self, night: Mapping[str, Any]
     ) -> tuple[MarketContext, dict[str, Any], pd.DataFrame]:
-        """Return a market context over the stocks that a night looked at, its
-        run's row, and what it predicted.
+        """Return a market context over the stocks that a night looked at.
+
+        Beside it are its run's row, and what it predicted.
         """
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
@@ -117,80 +123,108 @@ class Archive:
     def bars(
         self, context: MarketContext, model: Model, as_of: date, known_at: datetime
     ) -> pd.DataFrame:
-        """Read the bars that a window ending at `as_of` can reach, as known at
-        a moment, each with its `known_at`.
+        """Read the bars that a window ending at `as_of` can reach, as known at a moment.
+
+        Each has its `known_at`.
         """
-        return read_bars(
-            context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at
-        )
+        first = first_needed(context, model.ensemble.windows, as_of)
+        return read_bars(context, first, as_of, known_at)
 
     def again(
         self, context: MarketContext, model: Model, as_of: date, known_at: datetime
     ) -> tuple[pd.DataFrame, str]:
-        """Predict the session after `as_of` from bars known at a moment:
-        `symbol, FIGURES`, and the inputs' digest.
+        """Predict the session after `as_of` from bars known at a moment.
+
+        Returns `symbol, FIGURES`, and the digest of the inputs.
         """
-        tonight = night_windows(context, model, as_of, self.bars(context, model, as_of, known_at))
-        return predict_windows(context, model, tonight)[["symbol", *FIGURES]], tonight.digest
+        bars = self.bars(context, model, as_of, known_at)
+        tonight = night_windows(context, model, as_of, bars)
+        predictions = predict_windows(context, model, tonight)
+        return predictions[["symbol", *FIGURES]], tonight.digest
+
+
+def _why_incomplete(row: Mapping[str, Any] | None) -> str:
+    """Say what became of a night that is not complete."""
+    if row is None:
+        return "was never run"
+    if row["reason"]:
+        return f"is {row['status']} ({row['reason']})"
+    return f"is {row['status']}"
 
 
 def market_then(market: Market, run: Mapping[str, Any]) -> Market:
     """Return the market with the index and the constituents that a run was trained on."""
-    known = run["universe"]
-    dated = (
-        (symbol, *(day and date.fromisoformat(day) for day in days))
-        for symbol, *days in known["constituents"]
-    )
-    stays = tuple(
-        Constituent(symbol, symbol, since=since, until=until) for symbol, since, until in dated
-    )
-    return replace(market, index=replace(market.index, symbol=known["index"]), constituents=stays)
+    universe = run["universe"]
+    constituents = []
+    for symbol, since, until in universe["constituents"]:
+        constituents.append(
+            Constituent(
+                symbol,
+                symbol,
+                since=date.fromisoformat(since) if since else None,
+                until=date.fromisoformat(until) if until else None,
+            )
+        )
+    index = replace(market.index, symbol=universe["index"])
+    return replace(market, index=index, constituents=tuple(constituents))
 
 
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
-    """Say how a market's index and list of today differ from those a run was trained on; None where
-    they do not.
+    """Say how a market's index and list of today differ from those a run was trained on.
 
-    A market without a list takes its stocks from the prices, and has none to compare.
+    None where they do not. A market without a list takes its stocks from the prices, and has none
+    to compare.
     """
     then = market_then(market, run)
-    said = []
+    changes = []
     if then.index.symbol != market.index.symbol:
-        said.append(f"the index is {market.index.symbol}, was {then.index.symbol}")
+        changes.append(f"the index is {market.index.symbol}, was {then.index.symbol}")
     if market.constituents:
-        before, after = (
-            {(c.symbol, c.since, c.until) for c in each.constituents} for each in (then, market)
-        )
-        names = [
-            sorted({symbol for symbol, *_ in part}) for part in (after - before, before - after)
-        ]
-        joined, left = (
-            sorted(set(one) - set(other.symbols))
-            for one, other in zip(names, (then, market), strict=True)
-        )
-        dated = sorted(set(names[0]) - set(joined))
-        changes = {"joined": joined, "left": left, "has other dates": dated}
-        said += [f"{', '.join(each)} {how}" for how, each in changes.items() if each]
-    return "; ".join(said) or None
+        changes += _changes_of_list(then, market)
+    return "; ".join(changes) or None
+
+
+def _changes_of_list(then: Market, now: Market) -> list[str]:
+    """Say which stocks joined a list, left it, or are on it with other dates."""
+    stays_then = {(stay.symbol, stay.since, stay.until) for stay in then.constituents}
+    stays_now = {(stay.symbol, stay.since, stay.until) for stay in now.constituents}
+    new_symbols = {symbol for symbol, _, _ in stays_now - stays_then}
+    old_symbols = {symbol for symbol, _, _ in stays_then - stays_now}
+    joined = sorted(new_symbols - set(then.symbols))
+    left = sorted(old_symbols - set(now.symbols))
+    with_other_dates = sorted(new_symbols - set(joined))
+    changes = []
+    if joined:
+        changes.append(f"{', '.join(joined)} joined")
+    if left:
+        changes.append(f"{', '.join(left)} left")
+    if with_other_dates:
+        changes.append(f"{', '.join(with_other_dates)} has other dates")
+    return changes
 
 
 def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
     """Return where figures are the same to the last bit, missing ones (NaN) included."""
-    then, now = np.asarray(stored, dtype=float), np.asarray(again, dtype=float)
+    then = np.asarray(stored, dtype=float)
+    now = np.asarray(again, dtype=float)
     return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
 
 
 def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
     """Return the stocks that a night looked at: those it predicted, and those it left out."""
-    return {*predicted, *(gap["symbol"] for gap in night["gaps"])}
+    left_out = {gap["symbol"] for gap in night["gaps"]}
+    return set(predicted) | left_out
 
 
 def made_by(run: Mapping[str, Any], device: str) -> str:
-    """Say what decides last bits: what computes now, and the code that trained
-    a run; a store keeps no more.
+    """Say what decides last bits: what computes now, and the code that trained a run.
+
+    A store keeps no more.
     """
-    now = f"code {version('dtml-nightshift')}, torch {version('torch')}, on {device}"
-    return f"{now}; trained by code {run['code_version']}"
+    return (
+        f"code {version('dtml-nightshift')}, torch {version('torch')}, on {device}; "
+        f"trained by code {run['code_version']}"
+    )
 
 
 @dataclass(frozen=True)
@@ -214,11 +248,9 @@ class Replay:
     @property
     def inputs_equal(self) -> bool | None:
         """Return whether the model read what it had read; None when nothing was read."""
-        return (
-            None
-            if self.inputs_hash is None
-            else bool(self.night["inputs_hash"] == self.inputs_hash)
-        )
+        if self.inputs_hash is None:
+            return None
+        return bool(self.night["inputs_hash"] == self.inputs_hash)
 
     @property
     def differing(self) -> pd.DataFrame:
@@ -230,13 +262,18 @@ class Replay:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and by how much; NaN
-        where one side has none.
+        """Return the stock whose probability differs most, and by how much.
+
+        NaN where one side has none.
         """
         rows = self.differing
-        by = (rows["replayed_probability"] - rows["probability"]).abs()
-        first = by.isna().to_numpy().argmax() if by.isna().any() else by.to_numpy().argmax()
-        return str(rows["symbol"].iloc[first]), float(by.iloc[first])
+        difference = (rows["replayed_probability"] - rows["probability"]).abs()
+        is_missing = difference.isna()
+        if is_missing.any():
+            place = is_missing.to_numpy().argmax()
+        else:
+            place = difference.to_numpy().argmax()
+        return str(rows["symbol"].iloc[place]), float(difference.iloc[place])
 
     @property
     def left_out(self) -> list[str]:
@@ -254,93 +291,122 @@ class Replay:
         """Say in words what differs; return nothing when all is equal to the last bit."""
         if self.failure is not None:
             return [self.failure]
-        said, rows = [], self.differing
+        reasons = []
         if not self.inputs_equal:
-            said.append(
-                f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., the night "
-                "recorded "
-                f"{str(self.night['inputs_hash'])[:12]}...: stored prices or the calendar were "
-                "changed since"
+            reasons.append(
+                f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., "
+                f"the night recorded {str(self.night['inputs_hash'])[:12]}...: "
+                "stored prices or the calendar were changed since"
             )
-        if (count := self.night["predictions"]) != (
-            held := int(self.predictions["probability"].notna().sum())
-        ):
-            said.append(f"stored predictions: the night made {count}, {held} are there")
+        count = self.night["predictions"]
+        held = int(self.predictions["probability"].notna().sum())
+        if count != held:
+            reasons.append(f"stored predictions: the night made {count}, {held} are there")
         if self.left_out != self.left_out_again:
-            then, now = (", ".join(each) or "none" for each in (self.left_out, self.left_out_again))
-            said.append(f"stocks left out: {then} then, {now} now")
-        if len(rows):
-            symbol, by = self.largest
-            said.append(
-                f"predictions: {len(rows)} of {len(self.predictions)}, most that of {symbol} by "
-                f"{by:.2g}"
-            )
-        if len(rows) and self.inputs_equal:
-            said.append(
+            then = ", ".join(self.left_out) or "none"
+            now = ", ".join(self.left_out_again) or "none"
+            reasons.append(f"stocks left out: {then} then, {now} now")
+        reasons += self._differences()
+        if self.reordered:
+            reasons.append(self.reordered)
+        return reasons
+
+    def _differences(self) -> list[str]:
+        """Say how many predictions differ, and, where the inputs do not, what may be the cause."""
+        rows = self.differing
+        if rows.empty:
+            return []
+        symbol, difference = self.largest
+        differences = [
+            f"predictions: {len(rows)} of {len(self.predictions)}, "
+            f"most that of {symbol} by {difference:.2g}"
+        ]
+        if self.inputs_equal:
+            differences.append(
                 "what may have changed: stored rows, code or machine "
                 f"({made_by(self.run, self.device)})"
             )
-        return said + ([self.reordered] if self.reordered else [])
+        return differences
 
 
 def replay_of(
     archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None
 ) -> Replay:
-    """Run a complete night again from bars as it knew them, or as known at a
-    moment; why not is in `failure`.
+    """Run a complete night again from bars as it knew them, or as known at a moment.
+
+    If it cannot be run, `failure` says why.
     """
     context, run, stored = archive.of_night(night)
-    moment, failure, reordered = known_at or night["known_at"], None, None
-    again, inputs_hash = pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}), None
+    moment = known_at or night["known_at"]
+    again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})
+    inputs_hash = None
+    failure = None
+    reordered = None
     try:
         again, inputs_hash = archive.again(context, archive.model(run), night["as_of"], moment)
         reordered = _reordered(context, night, moment, again)
     except DtmlError as error:
         failure = str(error)
     replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
-    both = stored[["symbol", *FIGURES]].merge(
-        replayed.astype({"symbol": str}), on="symbol", how="outer"
+    replayed = replayed.astype({"symbol": str})
+    predictions = stored[["symbol", *FIGURES]].merge(replayed, on="symbol", how="outer")
+    return Replay(
+        night=night,
+        run=run,
+        known_at=moment,
+        device=choose_device(archive.device).type,
+        predictions=predictions.sort_values("symbol", ignore_index=True),
+        inputs_hash=inputs_hash,
+        failure=failure,
+        reordered=reordered,
     )
-    both = both.sort_values("symbol", ignore_index=True)
-    device = choose_device(archive.device).type
-    return Replay(night, run, moment, device, both, inputs_hash, failure, reordered)
 
 
 def _reordered(
     context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
 ) -> str | None:
-    """Say what differs when a night's stocks are ordered again; None where
-    nothing does, or none were.
+    """Say what differs when a night's stocks are ordered again.
+
+    None where nothing does, or none were.
     """
+    target = night["target"]
     with reading(context.engine) as conn:
-        kept = rankings.orders(conn, context.name, first=night["target"], last=night["target"])
-        if kept.empty:
+        stored = rankings.orders(conn, context.name, first=target, last=target)
+        if stored.empty:
             return None
-        trained = load_trained(context, rankings.ranker(conn, kept["ranker_id"].iloc[-1]) or {})
-    kept = kept[kept["ranker_id"] == trained.row["id"]]
-    said = again.set_index("symbol")["probability"]
-    made = order_night(context, trained, night["as_of"], said, moment)
-    both = kept.merge(made, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
-    differing = ~same(both[["score", "place"]], both[["score_again", "place_again"]]).all(axis=1)
-    return (
-        f"order: {int(differing.sum())} of {len(both)} places and scores"
-        if differing.any()
-        else None
-    )
+        trained = load_trained(context, rankings.ranker(conn, stored["ranker_id"].iloc[-1]) or {})
+    stored = stored[stored["ranker_id"] == trained.row["id"]]
+    probabilities = again.set_index("symbol")["probability"]
+    order = order_night(context, trained, night["as_of"], probabilities, moment)
+    beside = stored.merge(order, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
+    is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
+    differing = int((~is_same).sum())
+    return f"order: {differing} of {len(beside)} places and scores" if differing else None
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
-    """Count the bars of a replay's windows that are `restated`, `new` or `gone`
-    between its night and its moment.
+    """Count the bars of a replay's windows that changed between its night and its moment.
+
+    They are `restated`, `new` or `gone`.
     """
     context = archive.context(replay.run, {*replay.predictions["symbol"], *replay.left_out})
-    names = {*context.market.symbols, context.market.index.symbol}
-    moments = (replay.night["known_at"], replay.known_at)
+    then = _known_at(archive, context, replay, replay.night["known_at"])
+    now = _known_at(archive, context, replay, replay.known_at)
+    beside = pd.concat([then, now], axis=1, keys=["then", "now"])
+    in_both = beside.dropna()
+    return {
+        "restated": int((in_both["then"] != in_both["now"]).sum()),
+        "new": int(beside["then"].isna().sum()),
+        "gone": int(beside["now"].isna().sum()),
+    }
+
+
+def _known_at(
+    archive: Archive, context: MarketContext, replay: Replay, moment: datetime
+) -> "pd.Series[pd.Timestamp]":
+    """Return since when each bar that a replay reads was known, as of a moment."""
     model = archive.model(replay.run)
-    read = (archive.bars(context, model, replay.night["as_of"], moment) for moment in moments)
-    mine = (bars[bars["symbol"].isin(names)] for bars in read)
-    then, now = (bars.set_index(["symbol", "session"])["known_at"] for bars in mine)
-    both = pd.concat([then, now], axis=1, keys=["then", "now"])
-    held = both.dropna()
-    restated, new, gone = (held["then"] != held["now"]), both["then"].isna(), both["now"].isna()
-    return {"restated": int(restated.sum()), "new": int(new.sum()), "gone": int(gone.sum())}
+    bars = archive.bars(context, model, replay.night["as_of"], moment)
+    names = {*context.market.symbols, context.market.index.symbol}
+    of_market = bars[bars["symbol"].isin(names)]
+    return of_market.set_index(["symbol", "session"])["known_at"]

@@ -1,5 +1,6 @@
-"""Make one prediction, or the model that made it, again from its receipt, and
-say what differs, to the last bit.
+"""Make one prediction, or the model that made it, again from its receipt.
+
+What differs is said, to the last bit.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 from sqlalchemy import Engine
+from torch import Tensor
 
 from db.engine import reading
 from db.errors import StoreUsageError
@@ -99,22 +101,24 @@ class Reproduction:
     @property
     def reasons(self) -> list[str]:
         """Say in words what differs; return nothing when all is equal to the last bit."""
-        said = []
+        reasons = []
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
-            said.append(
-                f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded "
-                f"{self.night_hash[:12]}..."
+            reasons.append(
+                f"inputs: SHA-256 {self.inputs_hash[:12]}..., "
+                f"the night recorded {self.night_hash[:12]}..."
             )
         if self.again is None:
-            said.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
-        elif apart := [
-            name for name in FIGURES if not same(self.prediction[name], self.again[name])
-        ]:
-            by = abs(self.prediction[apart[0]] - self.again[apart[0]])
-            said.append(
-                f"{', '.join(apart)}: {apart[0]} {by:.2g} apart; {made_by(self.run, self.device)}"
+            reasons.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
+            return reasons
+        differing = [name for name in FIGURES if not same(self.prediction[name], self.again[name])]
+        if differing:
+            first = differing[0]
+            apart = abs(self.prediction[first] - self.again[first])
+            reasons.append(
+                f"{', '.join(differing)}: {first} {apart:.2g} apart; "
+                f"{made_by(self.run, self.device)}"
             )
-        return said
+        return reasons
 
 
 def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
@@ -122,9 +126,11 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
     if run["kind"] == "benchmark":
-        told = "its predictions come from the windows of a whole set"
-        again = f"which `dtml benchmark {run['market']}` makes again"
-        raise UsageError(f"{run['id']} is a run of the published experiment: {told}, {again}")
+        raise UsageError(
+            f"{run['id']} is a run of the published experiment: "
+            "its predictions come from the windows of a whole set, "
+            f"which `dtml benchmark {run['market']}` makes again"
+        )
     return run
 
 
@@ -139,52 +145,63 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
 def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
     """Predict again what a receipt names, from the bars that its row says it saw."""
     name = archive.market.name
+    target = pd.Timestamp(receipt.target)
     with reading(archive.engine) as conn:
-        made = predictions.predictions(conn, name, run_id=run["id"])
-        mine = made[
-            (made["symbol"] == receipt.symbol) & (made["target"] == pd.Timestamp(receipt.target))
-        ]
-        if mine.empty:
-            raise StoreUsageError(_missing(receipt, made))
-        (prediction,) = records(mine)
+        stored = predictions.predictions(conn, name, run_id=run["id"])
+        on_target = stored[stored["target"] == target]
+        named = on_target[on_target["symbol"] == receipt.symbol]
+        if named.empty:
+            raise StoreUsageError(_missing(receipt, stored))
+        (prediction,) = records(named)
         as_of = prediction["as_of"].date()
         night = nights.night(conn, name, as_of)
-    predicted = set(made.loc[made["target"] == mine["target"].iloc[0], "symbol"])
+    symbols = set(on_target["symbol"])
+    night_hash = None
     if night is not None and night["run_id"] == run["id"] and night["status"] in COMPLETE:
-        symbols, universe = stocks_of(night, predicted), "as the night recorded them"
+        symbols = stocks_of(night, symbols)
+        universe = "as the night recorded them"
+        night_hash = night["inputs_hash"]
     else:
-        symbols = predicted | {
-            each.symbol for each in market_then(archive.market, run).constituents_on(as_of)
-        }
+        listed = market_then(archive.market, run).constituents_on(as_of)
+        symbols |= {stay.symbol for stay in listed}
         universe = "as its model's training recorded them"
-        night = None
     known_at = prediction["known_at"].to_pydatetime()
-    again, now = archive.again(archive.context(run, symbols), archive.model(run), as_of, known_at)
-    found = again[again["symbol"] == receipt.symbol]
-    figures = None if found.empty else records(found[list(FIGURES)])[0]
-    device, seen = choose_device(archive.device).type, f"{len(symbols)} stocks, {universe}"
-    then = None if night is None else night["inputs_hash"]
-    changed = changed_since(archive.market, run)
-    return Reproduction(receipt, run, device, prediction, figures, seen, changed, then, now)
+    context = archive.context(run, symbols)
+    again, inputs_hash = archive.again(context, archive.model(run), as_of, known_at)
+    again_named = again[again["symbol"] == receipt.symbol]
+    return Reproduction(
+        receipt=receipt,
+        run=run,
+        device=choose_device(archive.device).type,
+        prediction=prediction,
+        again=None if again_named.empty else records(again_named[list(FIGURES)])[0],
+        universe=f"{len(symbols)} stocks, {universe}",
+        changed_since=changed_since(archive.market, run),
+        night_hash=night_hash,
+        inputs_hash=inputs_hash,
+    )
 
 
-def _missing(receipt: Receipt, made: pd.DataFrame) -> str:
-    if made.empty:
+def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
+    """Say that a run made no such prediction, and which it made."""
+    if stored.empty:
         return f"run {receipt.run_id} has made no prediction"
-    first, last = made["target"].min().date(), made["target"].max().date()
+    first = stored["target"].min().date()
+    last = stored["target"].max().date()
     return (
-        f"no prediction {receipt}: {receipt.run_id} has {len(made)}, of sessions {first} .. {last}"
+        f"no prediction {receipt}: "
+        f"{receipt.run_id} has {len(stored)}, of sessions {first} .. {last}"
     )
 
 
 @dataclass(frozen=True)
 class Retraining:
-    """Hold a model trained again: its checkpoint's SHA-256, and the largest difference of each
-    parameter that differs.
+    """Hold a model trained again: its checkpoint's SHA-256, and what differs.
 
-    If the run's own weights are lost, no difference is known but that of the SHA-256. Where there
-    is none, the checkpoint was `restored`. On a GPU some sums have no fixed order: weights within
-    TOLERANCE of the run's are equal.
+    `differing` maps each parameter that differs to its largest difference. If the run's own weights
+    are lost, no difference is known but that of the SHA-256. Where there is none, the checkpoint
+    was `restored`. On a GPU some sums have no fixed order: weights within TOLERANCE of the run's
+    are equal.
     """
 
     run: Mapping[str, Any]
@@ -202,57 +219,52 @@ class Retraining:
 
     @property
     def is_close(self) -> bool:
-        """Return whether weights differ on a GPU, by no more than the order of
-        its sums may change them.
-        """
-        return (
-            not self.lost
-            and self.device != "cpu"
-            and 0 < max(self.differing.values(), default=0) <= TOLERANCE
-        )
+        """Return whether weights differ by no more than the order of a GPU's sums may change."""
+        if self.lost or self.device == "cpu":
+            return False
+        return 0 < max(self.differing.values(), default=0) <= TOLERANCE
 
     @property
     def reasons(self) -> list[str]:
-        """Say in words what differs; return nothing when all weights are the
-        same to the last bit.
+        """Say in words what differs; return nothing when all weights are the same to the last bit.
+
+        Weights that are close on a GPU count as the same.
         """
         if self.restored or not (self.lost or self.differing) or self.is_close:
             return []
-        computed = made_by(self.run, self.device)
-        if self.lost:
-            then, now = (
-                f"{each[:12]}..." for each in (self.run["checkpoint_hash"], self.checkpoint_hash)
-            )
-            lost = (
-                f"those of {self.run['id']}, SHA-256 {then}, are lost, and trained again they "
-                f"are {now} ({computed})"
-            )
-            other = (
-                "train it again on the machine that did, or go on with new ones: `dtml train "
-                f"{self.run['market']}`"
-            )
-            said = [f"weights: {lost}: restore its checkpoint from a backup, {other}"]
-        else:
-            worst = max(self.differing, key=lambda name: self.differing[name])
-            by = f"most {worst} by {self.differing[worst]:.2g}"
-            said = [
-                f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} "
-                f"({computed})"
-            ]
+        reasons = [self._lost_weights() if self.lost else self._differing_weights()]
         if self.first != self.run["train_first"]:
-            said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
-        return said
+            reasons.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
+        return reasons
+
+    def _lost_weights(self) -> str:
+        """Say which weights are lost, and what to do."""
+        return (
+            f"weights: those of {self.run['id']}, SHA-256 {self.run['checkpoint_hash'][:12]}..., "
+            f"are lost, and trained again they are {self.checkpoint_hash[:12]}... "
+            f"({made_by(self.run, self.device)}): restore its checkpoint from a backup, "
+            "train it again on the machine that did, "
+            f"or go on with new ones: `dtml train {self.run['market']}`"
+        )
+
+    def _differing_weights(self) -> str:
+        """Say how many parameters differ, and which most."""
+        worst = max(self.differing, key=lambda name: self.differing[name])
+        return (
+            f"weights: {len(self.differing)} of {self.parameters} parameters differ, "
+            f"most {worst} by {self.differing[worst]:.2g} ({made_by(self.run, self.device)})"
+        )
 
 
 def retrain(
     archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report
 ) -> Retraining:
-    """Train the model of a run again, in a temporary folder, on the bars and the universe that it
-    knew, and compare.
+    """Train the model of a run again on the bars and the universe that it knew, and compare.
 
-    A checkpoint that is missing or damaged is restored if training gives the same weights; if not,
-    the archive predicts with the new ones. Raises UsageError for a run that began with another's
-    weights, and DtmlError for one whose weights would lie outside the folder of models.
+    It trains in a temporary folder. A checkpoint that is missing or damaged is restored if training
+    gives the same weights; if not, the archive predicts with the new ones. Raises UsageError for a
+    run that began with another's weights, and DtmlError for one whose weights would lie outside the
+    folder of models.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:
@@ -262,8 +274,14 @@ def retrain(
     file = weights_file(run["checkpoint_path"])
     kept = _kept(archive, run)
     market = market_then(archive.market, run)
-    source = StoredSource(archive.engine, market)
-    context = MarketContext(market, source, archive.engine, experiment, archive.device, None)
+    context = MarketContext(
+        market=market,
+        source=StoredSource(archive.engine, market),
+        engine=archive.engine,
+        experiment=experiment,
+        device=archive.device,
+        notice=None,
+    )
     as_of = run["train_last"]
     bars, _ = stored_bars(context, history_start(context, as_of), as_of, run["data_watermark"])
     with TemporaryDirectory() as folder:
@@ -273,13 +291,25 @@ def retrain(
         save_ensemble(fitted.ensemble, file, write_whole)
     elif kept is None:
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
-    then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
-    both = ((name, then[name], now[name]) for name in then)
-    differing = {
-        name: float((one - two).abs().max()) for name, one, two in both if not torch.equal(one, two)
-    }
-    device = choose_device(archive.device).type
-    return Retraining(run, device, sha, len(then), differing, fitted.first, lost=kept is None)
+    weights_then = (kept or fitted.ensemble).weights
+    return Retraining(
+        run=run,
+        device=choose_device(archive.device).type,
+        checkpoint_hash=sha,
+        parameters=len(weights_then),
+        differing=_differences(weights_then, fitted.ensemble.weights),
+        first=fitted.first,
+        lost=kept is None,
+    )
+
+
+def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the largest difference of each parameter that differs."""
+    differences = {}
+    for name, weights in then.items():
+        if not torch.equal(weights, now[name]):
+            differences[name] = float((weights - now[name]).abs().max())
+    return differences
 
 
 def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:

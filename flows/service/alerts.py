@@ -1,5 +1,6 @@
-"""Raise alerts of nights: kept once in the store, told to Prefect, sent to the
-services that Apprise knows.
+"""Raise alerts of nights.
+
+They are kept once in the store, told to Prefect, and sent to the services that Apprise knows.
 """
 
 import logging
@@ -45,13 +46,14 @@ class Alert:
 
 
 def after_night(engine: Engine, market: str, as_of: date) -> None:
-    """Raise and send the alerts of a night that has ended; a failure here is a
-    warning, never the night's.
+    """Raise and send the alerts of a night that has ended.
+
+    A failure here is a warning, never the night's.
     """
     try:
         with reading(engine) as conn:
-            found = list(_of_night(conn, market, as_of))
-        tell(engine, found)
+            alerts = list(_of_night(conn, market, as_of))
+        tell(engine, alerts)
     except Exception as error:  # noqa: BLE001 - news of a night is not worth the night
         log.warning("alerts of %s, night of %s, not raised: %s", market, as_of, error)
 
@@ -68,98 +70,116 @@ def watch_markets(
     late.
     """
     now = now or datetime.now(UTC)
-    found = [market_status(engine, name, market, now, delay) for name, market in markets.items()]
-    tell(engine, [alert for each in found for alert in _of_status(each)])
-    return found
+    statuses = [market_status(engine, name, market, now, delay) for name, market in markets.items()]
+    tell(engine, [alert for status in statuses for alert in _of_status(status)])
+    return statuses
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Keep each alert once (else StoreError), emit new ones as Prefect events,
-    send all that wait; return the new.
+    """Keep each alert once, emit new ones as Prefect events, and send all that wait.
+
+    Returns the new ones. Raises StoreError where they cannot be kept.
     """
-    now, new = datetime.now(UTC), []
-    if given := list(alerts):
+    now = datetime.now(UTC)
+    raised = list(alerts)
+    new_alerts = []
+    if raised:
         with transaction(engine) as conn:
-            new = [each for each in given if nights.raise_alert(conn, **vars(each), raised_at=now)]
-    for each in new:
+            new_alerts = [
+                alert for alert in raised if nights.raise_alert(conn, **vars(alert), raised_at=now)
+            ]
+    for alert in new_alerts:
         # The command itself says what was refused or is late.
-        log.log(
-            logging.WARNING if each.kind == "below_rule" else logging.INFO,
-            "%s: %s",
-            each.market,
-            each.message,
-        )
-        _emit(each)
+        level = logging.WARNING if alert.kind == "below_rule" else logging.INFO
+        log.log(level, "%s: %s", alert.market, alert.message)
+        _emit(alert)
     send_waiting(engine, now)
-    return new
+    return new_alerts
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send every alert of the last days that was not taken yet, oldest first;
-    without an address they stay.
+    """Send every alert of the last days that was not taken yet, oldest first.
+
+    Without an address they stay.
     """
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
     receivers = None if waiting.empty else find_receivers()
     if receivers is None:
         return
-    services = ", ".join(sorted({str(each.service_name) for each in receivers})) or "no service"
+    names = {str(receiver.service_name) for receiver in receivers}
+    services = ", ".join(sorted(names)) or "no service"
     until = time.monotonic() + SENDING_S
-    for each in waiting.to_dict("records"):
-        market, as_of, kind = str(each["market"]), each["as_of"].date(), str(each["kind"])
-        if receivers.notify(title=f"{market} {as_of} {kind}", body=str(each["message"])):
+    for alert in waiting.to_dict("records"):
+        market = str(alert["market"])
+        as_of = alert["as_of"].date()
+        kind = str(alert["kind"])
+        if receivers.notify(title=f"{market} {as_of} {kind}", body=str(alert["message"])):
             with transaction(engine) as conn:
                 nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         else:
-            why = "`apprise --body test` with its address says why"
             log.warning(
-                "an alert of %s was not taken by %s; it is tried again: %s", market, services, why
+                "an alert of %s was not taken by %s; it is tried again: "
+                "`apprise --body test` with its address says why",
+                market,
+                services,
             )
         if time.monotonic() > until:
             break
 
 
 def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
+    """Yield the alerts of a night that has ended."""
     row = nights.night(conn, market, as_of)
-    if row is not None and row["status"] == "refused":
+    if row is None:
+        return
+    if row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
-    elif row is not None and row["status"] in nights.COMPLETE:
+    elif row["status"] in nights.COMPLETE:
         scores = stored_scores.running_scores(conn, market, targets=2, last=as_of)
-        said = _fell_below(scores, pd.Timestamp(as_of))
-        if said is not None:
-            yield Alert(market, as_of, "below_rule", said)
+        beaten = _fell_below(scores, pd.Timestamp(as_of))
+        if beaten is not None:
+            yield Alert(market, as_of, "below_rule", beaten)
         champion = rankings.champion(conn, market)
         if champion is not None and champion["replaced"] and champion["since"] > row["target"]:
             yield Alert(market, as_of, "promoted", promotion_words(champion))
-        before, _ = nights.neighbours(conn, market, as_of)
-        drifted = nights.drift(conn, market, as_of).query("drifted == 1")
-        known = nights.drift(conn, market, before).query("drifted == 1") if before else drifted[:0]
-        if new := records(drifted[~drifted["measure"].isin(known["measure"])]):
-            yield Alert(market, as_of, "drifted", drift_words(new))
+        newly_drifted = _newly_drifted(conn, market, as_of)
+        if newly_drifted:
+            yield Alert(market, as_of, "drifted", drift_words(newly_drifted))
 
 
-def _of_status(found: MarketStatus) -> Iterable[Alert]:
-    if found.outcome == "refused" and found.as_of is not None:
-        yield Alert(
-            found.market, found.as_of, "refused", f"night of {found.as_of} refused: {found.reason}"
-        )
-    is_told = (
-        found.due is not None and found.outcome == "refused" and found.as_of == found.due.as_of
-    )
-    if found.is_late and found.due is not None and not is_told:
-        yield Alert(found.market, found.due.as_of, "late", late_message(found))
+def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
+    """Return what has drifted in a night and had not in the one before."""
+    before, _ = nights.neighbours(conn, market, as_of)
+    drifted = nights.drift(conn, market, as_of).query("drifted == 1")
+    if not before:
+        return records(drifted)
+    drifted_before = nights.drift(conn, market, before).query("drifted == 1")
+    return records(drifted[~drifted["measure"].isin(drifted_before["measure"])])
+
+
+def _of_status(status: MarketStatus) -> Iterable[Alert]:
+    """Yield what is refused or late of a market."""
+    is_refused = status.outcome == "refused"
+    if is_refused and status.as_of is not None:
+        message = f"night of {status.as_of} refused: {status.reason}"
+        yield Alert(status.market, status.as_of, "refused", message)
+    if status.is_late and status.due is not None:
+        is_told = is_refused and status.as_of == status.due.as_of
+        if not is_told:
+            yield Alert(status.market, status.due.as_of, "late", late_message(status))
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Say by which rule the model came to be beaten with a target's scores;
-    None if not, or if so before.
+    """Say by which rule the model came to be beaten with a target's scores.
+
+    None if not, or if so before. A model is beaten when its whole interval of the running MCC lies
+    below a rule's whole interval. The rule's figure alone would not do: the best of three rules is
+    lucky, and is checked every night. Of simulated markets without any signal, 9 in 10 would get an
+    alert within a year because a rule's figure lies above their interval; 2 in 10 get one because
+    the intervals lie apart. ACC is left out: where most days rise, it rewards a model for always
+    predicting a rise.
     """
-    # A model is beaten when its whole interval of the running MCC lies below a rule's whole
-    # interval. The rule's figure alone would not do: the best of three rules is lucky, and is
-    # checked every night. Of simulated markets without any signal, 9 in 10 would get an alert
-    # within a year because a rule's figure lies above their interval; 2 in 10 get one because the
-    # intervals lie apart. ACC is left out: where most days rise, it rewards a model for always
-    # predicting a rise.
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
         return None
@@ -167,6 +187,7 @@ def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
 
 
 def _beaten(scores: pd.DataFrame) -> str | None:
+    """Say by which rule these scores show the model beaten; None if by none."""
     pair = beside_rules(scores)
     if pair is None:
         return None
@@ -174,11 +195,11 @@ def _beaten(scores: pd.DataFrame) -> str | None:
     better = rules[rules["mcc_low"] > model["mcc_high"]].sort_values("mcc_low")
     if better.empty:
         return None
-    best = better.iloc[-1]
-    mine, rule = (with_interval(dict(each), "mcc") for each in (model, best))
+    best_rule = better.iloc[-1]
     return (
-        f"running MCC {mine} over {model['nights']} nights lies below that of the rule "
-        f"{best['predictor']}, {rule}"
+        f"running MCC {with_interval(dict(model), 'mcc')} over {model['nights']} nights "
+        f"lies below that of the rule {best_rule['predictor']}, "
+        f"{with_interval(dict(best_rule), 'mcc')}"
     )
 
 
@@ -206,11 +227,10 @@ def _emit(alert: Alert) -> None:
 
 
 def find_receivers() -> Any:
-    """Return the services of DTML_ALERTS as an `apprise.Apprise`, None without any; unknown
-    addresses are a warning.
+    """Return the services of DTML_ALERTS as an `apprise.Apprise`, None without any.
 
-    Redirects are refused: a redirected POST would arrive as a GET without its body, and look
-    delivered.
+    Unknown addresses are a warning. Redirects are refused: a redirected POST would arrive as a GET
+    without its body, and look delivered.
     """
     addresses = os.environ.get(VARIABLE, "").split()
     if not addresses:
@@ -219,12 +239,12 @@ def find_receivers() -> Any:
 
     for library in ("apprise", "urllib3"):  # their lines quote addresses, which may hold a token
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
-    found = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
-    unknown = sum(not found.add(re.sub("^http", "json", each)) for each in addresses)
+    receivers = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
+    unknown = sum(not receivers.add(re.sub("^http", "json", address)) for address in addresses)
     if unknown:
         log.warning(
             "Apprise knows no service of %d addresses in %s: see `apprise --details`",
             unknown,
             VARIABLE,
         )
-    return found
+    return receivers

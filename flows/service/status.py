@@ -1,5 +1,6 @@
-"""Say how every market stands: its last night, what is late, its model, its
-scores; nothing is written.
+"""Say how every market stands: its last night, what is late, its model, its scores.
+
+Nothing is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,8 +37,9 @@ WAITING_DAYS = 7  # an alert that nobody took in a week is no longer sent
 
 @dataclass(frozen=True)
 class Skill:
-    """Hold a running figure with its 95 % interval (missing below 20 nights),
-    beside the best naive rule.
+    """Hold a running figure with its 95 % interval, beside the best naive rule.
+
+    The interval is missing below 20 nights.
     """
 
     value: float
@@ -49,8 +51,9 @@ class Skill:
 
 @dataclass(frozen=True)
 class ModelAge:
-    """Hold the latest model, and when the policy wants another: by age in
-    sessions, if missing, or never.
+    """Hold the latest model, and when the policy wants another.
+
+    That is by age in sessions, if missing, or never.
     """
 
     run_id: str
@@ -103,14 +106,18 @@ class MarketStatus:
         """Return what `--check` complains of, in one line, or None."""
         if self.outcome == "refused":
             return f"{self.market}: night of {self.as_of} refused: {self.reason}"
-        return f"{self.market}: {late_message(self)}" if self.is_late else None
+        if self.is_late:
+            return f"{self.market}: {late_message(self)}"
+        return None
 
 
 def late_message(late: MarketStatus) -> str:
     """Say which night is late, and how far the market has come."""
     assert late.due is not None
-    begun = "" if late.as_of != late.due.as_of else f"; it is {late.outcome}"
-    return f"night of {late.due.as_of} is not complete, due since {moment(late.due.since)}{begun}"
+    message = f"night of {late.due.as_of} is not complete, due since {moment(late.due.since)}"
+    if late.as_of == late.due.as_of:
+        return f"{message}; it is {late.outcome}"
+    return message
 
 
 def moment(when: datetime) -> str:
@@ -121,24 +128,28 @@ def moment(when: datetime) -> str:
 def named_markets(
     engine: Engine, names: Sequence[str], files: Sequence[Path]
 ) -> dict[str, Market | None]:
-    """Return the markets asked for by name or file, by default all that the store has a night or a
-    fetch of.
+    """Return the markets asked for by name or file.
 
-    A name that neither the package nor a file, given or stored, defines maps to None. Raises
-    UsageError for one that the store lacks.
+    By default they are all that the store has a night or a fetch of. A name that neither the
+    package nor a file, given or stored, defines maps to None. Raises UsageError for one that the
+    store lacks.
     """
-    own = {market.name: market for market in map(load_market_file, files)}
+    markets_of_files = {}
+    for file in files:
+        market = load_market_file(file)
+        markets_of_files[market.name] = market
     with reading(engine) as conn:
         stored = markets.markets(conn)
-    wanted = [*names, *own] if names else stored
+    wanted = [*names, *markets_of_files] if names else stored
     for name in wanted:
         if name not in stored:
             held = f"it has {', '.join(stored)}" if stored else "it has none yet"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {held}")
-    return {name: own.get(name) or _known_market(name) for name in wanted}
+    return {name: markets_of_files.get(name) or _known_market(name) for name in wanted}
 
 
 def _known_market(name: str) -> Market | None:
+    """Return a market of the package or the store; None where neither defines it."""
     try:
         return read_market(name)
     except UsageError:
@@ -150,48 +161,59 @@ def market_status(
 ) -> MarketStatus:
     """Return how one market stands; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
-        last, complete = (nights.night(conn, name, complete=whole) for whole in (False, True))
+        last = nights.night(conn, name, complete=False)
+        complete = nights.night(conn, name, complete=True)
         run = runs.latest_run(conn, name)
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
-        speaks = _ordered_by(conn, name, complete)
+        ordered_by = _ordered_by(conn, name, complete)
     night: Mapping[str, Any] = last or {}
-    is_interrupted = night.get("status") == "running" and is_free(
-        engine, name
-    )  # whatever its row says
-    closed, due = clock.closed, clock.due
-    done = complete["as_of"] if complete else None
+    outcome = night.get("status")
+    if outcome == "running" and is_free(engine, name):  # whatever its row says
+        outcome = "interrupted"
+    last_complete = complete["as_of"] if complete else None
     return MarketStatus(
         market=name,
         as_of=night.get("as_of"),
-        outcome="interrupted" if is_interrupted else night.get("status"),
+        outcome=outcome,
         gaps=len(night.get("gaps") or []),
         reason=night.get("reason"),
         started_at=night.get("started_at"),
-        age=_sessions_since(market, done, closed),
-        due=due,
-        is_late=last is not None and due is not None and (done is None or done < due.as_of),
+        age=_sessions_since(market, last_complete, clock.closed),
+        due=clock.due,
+        is_late=last is not None and _is_late(last_complete, clock.due),
         next_run=clock.next_run,
-        model=_model_age(market, run, closed),
+        model=_model_age(market, run, clock.closed),
         rejected_bars=clock.rejected_bars,
         scored_nights=int(scores["nights"].max()) if len(scores) else 0,
         acc=_skill(scores, "acc"),
         mcc=_skill(scores, "mcc"),
         alerts_not_sent=len(unsent),
-        ordered_by=speaks,
+        ordered_by=ordered_by,
         note=clock.note,
     )
 
 
+def _is_late(last_complete: date | None, due: Due | None) -> bool:
+    """Return whether a night is due that lies after the last complete one."""
+    if due is None:
+        return False
+    return last_complete is None or last_complete < due.as_of
+
+
 def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
-    """Return who ordered the stocks of the last complete night, and since when
-    where that was earned.
+    """Return who ordered the stocks of the last complete night.
+
+    Where that was earned, say since when.
     """
-    chosen = rankings.chosen_predictor(conn, name, complete["target"]) if complete else None
-    champion = rankings.champion(conn, name, complete["target"]) if complete else None
-    earned = champion is not None and champion["predictor"] == chosen
-    return f"{chosen} since {champion['since']}" if champion is not None and earned else chosen
+    if not complete:
+        return None
+    chosen = rankings.chosen_predictor(conn, name, complete["target"])
+    champion = rankings.champion(conn, name, complete["target"])
+    if champion is None or champion["predictor"] != chosen:
+        return chosen
+    return f"{chosen} since {champion['since']}"
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
@@ -201,14 +223,15 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
 
 
 def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
-    """Return the last night that should be complete by now: two hours have
-    passed since its scheduled moment.
+    """Return the last night that should be complete by now.
+
+    Two hours have passed since its scheduled moment.
     """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
-    while (
-        since := next_night(market, session_close(market.calendar, session), delay)
-    ) + TOLERANCE > now:
+    since = next_night(market, session_close(market.calendar, session), delay)
+    while since + TOLERANCE > now:
         session = previous_session(market.calendar, session)
+        since = next_night(market, session_close(market.calendar, session), delay)
     return Due(session, since)
 
 
@@ -224,22 +247,26 @@ class _Clock:
 
 
 def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
+    """Read the calendar of a market's exchange, and how many of its latest bars were rejected."""
     if market is None:
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
     first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
-    rejected = prices.rejected_bars(conn, market.name, first, now.date()).drop_duplicates(
-        ["symbol", "session"]
-    )
+    rejected = prices.rejected_bars(conn, market.name, first, now.date())
+    rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
     try:
         return _Clock(
-            closed, due_night(market, now, delay), next_night(market, now, delay), len(rejected)
+            closed=closed,
+            due=due_night(market, now, delay),
+            next_run=next_night(market, now, delay),
+            rejected_bars=rejected_bars,
         )
     except DtmlError as error:  # the calendar ends
-        return _Clock(closed, rejected_bars=len(rejected), note=str(error))
+        return _Clock(closed=closed, rejected_bars=rejected_bars, note=str(error))
 
 
 def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:
+    """Count the sessions after a day up to the last closed one; None where they are not known."""
     if market is None or day is None or closed is None:
         return None
     return len(sessions_between(market.calendar, day + timedelta(days=1), closed))
@@ -248,12 +275,17 @@ def _sessions_since(market: Market | None, day: date | None, closed: date | None
 def _model_age(
     market: Market | None, run: Mapping[str, Any] | None, closed: date | None
 ) -> ModelAge | None:
+    """Return how old the model of a run is, and when another is due; None without a run."""
     if run is None:
         return None
     age = _sessions_since(market, run["train_last"], closed)
     policy = None if market is None else market.retrain
-    due_in = max(0, policy - age) if isinstance(policy, int) and age is not None else None
-    return ModelAge(run["id"], run["train_last"], age, policy, due_in)
+    due_in = None
+    if isinstance(policy, int) and age is not None:
+        due_in = max(0, policy - age)
+    return ModelAge(
+        run_id=run["id"], trained_on=run["train_last"], age=age, policy=policy, due_in=due_in
+    )
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
@@ -261,8 +293,12 @@ def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
     pair = beside_rules(scores[scores[figure].notna()])
     if pair is None:
         return None
-    mine, rules = pair
-    best = best_at(rules, figure)
-    value, low, high = (float(mine[f"{figure}{end}"]) for end in ("", "_low", "_high"))
-    rule = (None, None) if best is None else (str(best["predictor"]), float(best[figure]))
-    return Skill(value, low, high, *rule)
+    model, rules = pair
+    best_rule = best_at(rules, figure)
+    return Skill(
+        value=float(model[figure]),
+        low=float(model[f"{figure}_low"]),
+        high=float(model[f"{figure}_high"]),
+        rule=None if best_rule is None else str(best_rule["predictor"]),
+        rule_value=None if best_rule is None else float(best_rule[figure]),
+    )
