@@ -100,12 +100,8 @@ class Windows:
         self, first: pd.Timestamp | None = None, last: pd.Timestamp | None = None
     ) -> "Windows":
         """Return the days whose target lies in first .. last, both included."""
-        start = 0
-        if first is not None:
-            start = int(self.target.searchsorted(first, side="left"))
-        stop = len(self)
-        if last is not None:
-            stop = int(self.target.searchsorted(last, side="right"))
+        start = 0 if first is None else int(self.target.searchsorted(first, side="left"))
+        stop = len(self) if last is None else int(self.target.searchsorted(last, side="right"))
         return self.days(slice(start, stop))
 
     def days(self, which: slice) -> "Windows":
@@ -157,28 +153,31 @@ def build_windows(
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
-    values = features(
+    seen = features(
         panel,
         z_close=config.z_close,
         max_return=config.largest_return,
     ).astype(np.float32)
-    complete = _has_whole_window(values, config.window)
+    complete = _has_whole_window(seen, config.window)
     days = _days_with_a_window(complete)
     if not len(days):
         raise _no_window(bars, symbols, index_symbol, config)
 
-    filled = torch.from_numpy(np.nan_to_num(values, nan=0.0))
-    windows = filled.unfold(0, config.window, 1).permute(0, 1, 3, 2)
-    # Window w ends at session w + window - 1 of the grid.
+    views = (
+        torch.from_numpy(np.nan_to_num(seen, nan=0.0))
+        .unfold(0, config.window, 1)
+        .permute(0, 1, 3, 2)
+    )
+    # The window of a day begins window - 1 sessions before it.
     first_window = int(days[0]) - config.window + 1
     last_window = int(days[-1]) - config.window + 1
-    windows = windows[first_window : last_window + 1]
+    views = views[first_window : last_window + 1]
 
     movement = _movement(panel, grid, sessions, config.largest_return)
     observed = complete[days, :-1] & complete[days, -1:]
     return Windows(
-        stocks=windows[:, :-1],
-        index=windows[:, -1],
+        stocks=views[:, :-1],
+        index=views[:, -1],
         observed=torch.from_numpy(observed),
         movement=torch.from_numpy(movement[days, :-1]).float(),
         as_of=grid[days],
@@ -250,8 +249,7 @@ def _movement(
 
     It is missing (NaN) where that session is not on the grid.
     """
-    movement = np.full_like(panel.adjusted, np.nan)
-    movement[:-1] = returns(panel, max_return)[1:]
-    next_is_missing = np.diff(sessions.get_indexer(grid)) != 1
-    movement[:-1][next_is_missing] = np.nan
-    return movement
+    following = np.full_like(panel.adjusted, np.nan)
+    following[:-1] = returns(panel, max_return)[1:]
+    following[:-1][np.diff(sessions.get_indexer(grid)) != 1] = np.nan
+    return following
