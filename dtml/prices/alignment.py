@@ -96,10 +96,11 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
     shifts = shifts.assign(symbol=changes.columns, reason=SHIFTED)
     shifted = shifts[(shifts["shift"] != 0) & (shifts["apart"] >= LEAST_APART)]
     values = [
-        f"it looks {_dated(row.shift)}: its returns have a correlation of {row.apart:.2f} with "
-        f"those of the other stocks so many sessions apart, and of {row.together:.2f} on the "
-        "same session"
-        for row in shifted.itertuples(index=False)
+        f"it looks {_dated(shift)}: its returns have a correlation of {apart:.2f} with those of "
+        f"the other stocks so many sessions apart, and of {together:.2f} on the same session"
+        for shift, apart, together in shifted[["shift", "apart", "together"]].itertuples(
+            index=False
+        )
     ]
     shifted = shifted.assign(value=pd.Series(values, index=shifted.index, dtype=str))
     return shifted[["symbol", "reason", "value"]]
