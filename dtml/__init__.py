@@ -1,9 +1,8 @@
 """Markets and tensors: from checked bars to scored probabilities; no Prefect, no SQL."""
 
 
-def __getattr__(
-    name: str,
-) -> object:  # what a notebook asks for, imported then: `import dtml` waits for nothing
+def __getattr__(name: str) -> object:
+    """Import what a notebook asks for, so that `import dtml` waits for nothing."""
     if name in ("Study", "Walked"):
         from dtml import notebook
 

@@ -1,5 +1,6 @@
-"""Trained weights on disk, as safetensors with a JSON card: formats that hold
-data and can run no code.
+"""Trained weights on disk, as safetensors with a JSON card.
+
+These formats hold data and can run no code.
 """
 
 import hashlib
@@ -34,8 +35,7 @@ CONFIGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A trained model: the weights of each seed, and the market, stocks and settings that they were
-    trained for.
+    """A trained model: the weights of each seed, and what they were trained for.
 
     `weights` maps each parameter to a tensor with a leading axis of members, in the order of
     `seeds`.
@@ -74,9 +74,7 @@ def checkpoint_hash(ensemble: Ensemble) -> str:
 
 
 def hash_of(tensors: Weights, card: dict[str, Any]) -> str:
-    """Return the SHA-256 that the file of these tensors and this card would
-    have; nothing is written.
-    """
+    """Return the SHA-256 that a file of these tensors and card would have; nothing is written."""
     return hashlib.sha256(_as_bytes(tensors, card)).hexdigest()
 
 
@@ -100,10 +98,12 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """
     if not file.exists():
         raise DtmlError(f"checkpoint {file} is not there: {_way_out(market)}")
-    found = sha256(file)
-    if found != sha:
-        differ = f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}..."
-        raise DtmlError(f"{differ}: it was changed or damaged; {_way_out(market)}")
+    actual_sha = sha256(file)
+    if actual_sha != sha:
+        raise DtmlError(
+            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., its run recorded {sha[:12]}...: "
+            f"it was changed or damaged; {_way_out(market)}"
+        )
     weights, card = read_tensors(file)
     _require_finite(weights, f"checkpoint {file} can predict nothing")
     try:
@@ -133,22 +133,19 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
 
 def _require_finite(weights: Weights, what: str) -> None:
     for name, value in weights.items():
-        if (wrong := int((~value.isfinite()).sum())) > 0:
-            way_out = (
-                "train it anew with a lower learning rate, learning_rate in the market's [model]"
-            )
+        wrong = int((~value.isfinite()).sum())
+        if wrong > 0:
             raise DtmlError(
                 f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                f"{way_out}"
+                "train it anew with a lower learning rate, learning_rate in the market's [model]"
             )
 
 
 def _way_out(market: str) -> str:
-    again = (
-        "make it again from the receipt of one of its predictions with `dtml replay RECEIPT "
-        "--retrain`"
+    return (
+        "restore it from a backup, make it again from the receipt of one of its predictions with "
+        f"`dtml replay RECEIPT --retrain`, or train anew with `dtml train {market}`"
     )
-    return f"restore it from a backup, {again}, or train anew with `dtml train {market}`"
 
 
 def sha256(file: Path) -> str:
@@ -168,9 +165,7 @@ def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:
 
 
 def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
-    """Read the tensors and the card that `write_tensors` wrote; DtmlError for a
-    file that is none of its own.
-    """
+    """Read the tensors and the card that `write_tensors` wrote; DtmlError for any other file."""
     try:
         with safe_open(file, framework="pt") as stream:
             card = json.loads((stream.metadata() or {})["card"])

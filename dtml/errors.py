@@ -8,8 +8,6 @@ class DtmlError(Exception):
 
 
 class UsageError(DtmlError):
-    """A mistake of the caller: an unknown name, a date that is no session, a
-    file of the wrong shape.
-    """
+    """A mistake of the caller: an unknown name, a date that is no session, a wrong file."""
 
     exit_code = 2

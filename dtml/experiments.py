@@ -1,5 +1,6 @@
-"""What a market's nightly model is and how it is trained, in one value; a variant is a
-`dataclasses.replace` of it.
+"""What a market's nightly model is and how it is trained, in one value.
+
+A variant is a `dataclasses.replace` of it.
 """
 
 from collections.abc import Mapping
@@ -28,9 +29,8 @@ class Experiment:
     seeds: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
-    gap_sessions: int = (
-        1  # days left out before and after them, so that no close is part of labels on both sides
-    )
+    # days left out before and after them, so that no close is part of labels on both sides
+    gap_sessions: int = 1
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
@@ -40,11 +40,10 @@ class Experiment:
             self.validation_sessions,
         )
         if min(counts) < 1 or self.gap_sessions < 0:
-            least = (
+            raise UsageError(
                 "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions "
-                "0 or more"
+                f"0 or more; got {counts} and {self.gap_sessions}"
             )
-            raise UsageError(f"{least}; got {counts} and {self.gap_sessions}")
 
     def members_of(self, *seeds: int) -> list[Member]:
         """Return the members of its ensemble, or those of other seeds."""
@@ -75,20 +74,16 @@ class Experiment:
         end = cut - self.gap_sessions
         begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
         if end - begin < MINIMUM_TRAIN_DAYS:
-            needs = (
-                f"needs at least {MINIMUM_TRAIN_DAYS} before the "
-                f"{self.validation_sessions} of "
-                "validation"
+            raise DtmlError(
+                f"{len(known)} days up to {as_of} have a whole window; training needs at least "
+                f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} of validation: "
+                "fetch a longer history"
             )
-            there = f"{len(known)} days up to {as_of} have a whole window"
-            raise DtmlError(f"{there}; training {needs}: fetch a longer history")
         return known.days(slice(begin, end)), known.days(slice(cut, stop))
 
 
 def nightly() -> Experiment:
-    """Return the experiment of a night: the paper's network with gains shared
-    by all stocks, stopped early.
-    """
+    """Return the experiment of a night: the paper's network, its gains shared, stopped early."""
     training = TrainingConfig(epochs=15, first_kept_epoch=3, patience=5)
     return Experiment(model=ModelConfig(normalisation="shared"), training=training)
 
@@ -97,9 +92,8 @@ def nightly_of(
     overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None
 ) -> Experiment:
     """Return `nightly` with what a market's file says of bars and under `[model]`."""
-    return vary(
-        nightly(), {"z_close": z_close, "returns": returns, "max_return": max_return, **overrides}
-    )
+    of_bars = {"z_close": z_close, "returns": returns, "max_return": max_return}
+    return vary(nightly(), {**of_bars, **overrides})
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:

@@ -1,9 +1,9 @@
-"""The 11 features of a stock in a session (section 4.1 of Yoo et al., KDD 2021, after Feng et al.,
-IJCAI 2019).
+"""The 11 features of a stock in a session.
 
-All are percentages and read the session's own bar and earlier ones only. A stock's bars are counted
-as they come: the bar before a halt precedes the bar after it. A feature that lacks a bar it needs
-is missing (NaN).
+They are those of section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019. All are
+percentages and read the session's own bar and earlier ones only. A stock's bars are counted as they
+come: the bar before a halt precedes the bar after it. A feature that lacks a bar it needs is
+missing (NaN).
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,8 @@ AVERAGED = (5, 10, 15, 20, 25, 30)
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
 MAX_GAP = ranking.MAX_GAP  # sessions that may be missing inside those bars
-CORPORATE_ACTION = (
-    0.03  # raw and adjusted returns further apart than this have a split or spin-off between them
-)
+# Raw and adjusted returns further apart than this have a split or spin-off between them.
+CORPORATE_ACTION = 0.03
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,7 @@ class Panel:
 
 
 def returns(panel: Panel, max_return: float = np.inf) -> Prices:
-    """Return the ratio of each session's adjusted price to that of the session before on the grid,
-    minus 1.
+    """Return the change of the adjusted price from session to session of the grid, a ratio minus 1.
 
     Missing where either bar is missing, and where the change exceeds `max_return`: a corporate
     action is no return.
@@ -61,15 +59,27 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     a split or a spin-off lies between two bars. A change beyond `max_return` counts as a change of
     the unit of account: no feature reads prices from both sides of it.
     """
-    order = np.argsort(
-        ~np.isfinite(panel.adjusted), axis=0, kind="stable"
-    )  # each stock's bars first, in time
-    bars = Panel(*(np.take_along_axis(field, order, axis=0) for field in vars(panel).values()))
+    # Each stock's bars come first, in time; what lacks a bar comes after them.
+    order = np.argsort(~np.isfinite(panel.adjusted), axis=0, kind="stable")
+    bars = Panel(
+        open=np.take_along_axis(panel.open, order, axis=0),
+        high=np.take_along_axis(panel.high, order, axis=0),
+        low=np.take_along_axis(panel.low, order, axis=0),
+        close=np.take_along_axis(panel.close, order, axis=0),
+        adjusted=np.take_along_axis(panel.adjusted, order, axis=0),
+    )
+    raw_return = ranking.change(bars.close)
+    adjusted_return = ranking.change(bars.adjusted)
+    is_action = np.abs(raw_return - adjusted_return) > CORPORATE_ACTION
     found = np.empty((*order.shape, len(FEATURES)))
-    found[..., :3] = np.stack([bars.open, bars.high, bars.low], axis=-1) / bars.close[..., None] - 1
-    raw, adjusted = ranking.change(bars.close), ranking.change(bars.adjusted)
-    action = (z_close == "adjusted") & (np.abs(raw - adjusted) > CORPORATE_ACTION)
-    found[..., 3], found[..., 4] = np.where(action, adjusted, raw), adjusted
+    found[..., 0] = bars.open / bars.close - 1
+    found[..., 1] = bars.high / bars.close - 1
+    found[..., 2] = bars.low / bars.close - 1
+    if z_close == "adjusted":
+        found[..., 3] = np.where(is_action, adjusted_return, raw_return)
+    else:
+        found[..., 3] = raw_return
+    found[..., 4] = adjusted_return
     for i, count in enumerate(AVERAGED, start=5):
         found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
     _erase_what_lacks_history(found, order, bars, max_return)
@@ -83,9 +93,8 @@ def _trailing_mean(
 ) -> Float[ndarray, "bars stocks"]:
     mean = np.full_like(price, np.nan)
     if len(price) >= count:
-        mean[count - 1 :] = np.lib.stride_tricks.sliding_window_view(price, count, axis=0).mean(
-            axis=-1
-        )
+        windows = np.lib.stride_tricks.sliding_window_view(price, count, axis=0)
+        mean[count - 1 :] = windows.mean(axis=-1)
     return mean
 
 
@@ -95,9 +104,8 @@ def _erase_what_lacks_history(
     bars: Panel,
     max_return: float,
 ) -> None:
-    """Blank each feature whose oldest bar is too far back on the grid, or lies
-    before a change of unit.
-    """
-    era = np.cumsum(np.abs(np.nan_to_num(ranking.change(bars.adjusted))) > max_return, axis=0)
+    """Blank each feature whose oldest bar is too far back, or lies before a change of unit."""
+    change = np.nan_to_num(ranking.change(bars.adjusted))
+    era = np.cumsum(np.abs(change) > max_return, axis=0)
     for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
         found[~ranking.reads_enough(position, era, count), i] = np.nan

@@ -1,7 +1,6 @@
 """Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
 
 import os
-from functools import partial
 
 import pandas as pd
 import torch
@@ -34,8 +33,10 @@ def choose_device(name: str) -> torch.device:
 
 def name_of(device: torch.device) -> str:
     """Return the name of a device, with the name and the UUID of the GPU that it is."""
-    of = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
-    return str(device) if of is None else f"{device}, {of.name}, {of.uuid}"
+    if device.type != "cuda":
+        return str(device)
+    gpu = torch.cuda.get_device_properties(device)
+    return f"{device}, {gpu.name}, {gpu.uuid}"
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
@@ -46,24 +47,23 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     and highest, and the share of them that predicts a rise.
     """
     members = member_probabilities(ensemble, windows, device)
+    mean = members.mean(dim=0)
+    if members.numel():
+        deviation = members.std(dim=0, correction=0)
+    else:  # windows without a day: torch warns of the deviation of no number
+        deviation = members.new_empty(members.shape[1:])
     day, stock = windows.observed.nonzero(as_tuple=True)
-    each = members[:, day, stock].double().numpy()
-    # torch warns of the deviation of no number; windows without a day have none.
-    spread = (
-        members.std(dim=0, correction=0)
-        if members.numel()
-        else members.new_empty(members.shape[1:])
-    )
+    by_seed = members[:, day, stock].double().numpy()
     return pd.DataFrame(
         {
             "as_of": windows.as_of[day.numpy()],
             "target": windows.target[day.numpy()],
             "symbol": pd.Index(windows.symbols)[stock.numpy()],
-            "probability": members.mean(dim=0)[day, stock].double().numpy(),
-            "probability_std": spread[day, stock].double().numpy(),
-            "lowest": each.min(axis=0),
-            "highest": each.max(axis=0),
-            "rising_share": (each > 0.5).mean(axis=0),
+            "probability": mean[day, stock].double().numpy(),
+            "probability_std": deviation[day, stock].double().numpy(),
+            "lowest": by_seed.min(axis=0),
+            "highest": by_seed.max(axis=0),
+            "rising_share": (by_seed > 0.5).mean(axis=0),
         }
     )
 
@@ -77,19 +77,22 @@ def member_probabilities(
     On CPU one thread computes: the number of threads decides the last bits of a product, and must
     not depend on the machine.
     """
+    probabilities = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
-    found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
+    if not len(days):
+        return probabilities
     at_once = days_at_once(len(windows.symbols), device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for position in range(len(ensemble.seeds) if len(days) else 0):
+        for position in range(len(ensemble.seeds)):
             model = _model(ensemble, position, device)
-            fill = partial(_probabilities, found[position], model, windows, days, device)
-            _, at_once = within_memory(fill, at_once, len(days))
+            at_once = _fill_probabilities(
+                probabilities[position], model, windows, days, device, at_once
+            )
     finally:
         torch.set_num_threads(threads)
-    return found.masked_fill(~windows.observed, torch.nan)
+    return probabilities.masked_fill(~windows.observed, torch.nan)
 
 
 @torch.no_grad()
@@ -101,18 +104,37 @@ def attention(
 
     Each row of an observed stock sums to 1. Every day needs at least one observed stock.
     """
-    at_once, total = days_at_once(len(windows.symbols), device), torch.zeros(())
+    at_once = days_at_once(len(windows.symbols), device)
+    total = torch.zeros(())
     for position in range(len(ensemble.seeds)):
         model = _model(ensemble, position, device)
-        seen, at_once = within_memory(
-            partial(_attention, model, windows, device), at_once, len(windows)
-        )
-        total = total + seen
+        of_member, at_once = _member_attention(model, windows, device, at_once)
+        total = total + of_member
     return total / len(ensemble.seeds)
 
 
+def _fill_probabilities(
+    probabilities: Tensor,
+    model: Network,
+    windows: Windows,
+    days: Tensor,
+    device: torch.device,
+    at_once: int,
+) -> int:
+    """Write the probabilities of some days in place; return how many days the memory took at once.
+
+    `probabilities` is `[days stocks]`, of all days; `days` are positions in it.
+    """
+
+    def fill(days_a_pass: int) -> None:
+        _probabilities(probabilities, model, windows, days, device, days_a_pass)
+
+    _, at_once = within_memory(fill, at_once, len(days))
+    return at_once
+
+
 def _probabilities(
-    found: Tensor,
+    probabilities: Tensor,
     model: Network,
     windows: Windows,
     days: Tensor,
@@ -120,13 +142,27 @@ def _probabilities(
     at_once: int,
 ) -> None:
     for batch in days.split(at_once):
-        found[batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
+        logits = model.logits(*_inputs(windows, batch, device))
+        probabilities[batch] = logits.sigmoid().cpu()
+
+
+def _member_attention(
+    model: Network, windows: Windows, device: torch.device, at_once: int
+) -> tuple[Tensor, int]:
+    """Return the attention of one member, and how many days the memory took at once."""
+
+    def look(days_a_pass: int) -> Tensor:
+        return _attention(model, windows, device, days_a_pass)
+
+    return within_memory(look, at_once, len(windows))
 
 
 def _attention(model: Network, windows: Windows, device: torch.device, at_once: int) -> Tensor:
-    parts = torch.arange(len(windows)).split(at_once)
-    told = (model(*_inputs(windows, batch, device), need_attention=True)[1] for batch in parts)
-    return torch.cat([weights.mean(dim=1).cpu() for weights in told])
+    by_batch = []
+    for batch in torch.arange(len(windows)).split(at_once):
+        _, weights = model(*_inputs(windows, batch, device), need_attention=True)
+        by_batch.append(weights.mean(dim=1).cpu())
+    return torch.cat(by_batch)
 
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
@@ -135,12 +171,18 @@ def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
         model.load_state_dict(ensemble.member(position))
     except (RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())
-        wrong = f"the weights of {ensemble.market} are not those of its model"
-        raise DtmlError(f"{wrong}: train anew, or restore them ({reason})") from error
+        raise DtmlError(
+            f"the weights of {ensemble.market} are not those of its model: "
+            f"train anew, or restore them ({reason})"
+        ) from error
     return model.to(device).eval()
 
 
 def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows, the positions of windows in them and the observed stocks of these days.
+
+    `days` ascend; the rows are those of all days from the first to the last.
+    """
     span = windows.days(slice(int(days[0]), int(days[-1]) + 1))
     positions = (days - days[0]).unsqueeze(1) + torch.arange(windows.window)
     return span.rows().to(device), positions.to(device), windows.observed[days].to(device)

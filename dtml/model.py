@@ -36,21 +36,23 @@ class ModelConfig(NetworkConfig):
     heads: int = 4
     beta: float = 0.1  # weight of the index's context, eq. 4
     dropout: float = 0.15
-    normalisation: Normalisation = (
-        "per_stock"  # gains of eq. 3 per (stock, unit), or per unit for a live universe
-    )
+    # gains of eq. 3 per (stock, unit), or per unit for a live universe
+    normalisation: Normalisation = "per_stock"
     identity: float = 0.0  # standard deviation of the initial offsets of eq. 3 (0 in the paper)
-    data_axis: bool = (
-        True  # False: each stock alone, the control that shows what the data axis adds
-    )
+    # False: each stock alone, the control that shows what the data axis adds
+    data_axis: bool = True
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.heads < 1 or self.hidden % self.heads:
-            got = f"hidden {self.hidden}, heads {self.heads}"
-            raise UsageError(f"hidden must be a positive multiple of heads, got {got}")
+            raise UsageError(
+                "hidden must be a positive multiple of heads, "
+                f"got hidden {self.hidden}, heads {self.heads}"
+            )
         if not 0 <= self.dropout < 1 or self.beta < 0 or self.identity < 0:
-            got = f"{self.dropout}, {self.beta}, {self.identity}"
-            raise UsageError(f"dropout lies in [0, 1), beta and identity are 0 or more; got {got}")
+            raise UsageError(
+                "dropout lies in [0, 1), beta and identity are 0 or more; "
+                f"got {self.dropout}, {self.beta}, {self.identity}"
+            )
 
     def build(self, stocks: int) -> "DTML":
         """Return the network for so many stocks."""
@@ -97,15 +99,13 @@ class DTML(Network):
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
         normalised = self.normalise(contexts[:, :-1], observed)  # eq. 3
         multi_level = normalised + self.beta * contexts[:, -1:]  # eq. 4
-        if self.data_axis:
+        if self.data_axis:  # eqs. 5-8
             mixed, attention = self.mix(
                 multi_level, observed.unsqueeze(1), need_weights=need_attention
-            )  # eqs. 5-8
-        else:
-            mixed, attention = (
-                multi_level + self.mix.feed_forward(multi_level),
-                None,
-            )  # eq. 8 without the others
+            )
+        else:  # eq. 8 without the others
+            mixed = multi_level + self.mix.feed_forward(multi_level)
+            attention = None
         return self.predict(mixed.tanh()).squeeze(-1), attention  # the tanh of eq. 8, then eq. 9
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
@@ -114,8 +114,9 @@ class DTML(Network):
         return logits
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the cross-entropy with selective regularisation: the squared
-        norm of the last layer (section 3.4).
+        """Return the cross-entropy with selective regularisation (section 3.4).
+
+        What it regularises is the squared norm of the last layer.
         """
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
-from dtml.features import HISTORY, Panel, Prices, features, returns
+from dtml.features import HISTORY, Features, Panel, Prices, features, returns
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
 from dtml.prices.returns import adjusted_price, labelled, on_grid, sessions_met
 
@@ -29,9 +29,8 @@ class WindowConfig:
     window: int = 10  # sessions the model sees
     z_close: ZClose = "adjusted"
     returns: Returns = "adj_close"  # the price that returns and averages come from
-    max_return: float | None = (
-        None  # a larger adjusted price change is no return; None: every one is
-    )
+    # A larger change of the adjusted price is no return; None: every one is.
+    max_return: float | None = None
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -75,24 +74,27 @@ class Windows:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of all that a model reads: symbols, sessions,
-        features, which stocks are observed.
+        """Return the SHA-256 of all that a model reads.
+
+        That is: symbols, sessions, features, and which stocks are observed.
         """
-        said = hashlib.sha256(
-            repr([self.symbols, [str(day.date()) for day in self.as_of]]).encode()
-        )
+        sessions = [str(day.date()) for day in self.as_of]
+        digest = hashlib.sha256(repr([self.symbols, sessions]).encode())
         for tensor in (self.stocks, self.index, self.observed):
-            said.update(tensor.contiguous().numpy().tobytes())
-        return said.hexdigest()
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def rows(self) -> Float[Tensor, "sessions symbols features"]:
-        """Return the sessions behind the windows, the index the last symbol:
-        day d sees rows d .. d + window - 1.
+        """Return the sessions behind the windows; the index is the last symbol.
+
+        Day d sees rows d .. d + window - 1.
         """
         if not len(self):
             return self.stocks.new_zeros(0, len(self.symbols) + 1, self.stocks.shape[-1])
-        together = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
-        return torch.cat([together[0].movedim(1, 0), together[1:, :, -1]])
+        all_symbols = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
+        first_window = all_symbols[0].movedim(1, 0)
+        later_sessions = all_symbols[1:, :, -1]
+        return torch.cat([first_window, later_sessions])
 
     def between(
         self, first: pd.Timestamp | None = None, last: pd.Timestamp | None = None
@@ -104,18 +106,27 @@ class Windows:
 
     def days(self, which: slice) -> "Windows":
         """Return the days at these positions."""
-        by_day = ("stocks", "index", "observed", "movement", "as_of", "target")
-        return replace(self, **{name: getattr(self, name)[which] for name in by_day})
+        return replace(
+            self,
+            stocks=self.stocks[which],
+            index=self.index[which],
+            observed=self.observed[which],
+            movement=self.movement[which],
+            as_of=self.as_of[which],
+            target=self.target[which],
+        )
 
     def only(self, constituents: Bool[ndarray, "days stocks"]) -> "Windows":
         """Return the same days with only each day's `constituents` observed."""
         return replace(self, observed=self.observed & torch.from_numpy(constituents))
 
     def labelled(self, protocol: LabelProtocol) -> Bool[Tensor, "days stocks"]:
-        """Return which stock-days count: observed, with a known movement that
-        counts under a protocol.
+        """Return which stock-days count under a protocol.
+
+        Those are observed, and have a known movement that the protocol counts.
         """
-        return self.observed & torch.from_numpy(labelled(self.movement.numpy(), protocol))
+        counted = labelled(self.movement.numpy(), protocol)
+        return self.observed & torch.from_numpy(counted)
 
     def rises(self) -> Bool[Tensor, "days stocks"]:
         """Return whether the return is above zero; a tie is a fall.
@@ -142,46 +153,79 @@ def build_windows(
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
-    seen = features(panel, z_close=config.z_close, max_return=config.largest_return).astype(
-        np.float32
-    )
-    present = pd.DataFrame(np.asarray(np.isfinite(seen).all(axis=-1)))
-    complete = (present.rolling(config.window).sum() == config.window).to_numpy()
-    days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
+    seen = features(
+        panel,
+        z_close=config.z_close,
+        max_return=config.largest_return,
+    ).astype(np.float32)
+    complete = _has_whole_window(seen, config.window)
+    days = _days_with_a_window(complete)
     if not len(days):
-        there = (
-            f"{bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and "
-            f"{index_symbol}"
-        )
-        needs = f"the first window needs {config.history} sessions with a bar of the index"
-        raise DtmlError(
-            f"no day has a whole window of {config.window} sessions: {there}, and {needs}"
-        )
-    days = np.arange(days[0], days[-1] + 1)
+        raise _no_window(bars, symbols, index_symbol, config)
+
     views = (
         torch.from_numpy(np.nan_to_num(seen, nan=0.0))
         .unfold(0, config.window, 1)
         .permute(0, 1, 3, 2)
     )
-    movement = torch.from_numpy(
-        _movement(panel, grid, sessions, config.largest_return)[days, :-1]
-    ).float()
-    inside = slice(int(days[0]) - config.window + 1, int(days[-1]) - config.window + 2)
-    observed = torch.from_numpy(complete[days, :-1] & complete[days, -1:])
-    target = sessions[sessions.searchsorted(grid[days], side="right")]
+    # The window of a day begins window - 1 sessions before it.
+    first_window = int(days[0]) - config.window + 1
+    last_window = int(days[-1]) - config.window + 1
+    views = views[first_window : last_window + 1]
+
+    movement = _movement(panel, grid, sessions, config.largest_return)
+    observed = complete[days, :-1] & complete[days, -1:]
     return Windows(
-        views[inside, :-1], views[inside, -1], observed, movement, grid[days], target, symbols
+        stocks=views[:, :-1],
+        index=views[:, -1],
+        observed=torch.from_numpy(observed),
+        movement=torch.from_numpy(movement[days, :-1]).float(),
+        as_of=grid[days],
+        target=sessions[sessions.searchsorted(grid[days], side="right")],
+        symbols=symbols,
+    )
+
+
+def _has_whole_window(values: Features, window: int) -> Bool[ndarray, "sessions symbols"]:
+    """Return where all features are known on a session and on the `window - 1` before it."""
+    known = np.isfinite(values).all(axis=-1)
+    known_in_window = pd.DataFrame(np.asarray(known)).rolling(window).sum()
+    return np.asarray((known_in_window == window).to_numpy())
+
+
+def _days_with_a_window(complete: Bool[ndarray, "sessions symbols"]) -> Int[ndarray, " days"]:
+    """Return the positions from the first to the last day that has a window, without gaps.
+
+    A day has one when the index, the last symbol, and at least one stock are `complete`.
+    """
+    index_and_a_stock = complete[:, -1] & complete[:, :-1].any(axis=1)
+    days = np.flatnonzero(index_and_a_stock)
+    if not len(days):
+        return days
+    return np.arange(days[0], days[-1] + 1)
+
+
+def _no_window(
+    bars: pd.DataFrame,
+    symbols: tuple[str, ...],
+    index_symbol: str,
+    config: WindowConfig,
+) -> DtmlError:
+    return DtmlError(
+        f"no day has a whole window of {config.window} sessions: "
+        f"{bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and "
+        f"{index_symbol}, and "
+        f"the first window needs {config.history} sessions with a bar of the index"
     )
 
 
 def _grid(
     bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: Sequence[str], index: str
 ) -> pd.DatetimeIndex:
-    """Return the sessions of the exchange on which the index and a quorum of
-    the stocks have a bar.
-    """
-    met = sessions_met(bars[bars["symbol"].isin(symbols)], sessions)
-    return met.intersection(pd.DatetimeIndex(bars.loc[bars["symbol"] == index, "session"]))
+    """Return the sessions on which the index and a quorum of the stocks have a bar."""
+    stocks_met = sessions_met(bars[bars["symbol"].isin(symbols)], sessions)
+    of_index = bars.loc[bars["symbol"] == index, "session"]
+    return stocks_met.intersection(pd.DatetimeIndex(of_index))
 
 
 def panel_on(
@@ -190,18 +234,20 @@ def panel_on(
     """Return the prices of some symbols on the sessions of a grid."""
     bars = bars.assign(adjusted=adjusted_price(bars, returns))
     return Panel(
-        *(
-            on_grid(bars, name, grid, symbols)
-            for name in ("open", "high", "low", "close", "adjusted")
-        )
+        open=on_grid(bars, "open", grid, symbols),
+        high=on_grid(bars, "high", grid, symbols),
+        low=on_grid(bars, "low", grid, symbols),
+        close=on_grid(bars, "close", grid, symbols),
+        adjusted=on_grid(bars, "adjusted", grid, symbols),
     )
 
 
 def _movement(
     panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float
 ) -> Prices:
-    """Return the return to the next session of the exchange; missing where that
-    session is not on the grid.
+    """Return the return to the next session of the exchange.
+
+    It is missing (NaN) where that session is not on the grid.
     """
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]

@@ -1,9 +1,8 @@
-"""Is attention an explanation? It is compared with chance, with what changes predictions, and with
-known drivers.
+"""Is attention an explanation?
 
-There are three tests, each of which attention can fail. Networks of the same settings are trained
-on true labels and on
-labels of shuffled days, from which nothing can be learnt: attention that is the same in both groups
+It is compared with chance, with what changes predictions, and with known drivers: three tests, each
+of which attention can fail. Networks of the same settings are trained on true labels and on labels
+of shuffled days, from which nothing can be learnt: attention that is the same in both groups
 explains nothing (`distance_test`). The stocks that a stock looks at most should be those whose
 rows, taken from another day, change its prediction most (`importance_by_day`, `agreement`). And in
 a simulated market, the driver of each stock should be among them (`share_found`).
@@ -79,22 +78,34 @@ def find(
     *,
     seed: int = 0,
 ) -> Findings:
-    """Run every test on the attention of all networks, the `seeds` of true labels first, and on
-    their `importance`.
+    """Run every test on the attention of all networks and on their `importance`.
 
-    Only days count on which both stocks are `together`. `drivers` maps a stock to the one that
-    drives it.
+    The `seeds` networks of true labels come first. Only days count on which both stocks are
+    `together`. `drivers` maps a stock to the one that drives it.
     """
-    true = attention[:seeds].mean(axis=0)
-    means = np.array([over_days(each, together) for each in attention])
-    distance, p = distance_test(means, seeds, seed=seed)
-    agreed = agreement(true, importance, together, seed=seed)
-    looked, changed = (
-        share_found(over_days(each, together), drivers, TOP) for each in (true, importance)
+    days, stocks = together.shape[:2]
+    attention_means = np.array([over_days(weights, together) for weights in attention])
+    distance, p_value = distance_test(attention_means, seeds, seed=seed)
+    true_attention = attention[:seeds].mean(axis=0)
+    correlation, low, high = agreement(true_attention, importance, together, seed=seed)
+    attention_mean = over_days(true_attention, together)
+    importance_mean = over_days(importance, together)
+    return Findings(
+        stocks=stocks,
+        days=days,
+        seeds=seeds,
+        shuffles=len(attention) - seeds,
+        distance=distance,
+        distance_p=p_value,
+        told_apart=p_value <= SIGNIFICANT,
+        agreement=correlation,
+        agreement_low=low,
+        agreement_high=high,
+        top=TOP,
+        drivers=share_found(attention_mean, drivers, TOP),
+        drivers_chance=min(1.0, TOP / (stocks - 1)) if drivers else None,
+        drivers_importance=share_found(importance_mean, drivers, TOP),
     )
-    chance = min(1.0, TOP / (together.shape[1] - 1)) if drivers else None
-    sizes = together.shape[1], len(together), seeds, len(attention) - seeds
-    return Findings(*sizes, distance, p, p <= SIGNIFICANT, *agreed, TOP, looked, chance, changed)
 
 
 def shuffled(windows: Windows, seed: int) -> Windows:
@@ -105,16 +116,19 @@ def shuffled(windows: Windows, seed: int) -> Windows:
     label.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
-    return replace(windows, movement=windows.movement.masked_fill(~windows.observed, np.nan)[order])
+    movement = windows.movement.masked_fill(~windows.observed, np.nan)
+    return replace(windows, movement=movement[order])
 
 
 def attention_by_day(network: DTML, windows: Windows, days: Positions) -> PerDay:
-    """Return how much stock u (row) looked at stock v (column) on each of these
-    days, the mean over heads.
+    """Return how much stock u (row) looked at stock v (column) on each of these days.
+
+    It is the mean over heads.
     """
-    seen, observed = _seen(windows, days)
+    rows = _rows_of(windows, days)
+    observed = windows.observed[days]
     with torch.no_grad():
-        _, weights = network(seen.flatten(0, 1), _places(seen), observed, need_attention=True)
+        _, weights = network(rows.flatten(0, 1), _places(rows), observed, need_attention=True)
     assert weights is not None
     return np.asarray(weights.mean(dim=1).double())
 
@@ -122,81 +136,84 @@ def attention_by_day(network: DTML, windows: Windows, days: Positions) -> PerDay
 def importance_by_day(
     network: Network, windows: Windows, days: Positions, draws: int = DRAWS, seed: int = 0
 ) -> PerDay:
-    """Return how much the logit of stock u (row) changes when stock v (column) has the window of
-    another day.
+    """Return how much the logit of stock u (row) changes with another window of stock v (column).
 
     It is the mean absolute change over `draws` drawings, in each of which every day takes the
     window of one other of these days; 0 on the diagonal, and on days on which v is not observed.
     Its unit is that of a logit, without an upper bound.
     """
-    seen, observed = _seen(windows, days)
-    found = torch.zeros(len(days), observed.shape[1], observed.shape[1], dtype=torch.float64)
+    rows = _rows_of(windows, days)
+    observed = windows.observed[days]
+    stocks = observed.shape[1]
+    importance = torch.zeros(len(days), stocks, stocks, dtype=torch.float64)
     with torch.no_grad():
-        before = network.logits(seen.flatten(0, 1), _places(seen), observed)
+        before = network.logits(rows.flatten(0, 1), _places(rows), observed)
         for draw in range(draws):
             donors = _other_days(observed.numpy(), np.random.default_rng([seed, draw]))
-            for v in range(observed.shape[1]):
-                changed = seen.clone()
-                changed[:, :, v] = seen[donors[:, v], :, v]
-                after = network.logits(changed.flatten(0, 1), _places(seen), observed)
-                found[:, :, v] += (after - before).abs() / draws
-    found.diagonal(dim1=1, dim2=2).zero_()
-    return np.asarray(found)
+            for v in range(stocks):
+                changed = rows.clone()
+                changed[:, :, v] = rows[donors[:, v], :, v]
+                after = network.logits(changed.flatten(0, 1), _places(rows), observed)
+                importance[:, :, v] += (after - before).abs() / draws
+    importance.diagonal(dim1=1, dim2=2).zero_()
+    return np.asarray(importance)
 
 
-def _seen(windows: Windows, days: Positions) -> tuple[Tensor, Tensor]:
-    """Return the rows each day sees, `[days window symbols features]`, the
-    index last, and the stocks observed.
-    """
-    return torch.cat(
-        [windows.stocks[days].movedim(1, 2), windows.index[days].unsqueeze(2)], 2
-    ), windows.observed[days]
+def _rows_of(windows: Windows, days: Positions) -> Tensor:
+    """Return the rows that each day sees, `[days window symbols features]`, the index last."""
+    stocks = windows.stocks[days].movedim(1, 2)
+    index = windows.index[days].unsqueeze(2)
+    return torch.cat([stocks, index], dim=2)
 
 
-def _places(seen: Tensor) -> Tensor:
+def _places(rows: Tensor) -> Tensor:
     """Return the positions of each day's sessions when those of all days are concatenated."""
-    return torch.arange(seen.shape[0] * seen.shape[1]).view(seen.shape[:2])
+    days, window = rows.shape[:2]
+    return torch.arange(days * window).view(days, window)
 
 
 def _other_days(
     observed: Bool[ndarray, "days stocks"], generator: np.random.Generator
 ) -> Int[ndarray, "days stocks"]:
-    """Draw the day that each day takes a stock's rows from: one cycle through
-    the days on which it is observed.
+    """Draw the day that each day takes a stock's rows from.
+
+    It is one cycle through the days on which the stock is observed.
     """
-    order = generator.permutation(
-        len(observed)
-    )  # of all stocks, so that none depends on its place among them
-    donors = np.tile(np.arange(len(observed))[:, None], observed.shape[1])
-    for stock in range(observed.shape[1]):
+    days, stocks = observed.shape
+    # One order for all stocks, so that none depends on its place among them.
+    order = generator.permutation(days)
+    donors = np.tile(np.arange(days)[:, None], stocks)
+    for stock in range(stocks):
         cycle = order[observed[order, stock]]
         donors[cycle, stock] = np.roll(cycle, 1)
     return donors
 
 
-def over_days(each: PerDay, together: Together) -> Matrix:
+def over_days(values: PerDay, together: Together) -> Matrix:
     """Return the mean over the days on which both stocks are observed; 0 where they never are."""
-    return np.asarray((each * together).sum(axis=0) / np.maximum(together.sum(axis=0), 1))
+    days = np.maximum(together.sum(axis=0), 1)
+    return np.asarray((values * together).sum(axis=0) / days)
 
 
 def distance_test(
     matrices: Float[ndarray, "networks stocks stocks"], first: int, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the energy distance of the first so many networks' matrices from the others', and its
-    p-value.
+    """Return the energy distance of the first networks' matrices from the others', and its p-value.
 
-    The distance of two matrices is the root of the mean squared distance of their rows. The p-value
-    is the share of all ways to choose the first group, or of `WAYS` drawn ones where there are
-    more, that give at least this distance (Szekely & Rizzo, "Testing for equal distributions in
-    high dimension", 2004). Networks of true labels share their
-    labels, and so are a little more alike than those of shuffled ones: of 98 markets without any
-    signal, 7 were told apart at 5 %. One network against 19 is exact.
+    `first` is the number of networks in the first group. The distance of two matrices is the root
+    of the mean squared distance of their rows. The p-value is the share of all ways to choose the
+    first group, or of `WAYS` drawn ones where there are more, that give at least this distance
+    (Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
+    labels share their labels, and so are a little more alike than those of shuffled ones: of 98
+    markets without any signal, 7 were told apart at 5 %. One network against 19 is exact.
     """
-    apart = np.linalg.norm(matrices[:, None] - matrices[None], axis=(-2, -1)) / np.sqrt(
-        matrices.shape[1]
-    )
-    found = _energy(apart, _groupings(len(matrices), first, np.random.default_rng(seed)))
-    return float(found[0]), float((found >= found[0] - 1e-12).mean())
+    networks, stocks = matrices.shape[:2]
+    differences = matrices[:, None] - matrices[None]
+    apart = np.linalg.norm(differences, axis=(-2, -1)) / np.sqrt(stocks)
+    groupings = _groupings(networks, first, np.random.default_rng(seed))
+    energies = _energy(apart, groupings)
+    as_large = energies >= energies[0] - 1e-12
+    return float(energies[0]), float(as_large.mean())
 
 
 def _groupings(
@@ -216,65 +233,88 @@ def _groupings(
 def _energy(
     apart: Float[ndarray, "networks networks"], one: Float[ndarray, "ways networks"]
 ) -> Float[ndarray, " ways"]:
-    """Return twice the mean distance between groups less those within each, the
-    zeros of the diagonal included.
+    """Return twice the mean distance between groups less those within each.
+
+    The zeros of the diagonal are included.
     """
     other = 1 - one
-    pairs = ((one, other), (one, one), (other, other))
-    between, first, rest = (
-        ((a @ apart) * b).sum(axis=1) / (a.sum(axis=1) * b.sum(axis=1)) for a, b in pairs
-    )
-    return np.asarray(2 * between - first - rest)
+    between = _mean_distance(apart, one, other)
+    within_one = _mean_distance(apart, one, one)
+    within_other = _mean_distance(apart, other, other)
+    return np.asarray(2 * between - within_one - within_other)
+
+
+def _mean_distance(
+    apart: Float[ndarray, "networks networks"],
+    one: Float[ndarray, "ways networks"],
+    other: Float[ndarray, "ways networks"],
+) -> Float[ndarray, " ways"]:
+    pairs = one.sum(axis=1) * other.sum(axis=1)
+    return np.asarray(((one @ apart) * other).sum(axis=1) / pairs)
 
 
 def agreement(
     attention: PerDay, importance: PerDay, together: Together, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Return Spearman's correlation of attention with importance, over a stock's other stocks, and
-    its interval.
+    """Return Spearman's correlation of attention with importance, and the ends of its interval.
 
-    Both are means over days; the correlation, from -1 to 1 and 0 where one of them is the same for
-    all, is a mean over stocks. The 95 % interval is as wide as that of resampled days
-    (`dtml.evaluation.bootstrap`; NaN below `MINIMUM_DAYS`) but centred on the estimate: resamples
-    add an error to both ranks and lie too near 0. It allows for other days, not for other networks.
-    Two unrelated maps that both prefer a few stocks still reach about 2 / sqrt(stocks).
+    It is taken over a stock's other stocks. Attention and importance are means over days; the
+    correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over stocks.
+    The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
+    `MINIMUM_DAYS`) but centred on the estimate: resamples add an error to both ranks and lie too
+    near 0. It allows for other days, not for other networks. Two unrelated maps that both prefer a
+    few stocks still reach about 2 / sqrt(stocks).
     """
+    days = len(together)
     parts = (attention * together, importance * together, together)
-    sums = np.concatenate([each.reshape(len(together), -1) for each in parts], axis=1)
-    found = float(_correlation(sums.sum(axis=0)))
+    sums = np.concatenate([part.reshape(days, -1) for part in parts], axis=1)
+    correlation = float(_correlation(sums.sum(axis=0)))
     low, high = day_interval(sums[:, None], _correlation, resamples=RESAMPLES, seed=seed)
     reach = float(high[0] - low[0]) / 2
-    return found, float(np.clip(found - reach, -1, 1)), float(np.clip(found + reach, -1, 1))
+    return (
+        correlation,
+        float(np.clip(correlation - reach, -1, 1)),
+        float(np.clip(correlation + reach, -1, 1)),
+    )
 
 
 def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"]:
-    """Return the mean correlation from attention, importance and days, each
-    summed over days, pair by pair.
+    """Return the mean correlation from attention, importance and days, each summed over days.
+
+    The three lie one after the other, each pair by pair.
     """
     stocks = isqrt(sums.shape[-1] // 3)
-    looked, moved, days = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, stocks, stocks), -3, 0)
-    others = ~np.eye(stocks, dtype=bool)
-    means = ((each / np.maximum(days, 1))[..., others] for each in (looked, moved))
-    one, other = (
-        rankdata(mean.reshape(*days.shape[:-1], stocks - 1), axis=-1) - stocks / 2 for mean in means
-    )
+    batch = sums.shape[:-1]
+    attention, importance, days = np.moveaxis(sums.reshape(*batch, 3, stocks, stocks), -3, 0)
+    one = _centred_ranks(attention, days)
+    other = _centred_ranks(importance, days)
     product = (one * other).sum(axis=-1)
     norm = np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
-    return np.asarray(
-        np.divide(product, norm, out=np.zeros_like(product), where=norm > 0).mean(axis=-1)
-    )
+    correlation = np.divide(product, norm, out=np.zeros_like(product), where=norm > 0)
+    return np.asarray(correlation.mean(axis=-1))
+
+
+def _centred_ranks(
+    sums: Float[ndarray, "*batch stocks stocks"], days: Float[ndarray, "*batch stocks stocks"]
+) -> Float[ndarray, "*batch stocks others"]:
+    """Return the ranks of each stock's others by their means over days, less the mean rank."""
+    stocks = sums.shape[-1]
+    means = sums / np.maximum(days, 1)
+    of_others = means[..., ~np.eye(stocks, dtype=bool)]
+    by_stock = of_others.reshape(*sums.shape[:-1], stocks - 1)
+    return np.asarray(rankdata(by_stock, axis=-1) - stocks / 2)
 
 
 def share_found(matrix: Matrix, drivers: Drivers, top: int) -> float | None:
-    """Return the share of stocks whose driver is among the `top` largest other entries of their
-    row; None without any.
+    """Return the share of stocks whose driver is among the `top` largest other entries of its row.
 
-    Equal entries share the places left, as a draw among them would: a constant row finds its driver
-    by chance.
+    It is None without any driver. Equal entries share the places left, as a draw among them would:
+    a constant row finds its driver by chance.
     """
-    found = []
+    shares = []
     for stock, driver in drivers.items():
-        row = np.delete(matrix[stock], stock)
-        above, equal = (row > matrix[stock, driver]).sum(), (row == matrix[stock, driver]).sum()
-        found.append(np.clip((top - above) / equal, 0, 1))
-    return float(np.mean(found)) if found else None
+        others = np.delete(matrix[stock], stock)
+        above = (others > matrix[stock, driver]).sum()
+        equal = (others == matrix[stock, driver]).sum()
+        shares.append(np.clip((top - above) / equal, 0, 1))
+    return float(np.mean(shares)) if shares else None

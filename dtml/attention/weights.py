@@ -20,8 +20,9 @@ STOCK_DAYS = 50_000  # at most, on which a model is tested
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention between stocks: `weights[u, v]` is how much stock u of
-    `symbols` looks at v, NaN where unknown.
+    """The attention between stocks.
+
+    `weights[u, v]` is how much stock u of `symbols` looks at v, NaN where unknown.
     """
 
     symbols: tuple[str, ...]
@@ -29,14 +30,14 @@ class Attention:
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Attention":
-        """Read rows `symbol, source, weight`, all pairs or only the strongest,
-        each once; stocks sorted by symbol.
+        """Read rows `symbol, source, weight`, all pairs or only the strongest, each once.
+
+        Stocks are sorted by symbol.
         """
         symbols = sorted({*rows["symbol"], *rows["source"]})
-        weights = rows.pivot(index="symbol", columns="source", values="weight").reindex(
-            index=symbols, columns=symbols
-        )
-        return cls(tuple(symbols), weights.to_numpy(dtype=float))
+        weights = rows.pivot(index="symbol", columns="source", values="weight")
+        weights = weights.reindex(index=symbols, columns=symbols)
+        return cls(symbols=tuple(symbols), weights=weights.to_numpy(dtype=float))
 
     def rows(self) -> pd.DataFrame:
         """Return a row a pair, `symbol, source, weight`: a stock and one that it looks at."""
@@ -63,17 +64,19 @@ class Attention:
 
     @cached_property
     def looked_at(self) -> "pd.Series[float]":
-        """Return each stock's mean weight for the others, highest first; an
-        unknown weight counts as 0.
+        """Return each stock's mean weight for the others, highest first.
+
+        An unknown weight counts as 0.
         """
-        mean = np.nansum(self.others, axis=0) / max(len(self.symbols) - 1, 1)
-        return pd.Series(mean, index=list(self.symbols), dtype=float).sort_values(
-            ascending=False, kind="stable"
-        )
+        other_stocks = max(len(self.symbols) - 1, 1)
+        mean = np.nansum(self.others, axis=0) / other_stocks
+        by_symbol = pd.Series(mean, index=list(self.symbols), dtype=float)
+        return by_symbol.sort_values(ascending=False, kind="stable")
 
     def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
-        """Return the other stocks that each looks at most, with weights,
-        strongest first; equal ones by symbol.
+        """Return the other stocks that each looks at most, with their weights.
+
+        The strongest come first, equal ones by symbol.
         """
         held = np.where(np.isnan(self.others), -np.inf, self.others)
         order = np.argsort(-held, axis=1, kind="stable")[:, :most]
@@ -86,8 +89,9 @@ class Attention:
 
 
 def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
-    """Return whether attention explains: it differs from that on shuffled
-    labels, and agrees with importance.
+    """Return whether attention explains: it differs from nonsense and agrees with importance.
+
+    Nonsense is the attention of models trained on shuffled labels.
     """
     if row is None:
         return "untested"
@@ -95,16 +99,13 @@ def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fail
 
 
 def _agrees(row: Mapping[str, Any]) -> bool:
-    """Return whether the agreement lies above 0 with its whole interval, and
-    above that of unrelated rows.
-    """
-    return bool((row["agreement_low"] or 0) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"]))
+    """Return whether the agreement lies above 0 with its whole interval, and above chance."""
+    of_unrelated_rows = 2 / np.sqrt(row["stocks"])
+    return bool((row["agreement_low"] or 0) > 0 and row["agreement"] >= of_unrelated_rows)
 
 
 def words(row: Mapping[str, Any] | None) -> str:
-    """Put a row of the table `explanation` into sentences; None is a model that
-    was never tested.
-    """
+    """Put a row of the table `explanation` into sentences; None is a model never tested."""
     if row is None:
         return "What this model looks at has not been tested: run dtml explain MARKET."
     groups = (
@@ -112,38 +113,43 @@ def words(row: Mapping[str, Any] | None) -> str:
         "shuffled days"
     )
     apart = "differs from" if row["told_apart"] else "cannot be told from"
-    said = [
+    sentences = [
         f"What this model looks at {apart} what models trained on nonsense look at ({groups}: "
-        "energy distance "
-        f"{row['distance']:.3f}, p = {row['distance_p']:.2g}).",
+        f"energy distance {row['distance']:.3f}, p = {row['distance_p']:.2g}).",
         _agreement_in_words(row, agrees=_agrees(row)),
     ]
     if row["drivers"] is not None and np.isfinite(row["drivers"]):
-        said.append(
+        sentences.append(
             f"{row['drivers']:.0%} of the stocks whose driver is known have it among the "
-            f"{row['top']} they look at "
-            f"most, {row['drivers_importance']:.0%} among the {row['top']} that change their "
-            "prediction most; chance "
-            f"gives {row['drivers_chance']:.0%}."
+            f"{row['top']} they look at most, {row['drivers_importance']:.0%} among the "
+            f"{row['top']} that change their prediction most; chance gives "
+            f"{row['drivers_chance']:.0%}."
         )
     if verdict(row) == "fails":
-        said.append("Do not read its attention as an explanation.")
-    said.append(
+        sentences.append("Do not read its attention as an explanation.")
+    sentences.append(
         f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, "
-        "at most "
-        f"{STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} days of validation."
+        f"at most {STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} days of "
+        "validation."
     )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
-    low, high = row["agreement_low"], row["agreement_high"]
+    low = row["agreement_low"]
+    high = row["agreement_high"]
     what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
     if pd.isna(low):
         return (
             f"Whether it agrees with what changes predictions is open: {what}, of too few days "
             "for an interval."
         )
-    against = "contradicts" if high < 0 else "does not agree with"
-    verdict = "agrees with" if agrees else "hardly agrees with" if low > 0 else against
-    return f"It {verdict} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."
+    if agrees:
+        verb = "agrees with"
+    elif low > 0:
+        verb = "hardly agrees with"
+    elif high < 0:
+        verb = "contradicts"
+    else:
+        verb = "does not agree with"
+    return f"It {verb} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."

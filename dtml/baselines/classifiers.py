@@ -25,13 +25,10 @@ from dtml.windows import Windows
 Kind = Literal["logistic_regression", "gradient_boosting"]
 Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 
-INVERSE_PENALTIES = (
-    1e-4,
-    1e-3,
-    1e-2,
-    1e-1,
-)  # C of the logistic regression: 1 / weight of its squared norm
-LEAVES, RATES = (4, 16), (0.03, 0.1)  # of the boosting: the grid
+# C of the logistic regression: 1 / weight of its squared norm
+INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+LEAVES = (4, 16)  # of the boosting, as the next: the grid
+RATES = (0.03, 0.1)
 ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
 # share of the columns that a split chooses from, drawn from the seed, which decides nothing else
 COLUMNS_A_SPLIT = 0.3
@@ -54,14 +51,15 @@ class Fitted:
     tried: int  # configurations that the validation span chose from, each number of trees included
 
     def probability(self, windows: Windows) -> Float[ndarray, "days stocks"]:
-        """Return the probability of a rise; above 0.5 is a rise, NaN where a
-        stock is not observed.
+        """Return the probability of a rise, NaN where a stock is not observed.
+
+        Above 0.5 is a rise.
         """
         x, day, stock = design(windows)
-        found = np.full(windows.observed.shape, np.nan)
+        probability = np.full(windows.observed.shape, np.nan)
         if len(x):
-            found[day, stock] = self.rising(x)
-        return found
+            probability[day, stock] = self.rising(x)
+        return probability
 
 
 def design(
@@ -88,19 +86,15 @@ def fit_classifier(
     may use; the logistic regression has one solution, the same for every seed. Raises DtmlError
     where no stock-day counts, or where all that count rise, or all fall.
     """
-    seen, heard = (
-        _labelled(train, protocol, "training"),
-        _labelled(validation, protocol, "validation"),
-    )
-    if len(np.unique(seen.rises)) < 2:
+    train_rows = _labelled(train, protocol, "training")
+    validation_rows = _labelled(validation, protocol, "validation")
+    if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
-            f"all {len(seen.rises)} counted stock-days of the training span rise, or all fall"
+            f"all {len(train_rows.rises)} counted stock-days of the training span rise, or all fall"
         )
-    return (
-        _logistic_regression(seen, heard)
-        if kind == "logistic_regression"
-        else _boosting(seen, heard, seed)
-    )
+    if kind == "logistic_regression":
+        return _logistic_regression(train_rows, validation_rows)
+    return _boosting(train_rows, validation_rows, seed)
 
 
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
@@ -111,46 +105,56 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
-    """Fit one model a penalty, on columns scaled by their training mean and
-    deviation, and keep the best.
+    """Fit one model a penalty, and keep the best.
+
+    Columns are scaled by their training mean and deviation. With some hundreds of them, Newton's
+    method reaches the optimum in a few steps.
     """
-    # With some hundreds of columns, Newton's method reaches the optimum in a few steps.
-    found: list[Fitted] = []
+    fitted: list[Fitted] = []
     for c in INVERSE_PENALTIES:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=c, solver="newton-cholesky"))
         rising = _rising(model.fit(*train).predict_proba)
         accuracy = _accuracy(rising(validation.x), validation.rises)
-        found.append(Fitted(rising, {"c": c}, accuracy, len(INVERSE_PENALTIES)))
-    return max(found, key=lambda fitted: fitted.validation_acc)
+        fitted.append(
+            Fitted(
+                rising=rising,
+                chosen={"c": c},
+                validation_acc=accuracy,
+                tried=len(INVERSE_PENALTIES),
+            )
+        )
+    return max(fitted, key=lambda classifier: classifier.validation_acc)
 
 
 def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
-    """Fit one boosting a point of the grid, and keep the one, and the trees,
-    that predict the validation span best.
+    """Fit one boosting a point of the grid, and keep the best on the validation span.
+
+    Of each, as many of the first trees are kept as predict that span best.
     """
     grid = list(product(LEAVES, RATES))
-    found: list[Fitted] = []
+    fitted: list[Fitted] = []
     for leaves, rate in grid:
-        grown = {
-            "max_leaf_nodes": leaves,
-            "learning_rate": rate,
-            "max_iter": ITERATIONS,
-            "random_state": seed,
-        }
-        whole = {
-            "max_features": COLUMNS_A_SPLIT,
-            "early_stopping": False,
-        }  # which would split training days at random
-        model = HistGradientBoostingClassifier(**grown, **whole).fit(*train)
+        model = HistGradientBoostingClassifier(
+            max_leaf_nodes=leaves,
+            learning_rate=rate,
+            max_iter=ITERATIONS,
+            random_state=seed,
+            max_features=COLUMNS_A_SPLIT,
+            early_stopping=False,  # it would split training days at random
+        ).fit(*train)
         accuracies = [
             _accuracy(p[:, 1], validation.rises) for p in model.staged_predict_proba(validation.x)
         ]
         trees = int(np.argmax(accuracies)) + 1
-        chosen = {"leaves": leaves, "rate": rate, "trees": trees}
-        found.append(
-            Fitted(_first_trees(model, trees), chosen, max(accuracies), len(grid) * ITERATIONS)
+        fitted.append(
+            Fitted(
+                rising=_first_trees(model, trees),
+                chosen={"leaves": leaves, "rate": rate, "trees": trees},
+                validation_acc=max(accuracies),
+                tried=len(grid) * ITERATIONS,
+            )
         )
-    return max(found, key=lambda fitted: fitted.validation_acc)
+    return max(fitted, key=lambda classifier: classifier.validation_acc)
 
 
 def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:

@@ -40,7 +40,7 @@ class RecurrentConfig(NetworkConfig):
                 f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}"
             )
 
-    def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - every config builds for a number of stocks
+    def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - the same for any number
         """Return the network, which is the same for any number of stocks."""
         return RecurrentNetwork(self)
 
@@ -58,40 +58,47 @@ class RecurrentNetwork(Network):
         self.predict = nn.Linear(2 * hidden if config.attention else hidden, 1)
 
     def latent(self, rows: Rows, windows: Positions) -> Float[Tensor, "days stocks latent"]:
-        """Return the last hidden state and, with attention, the context beside
-        it: the input of the linear score.
+        """Return the input of the linear score.
+
+        It is the last hidden state and, with attention, the context beside it.
         """
         transformed = self.transform(rows[:, :-1]).tanh()
         states: Tensor = self.lstm(transformed, windows)
-        return (
-            states[-1]
-            if self.attention is None
-            else torch.cat([states[-1], self.attention(states)], dim=-1)
-        )
+        last = states[-1]
+        if self.attention is None:
+            return last
+        return torch.cat([last, self.attention(states)], dim=-1)
 
-    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:  # noqa: ARG002 - no stock sees another
-        """Return the score; a hinge loss calibrates nothing, so its sigmoid
-        only orders stocks by probability.
+    def logits(
+        self,
+        rows: Rows,
+        windows: Positions,
+        observed: StockDays,  # noqa: ARG002 - no stock sees another
+    ) -> Scores:
+        """Return the score.
+
+        A hinge loss calibrates nothing, so its sigmoid only orders stocks by probability.
         """
         return self._score(self.latent(rows, windows))
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the hinge loss plus that of the perturbed latents plus penalty
-        / 2 times the squared last layer.
+        """Return the hinge loss plus the weighted one of the perturbed latents plus the penalty.
+
+        The penalty is `penalty` / 2 times the squared last layer.
         """
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
-        perturbed = self._score(latent + self.perturbation(score, batch.rises))
-        loss, worst = (hinge_loss(each, batch.rises, batch.counted) for each in (score, perturbed))
+        perturbed_score = self._score(latent + self.perturbation(score, batch.rises))
+        loss = hinge_loss(score, batch.rises, batch.counted)
+        perturbed_loss = hinge_loss(perturbed_score, batch.rises, batch.counted)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
-        return loss + self.adversarial * worst + penalty / 2 * last_layer
+        return loss + self.adversarial * perturbed_loss + penalty / 2 * last_layer
 
     def perturbation(self, score: Scores, rises: StockDays) -> Float[Tensor, "days stocks latent"]:
-        """Return the step of length epsilon along the gradient of each stock-day's hinge with
-        respect to its latent.
+        """Return the step of length epsilon that raises the hinge of each stock-day most.
 
-        Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0.
-        It is a constant to
+        It follows the gradient of the hinge with respect to the latent. Where the hinge is active
+        that gradient is -y times the weights of the score, elsewhere 0. The step is a constant to
         the backward pass. With a linear score that changes no gradient: a unit vector turns at
         right angles to itself.
         """
@@ -125,11 +132,12 @@ class AdditiveAttention(nn.Module):
 
 
 def hinge_loss(score: Scores, rises: StockDays, counted: StockDays) -> Float[Tensor, ""]:
-    """Return the mean of max(0, 1 - y score) over the counted stock-days; y is
-    1 for a rise, -1 for a fall.
+    """Return the mean of max(0, 1 - y score) over the counted stock-days.
+
+    y is 1 for a rise, -1 for a fall.
     """
-    each = (1 - _sign(rises, score) * score).clamp_min(0)
-    return (each * counted).sum() / counted.sum()
+    hinge = (1 - _sign(rises, score) * score).clamp_min(0)
+    return (hinge * counted).sum() / counted.sum()
 
 
 def _sign(rises: StockDays, like: Tensor) -> Scores:

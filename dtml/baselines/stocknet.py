@@ -2,8 +2,8 @@
 
 Axes: `window` sessions, `days`, `stocks`, `hidden` units of the recurrence, `latent` variables,
 `movement` units of the decoded movement. Each stock is seen alone; the rows hold the index, which
-is never read. The sessions inside the
-window have movements of their own, known from the rows: they are auxiliary targets.
+is never read. The sessions inside the window have movements of their own, known from the rows: they
+are auxiliary targets.
 """
 
 from dataclasses import dataclass
@@ -42,23 +42,24 @@ class StockNetConfig(NetworkConfig):
     dropout: float = 0.3  # of the inputs
     alpha: float = 0.5  # weight of the auxiliary targets
     annealing: float = 0.005  # the weight of the KL divergence grows by this a step, up to 1
-    posterior_past: bool = (
-        False  # True: with posteriors where the next session was seen, as in that code
-    )
+    # True: with posteriors where the next session was seen, as in that code
+    posterior_past: bool = False
     movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
     def __post_init__(self) -> None:
         sizes = (self.hidden, self.latent, self.movement)
         if min(sizes) < 1 or self.features <= self.movement_feature:
-            features = f"features above {self.movement_feature}; got {sizes}, {self.features}"
-            raise UsageError(f"hidden, latent and movement are 1 or more, {features}")
-        if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
-            got = f"{self.dropout}, {self.alpha}, {self.annealing}"
             raise UsageError(
-                f"dropout lies in [0, 1), alpha is 0 or more, annealing above 0; got {got}"
+                "hidden, latent and movement are 1 or more, "
+                f"features above {self.movement_feature}; got {sizes}, {self.features}"
+            )
+        if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
+            raise UsageError(
+                "dropout lies in [0, 1), alpha is 0 or more, annealing above 0; "
+                f"got {self.dropout}, {self.alpha}, {self.annealing}"
             )
 
-    def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - every config builds for a number of stocks
+    def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - the same for any number
         """Return the network, which is the same for any number of stocks."""
         return StockNet(self)
 
@@ -75,14 +76,13 @@ class Decoded(NamedTuple):
 
     hidden: Float[Tensor, "window days stocks hidden"]
     latent: Float[Tensor, "window days stocks latent"]
-    posterior: (
-        Normal | None
-    )  # of the sessions whose movements were given; None where there are none
+    posterior: Normal | None  # of the sessions with given movements; None without any
 
 
 class Prediction(NamedTuple):
-    """Logits of a rise: of the target, of each earlier session of the window,
-    and the attention on those.
+    """Logits of a rise: of the target and of each earlier session of the window.
+
+    `attention` is that on the earlier sessions.
     """
 
     target: Scores
@@ -99,10 +99,14 @@ class StockNet(Network):
 
     def __init__(self, config: StockNetConfig) -> None:
         super().__init__()
-        hidden, latent, movement = config.hidden, config.latent, config.movement
-        self.alpha, self.annealing = config.alpha, config.annealing
+        hidden = config.hidden
+        latent = config.latent
+        movement = config.movement
+        self.alpha = config.alpha
+        self.annealing = config.annealing
         self.sizes = (hidden, latent)
-        self.posterior_past, self.movement_feature = config.posterior_past, config.movement_feature
+        self.posterior_past = config.posterior_past
+        self.movement_feature = config.movement_feature
         self.dropout = Dropout(config.dropout)
         self.gaussian = Gaussian()
         self.gates = nn.Linear(config.features + hidden + latent, 2 * hidden)  # reset and update
@@ -114,75 +118,85 @@ class StockNet(Network):
         self.attention = MovementAttention(movement)
         self.predict = nn.Linear(1 + movement, 1)
 
-    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:  # noqa: ARG002 - no stock sees another
-        """Return the target's logit, its latent at the mean of its prior: the target's movement is
-        not known yet.
+    def logits(
+        self,
+        rows: Rows,
+        windows: Positions,
+        observed: StockDays,  # noqa: ARG002 - no stock sees another
+    ) -> Scores:
+        """Return the target's logit, its latent at the mean of its prior.
 
-        The earlier latents are means of priors too or, with `posterior_past`, of posteriors:
-        training draws from these, and the movements that they depend on lie inside the window.
+        The target's movement is not known yet. The earlier latents are means of priors too or, with
+        `posterior_past`, of posteriors: training draws from these, and the movements that they
+        depend on lie inside the window.
         """
         inputs = rows[windows.mT, :-1]
         x = self.dropout(inputs)
-        known = past_movements(inputs, self.movement_feature)
-        return self._predict(x, self.decode(x, known if self.posterior_past else known[:0])).target
+        movements = past_movements(inputs, self.movement_feature)
+        if not self.posterior_past:
+            movements = movements[:0]
+        decoded = self.decode(x, movements)
+        return self._predict(x, decoded).target
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the negative of the paper's objective, averaged over the counted stock-days.
 
         The target counts once, each earlier session alpha times its attention; each with the
         log-likelihood of its movement minus the weighted divergence of posterior from prior. That
-        divergence is all the regularisation there
-        is: `penalty` multiplies its annealed weight, and 1 is the published objective.
+        divergence is all the regularisation there is: `penalty` multiplies its annealed weight, and
+        1 is the published objective.
         """
         inputs = batch.rows[batch.windows.mT, :-1]
         x = self.dropout(inputs)
-        returns = torch.cat(
-            [past_movements(inputs, self.movement_feature), batch.rises.unsqueeze(0).to(x.dtype)]
-        )
-        decoded = self.decode(x, returns)
+        earlier = past_movements(inputs, self.movement_feature)
+        target = batch.rises.unsqueeze(0).to(x.dtype)
+        movements = torch.cat([earlier, target])
+        decoded = self.decode(x, movements)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
-        divergence = kl_divergence(
-            decoded.posterior, self.prior(torch.cat([x, decoded.hidden], dim=-1))
-        )
-        movements = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
-        cost = nn.functional.binary_cross_entropy_with_logits(movements, returns, reduction="none")
+        prior = self.prior(torch.cat([x, decoded.hidden], dim=-1))
+        divergence = kl_divergence(decoded.posterior, prior)
+        logits = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
+        cost = nn.functional.binary_cross_entropy_with_logits(logits, movements, reduction="none")
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
-        each = cost[-1] + (self.alpha * predicted.attention * cost[:-1]).sum(dim=0)
-        return (each * batch.counted).sum() / batch.counted.sum()
+        of_target = cost[-1]
+        of_earlier = (self.alpha * predicted.attention * cost[:-1]).sum(dim=0)
+        of_stock_day = of_target + of_earlier
+        return (of_stock_day * batch.counted).sum() / batch.counted.sum()
 
     def kl_weight(self, step: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the weight of the divergence after `step` steps, from 0 up to 1 (KL annealing)."""
         return (self.annealing * step).clamp_max(1)
 
     def decode(self, x: Inputs, returns: Float[Tensor, "known days stocks"]) -> Decoded:
-        """Run the recurrence (section 5.2) with latents from the posterior given `returns`, 1 a
-        rise and 0 a fall.
+        """Run the recurrence (section 5.2) with latents from the posterior given `returns`.
 
-        While not training, a posterior is taken at its mean. Sessions after the last known movement
-        take the mean of their prior.
+        These are 1 for a rise and 0 for a fall. While not training, a posterior is taken at its
+        mean. Sessions after the last known movement take the mean of their prior.
         """
-        hidden, latent = (x.new_zeros(*x.shape[1:-1], size) for size in self.sizes)
-        hiddens, latents, posteriors = [], [], []
+        hidden_size, latent_size = self.sizes
+        hidden = x.new_zeros(*x.shape[1:-1], hidden_size)
+        latent = x.new_zeros(*x.shape[1:-1], latent_size)
+        hiddens = []
+        latents = []
+        posteriors = []
         for t in range(len(x)):
             hidden = self._recur(x[t], hidden, latent)
             seen = torch.cat([x[t], hidden], dim=-1)
             if t < len(returns):
                 posterior = self.posterior(torch.cat([seen, returns[t].unsqueeze(-1)], dim=-1))
-                latent = posterior.mean + (posterior.log_variance / 2).exp() * self.gaussian(
-                    posterior.mean
-                )
+                deviation = (posterior.log_variance / 2).exp()
+                latent = posterior.mean + deviation * self.gaussian(posterior.mean)
                 posteriors.append(posterior)
             else:
                 latent = self.prior(seen).mean
             hiddens.append(hidden)
             latents.append(latent)
-        posterior = (
-            Normal(*(torch.stack(each) for each in zip(*posteriors, strict=True)))
-            if posteriors
-            else None
+        return Decoded(
+            hidden=torch.stack(hiddens),
+            latent=torch.stack(latents),
+            posterior=_stacked(posteriors) if posteriors else None,
         )
-        return Decoded(torch.stack(hiddens), torch.stack(latents), posterior)
 
     def _recur(self, x: Tensor, hidden: Tensor, latent: Tensor) -> Tensor:
         """Take one step of a gated recurrent unit whose gates also read the previous latent."""
@@ -192,20 +206,28 @@ class StockNet(Network):
         return hidden + update * (candidate - hidden)
 
     def _predict(self, x: Tensor, decoded: Decoded) -> Prediction:
-        """Predict movements from hidden states and latents; the target's from
-        its own and the attended earlier ones.
+        """Predict movements from hidden states and latents.
+
+        The target's is predicted from its own and from the attended earlier ones.
         """
-        movement: Tensor = self.decode_movement(
-            torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
-        ).tanh()
-        earlier, last = movement[:-1], movement[-1]
+        seen = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
+        movement: Tensor = self.decode_movement(seen).tanh()
+        earlier = movement[:-1]
+        last = movement[-1]
         auxiliary = self.predict_auxiliary(earlier).squeeze(-1)
         attention = self.attention(earlier, last)
-        attended = (attention * auxiliary.sigmoid()).sum(
-            dim=0
-        )  # of two classes one probability says all
+        # Of two classes one probability says all.
+        attended = (attention * auxiliary.sigmoid()).sum(dim=0)
         target = self.predict(torch.cat([attended.unsqueeze(-1), last], dim=-1)).squeeze(-1)
-        return Prediction(target, auxiliary, attention)
+        return Prediction(target=target, auxiliary=auxiliary, attention=attention)
+
+
+def _stacked(normals: list[Normal]) -> Normal:
+    """Return the variables of several sessions as one, the sessions the first axis."""
+    return Normal(
+        mean=torch.stack([normal.mean for normal in normals]),
+        log_variance=torch.stack([normal.log_variance for normal in normals]),
+    )
 
 
 class NormalLayer(nn.Module):
@@ -223,8 +245,9 @@ class NormalLayer(nn.Module):
 
 
 class MovementAttention(nn.Module):
-    """Attention on the earlier sessions: the information in each times its
-    dependency with the last (section 5.3).
+    """Attention on the earlier sessions (section 5.3).
+
+    It is the information in each times its dependency with the last.
     """
 
     def __init__(self, movement: int) -> None:
@@ -248,8 +271,9 @@ class MovementAttention(nn.Module):
 def past_movements(
     inputs: Inputs, feature: int = Z_ADJ_CLOSE
 ) -> Float[Tensor, "earlier days stocks"]:
-    """Return 1 where the next session is a rise, else 0, for all sessions but
-    the last, read from the next row.
+    """Return 1 where the next session is a rise, else 0, read from the next row.
+
+    It is returned for all sessions but the last.
     """
     return (inputs[1:, ..., feature] > 0).to(inputs.dtype)
 

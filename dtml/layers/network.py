@@ -1,6 +1,4 @@
-"""The interface of every network: it scores stocks from rows of sessions, and
-has the loss that its paper minimises.
-"""
+"""The interface of every network: it scores stocks, and has the loss that its paper minimises."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -18,12 +16,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STOCK_DAYS = (
-    960  # that go through a network at once on CPU: what they need stays in the cache of a core
-)
-PAIRS = (
-    2**26
-)  # of stocks that attend to each other at once on an accelerator: 1 GB of weights of four heads
+# Stock-days that go through a network at once on CPU: what they need stays in a core's cache.
+STOCK_DAYS = 960
+# Pairs of stocks that attend to each other at once on an accelerator: 1 GB for four heads.
+PAIRS = 2**26
 
 Rows = Float[Tensor, "sessions symbols features"]
 Positions = Int[Tensor, "days window"]  # in the rows, oldest first
@@ -88,10 +84,13 @@ class NetworkConfig(ABC):
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
-    """Return how many days of so many stocks go through a network at once, the
-    same on every CPU: it decides bits.
+    """Return how many days of so many stocks go through a network at once.
+
+    It is the same on every CPU, as it decides the last bits.
     """
-    return max(1, STOCK_DAYS // symbols if device.type == "cpu" else PAIRS // symbols**2)
+    if device.type == "cpu":
+        return max(1, STOCK_DAYS // symbols)
+    return max(1, PAIRS // symbols**2)
 
 
 def within_memory(
@@ -111,9 +110,8 @@ def within_memory(
                 raise DtmlError(
                     "a single day does not fit into the memory of the device: use --device cpu"
                 ) from error
-        at_once = -(
-            -min(at_once, days) // 2
-        )  # out of the handler, whose error holds the tensors of the try
+        # Halved, rounded up; out of the handler, whose error holds the tensors of the try.
+        at_once = -(-min(at_once, days) // 2)
         log.warning(
             "the device is out of memory: from now on %d days go through a network at once", at_once
         )

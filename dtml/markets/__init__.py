@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import NamedTuple, TypeVar, cast, get_args
 
 from dtml.errors import UsageError
 from dtml.markets import definition
@@ -31,6 +31,7 @@ __all__ = [
 
 T = TypeVar("T")
 D = TypeVar("D")
+W = TypeVar("W", bound=str)
 
 _WORDS: dict[type, str] = {
     str: "text",
@@ -49,9 +50,7 @@ def market_names() -> list[str]:
 
 
 def load_market(name: str) -> Market:
-    """Read a market that comes with the package; for an unknown name UsageError
-    lists those there are.
-    """
+    """Read a market of the package; for an unknown name UsageError lists those there are."""
     names = market_names()
     if name not in names:
         near = difflib.get_close_matches(name.lower(), names, n=3)
@@ -61,8 +60,7 @@ def load_market(name: str) -> Market:
 
 
 def load_market_file(path: Path, text: str | None = None) -> Market:
-    """Read a user's own market; its name is the file's, and may not be that of a market of the
-    package.
+    """Read a user's own market; its name is the file's, and no market of the package has it.
 
     `text` stands for a file that is no longer there. Raises UsageError, one line with file and key,
     for what is wrong.
@@ -72,8 +70,11 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
         raise UsageError(
             f"{path}: {path.stem} is a market of this package; give the file another name"
         )
-    market, path = read_market(path, text), path.absolute()
-    return replace(market, file=(path, path.read_text(encoding="utf-8") if text is None else text))
+    market = read_market(path, text)
+    path = path.absolute()
+    if text is None:
+        text = path.read_text(encoding="utf-8")
+    return replace(market, file=(path, text))
 
 
 def read_market(path: Path, text: str | None = None) -> Market:
@@ -89,14 +90,15 @@ def read_market(path: Path, text: str | None = None) -> Market:
     table = _Table(path, "", _parse(path, text))
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)
-    constituents, as_of, complete = _constituents(table.subtable("constituents"))
+    constituents = _constituents(table.subtable("constituents"))
     index = _index(table.subtable("index"))
-    if index.symbol in {each.symbol for each in constituents}:
+    if index.symbol in {stock.symbol for stock in constituents.stays}:
         raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
-    words = get_type_hints(Market)
-    chosen: dict[str, Any] = {
-        key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN
-    }
+    source = _word(table, "source", definition.SourceName, Market.source)
+    returns = _word(table, "returns", definition.Returns, Market.returns)
+    z_close = _word(table, "z_close", definition.ZClose, Market.z_close)
+    leg = _word(table, "leg", definition.Leg, Market.leg)
+    ranker = _word(table, "ranker", definition.RankerName, Market.ranker)
     return Market(
         name=path.stem,
         title=table.required("title", str),
@@ -104,10 +106,15 @@ def read_market(path: Path, text: str | None = None) -> Market:
         timezone=_timezone(table),
         currency=_currency(table),
         index=index,
-        constituents=constituents,
-        constituents_as_of=as_of,
-        constituents_complete=complete,
+        constituents=constituents.stays,
+        constituents_as_of=constituents.as_of,
+        constituents_complete=constituents.is_complete,
         facts=facts,
+        source=source,
+        returns=returns,
+        z_close=z_close,
+        leg=leg,
+        ranker=ranker,
         checks=_checks(table.subtable("checks")),
         trading=_trading(table.subtable("trading")),
         retrain=_retrain(table),
@@ -115,41 +122,29 @@ def read_market(path: Path, text: str | None = None) -> Market:
         model=_model(table.subtable("model")),
         code=_code(table),
         candidates=_candidates(table),
-        **chosen,
     )
 
 
-_CHOSEN = (
+_MARKET_KEYS = (
+    "title",
+    "calendar",
+    "timezone",
+    "currency",
     "source",
     "returns",
     "z_close",
     "leg",
     "ranker",
-)  # by a word, of those that the type of the field lists
-_MARKET_KEYS = (
-    *(
-        "title",
-        "calendar",
-        "timezone",
-        "currency",
-        "source",
-        "returns",
-        "z_close",
-        "leg",
-        "ranker",
-        "retrain",
-    ),
-    *(
-        "candidates",
-        "level",
-        "facts",
-        "index",
-        "checks",
-        "trading",
-        "model",
-        "constituents",
-        "code",
-    ),
+    "retrain",
+    "candidates",
+    "level",
+    "facts",
+    "index",
+    "checks",
+    "trading",
+    "model",
+    "constituents",
+    "code",
 )
 
 
@@ -187,7 +182,9 @@ class _Table:
             raise self.error(
                 key, f"expected a printable text that is not empty, got {_shown(value)}"
             )
-        return cast(T, float(cast(float, value)) if kind is float else value)
+        if kind is float:
+            value = float(cast(float, value))
+        return cast(T, value)
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
         if default is not None and key not in self.values:
@@ -215,7 +212,9 @@ class _Table:
 
 def _parse(path: Path, text: str | None) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8") if text is None else text)
+        if text is None:
+            text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except OSError as problem:
         raise UsageError(
             f"{path}: cannot read the market file: {problem.strerror or problem}"
@@ -224,57 +223,73 @@ def _parse(path: Path, text: str | None) -> dict[str, object]:
         raise UsageError(
             f"{path}: the market file is not UTF-8 text: byte {problem.start}"
         ) from problem
-    except (
-        ValueError,
-        RecursionError,
-    ) as problem:  # a number of 5,000 digits and deep nesting come as these
+    # A number of 5,000 digits and deep nesting come as these.
+    except (ValueError, RecursionError) as problem:
         raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
+
+
+def _word(table: _Table, key: str, words: object, default: W) -> W:
+    """Return one of the words that a Literal lists."""
+    return cast(W, table.choice(key, get_args(words), default))
 
 
 def _index(table: _Table) -> Index:
     table.allow("symbol", "source_symbol", "name", "of_constituents")
     symbol = _symbol(table, "symbol")
-    source_symbol = _symbol(table, "source_symbol") if "source_symbol" in table.values else symbol
+    source_symbol = symbol
+    if "source_symbol" in table.values:
+        source_symbol = _symbol(table, "source_symbol")
     of_constituents = table.optional("of_constituents", bool, default=False)
-    return Index(symbol, source_symbol, table.required("name", str), of_constituents)
+    return Index(
+        symbol=symbol,
+        source_symbol=source_symbol,
+        name=table.required("name", str),
+        of_constituents=of_constituents,
+    )
 
 
 def _checks(table: _Table) -> Checks:
     table.allow("max_return", "max_missing", "stale_share", "max_rank_ic")
-    checks = Checks(**{key: table.typed(key, float) for key in table.values})
-    bounds = {
-        "max_return": (0 < checks.max_return < math.inf, "a ratio above 0"),
-        "max_missing": (0 <= checks.max_missing < 1, "a share from 0 to below 1"),
-        "stale_share": (0 < checks.stale_share <= 1, "a share above 0, at most 1"),
-        "max_rank_ic": (
-            checks.max_rank_ic is None or 0 < checks.max_rank_ic <= 1,
-            "a rank IC above 0, at most 1",
-        ),
-    }
-    for key, (is_kept, bound) in bounds.items():
-        if not is_kept:
-            raise table.error(key, f"expected {bound}, got {getattr(checks, key)}")
+    numbers = {key: table.typed(key, float) for key in table.values}
+    checks = Checks(**numbers)
+    if not 0 < checks.max_return < math.inf:
+        raise _out_of_bounds(table, "max_return", "a ratio above 0", checks.max_return)
+    if not 0 <= checks.max_missing < 1:
+        raise _out_of_bounds(table, "max_missing", "a share from 0 to below 1", checks.max_missing)
+    if not 0 < checks.stale_share <= 1:
+        raise _out_of_bounds(table, "stale_share", "a share above 0, at most 1", checks.stale_share)
+    if checks.max_rank_ic is not None and not 0 < checks.max_rank_ic <= 1:
+        raise _out_of_bounds(
+            table, "max_rank_ic", "a rank IC above 0, at most 1", checks.max_rank_ic
+        )
     return checks
 
 
+def _out_of_bounds(table: _Table, key: str, bound: str, value: float) -> UsageError:
+    return table.error(key, f"expected {bound}, got {value}")
+
+
+_RATES = (*(cost.name for cost in fields(definition.Costs)), "price_limit")
+_WHOLE_NUMBERS = ("lot", "top", "smooth")
+
+
 def _trading(table: _Table) -> definition.Trading:
-    rates, whole = (
-        (*(each.name for each in fields(definition.Costs)), "price_limit"),
-        ("lot", "top", "smooth"),
-    )
-    table.allow(*rates, *whole, "band", "sources")
-    found = {name: _rate(table, name) for name in rates if name in table.values}
-    limit, sources = found.pop("price_limit", None), table.subtable("sources")
-    sources.allow(*rates, *whole, "band")
-    said = {name: sources.typed(name, str) for name in sources.values}
-    numbers = {name: table.typed(name, int) for name in whole if name in table.values}
+    table.allow(*_RATES, *_WHOLE_NUMBERS, "band", "sources")
+    rates = {name: _rate(table, name) for name in _RATES if name in table.values}
+    price_limit = rates.pop("price_limit", None)
+    sources = table.subtable("sources")
+    sources.allow(*_RATES, *_WHOLE_NUMBERS, "band")
+    source_of = {name: sources.typed(name, str) for name in sources.values}
+    whole_numbers = {
+        name: table.typed(name, int) for name in _WHOLE_NUMBERS if name in table.values
+    }
     try:
         return definition.Trading(
-            definition.Costs(**found),
-            limit,
+            costs=definition.Costs(**rates),
+            price_limit=price_limit,
             band=table.optional("band", float, 1.0),
-            sources=said,
-            **numbers,
+            sources=source_of,
+            **whole_numbers,
         )
     except UsageError as problem:
         raise UsageError(f"{table.path}: trading.{problem}") from problem
@@ -285,10 +300,7 @@ def _rate(table: _Table, key: str) -> definition.Rate:
     rows = table.values[key]
     if not isinstance(rows, list) or not rows:
         return table.typed(key, float)
-    entries = [
-        _Table(table.path, f"{table.prefix}{key}[{place}].", row if isinstance(row, dict) else {})
-        for place, row in enumerate(rows, start=1)
-    ]
+    entries = [_rate_entry(table, key, place, row) for place, row in enumerate(rows, start=1)]
     for entry in entries:
         entry.allow("since", "rate")
     since = [entry.required("since", date) for entry in entries]
@@ -299,63 +311,89 @@ def _rate(table: _Table, key: str) -> definition.Rate:
     )
 
 
-def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, bool]:
+def _rate_entry(table: _Table, key: str, place: int, row: object) -> _Table:
+    values = row if isinstance(row, dict) else {}
+    return _Table(table.path, f"{table.prefix}{key}[{place}].", values)
+
+
+class _Constituents(NamedTuple):
+    """The stays in the index, the date on which their list was true, and whether it is complete."""
+
+    stays: tuple[Constituent, ...]
+    as_of: date | None
+    is_complete: bool
+
+
+def _constituents(table: _Table) -> _Constituents:
     table.allow("as_of", "complete", "count", "suffix", "symbols")
-    as_of, count = table.optional("as_of", date, None), table.optional("count", int, None)
-    complete = table.optional("complete", bool, default=False)
+    as_of = table.optional("as_of", date, None)
+    count = table.optional("count", int, None)
+    is_complete = table.optional("complete", bool, default=False)
     rows = table.values.get("symbols", [])
     if not isinstance(rows, list):
         raise table.error("symbols", "expected a list of symbols")
     suffix = table.optional("suffix", str, "")
     stays = tuple(
-        _member(table, position, row, suffix) for position, row in enumerate(rows, start=1)
+        _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
     )
-    if complete and not stays:
+    if is_complete and not stays:
         raise table.error("complete", "a list without constituents cannot be complete; say false")
     if stays and as_of is None:
         raise table.error("as_of", "missing; give the date on which the list was true")
     if count is not None and count != len(stays):
         raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
     _refuse_repeats(table, stays)
-    return stays, as_of, complete
+    return _Constituents(stays=stays, as_of=as_of, is_complete=is_complete)
 
 
-def _member(table: _Table, position: int, row: object, suffix: str) -> Constituent:
+def _constituent(table: _Table, position: int, row: object, suffix: str) -> Constituent:
+    """Read one stay in the index: a symbol alone, or a table."""
     values = row if isinstance(row, dict) else {"symbol": row}
     entry = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(entry, "symbol")
-    is_named = "source_symbol" in values
-    source = (
-        _symbol(entry, "source_symbol")
-        if is_named
-        else _checked_symbol(table, "suffix", symbol + suffix)
-    )
-    since, until = entry.optional("since", date, None), entry.optional("until", date, None)
+    if "source_symbol" in values:
+        source_symbol = _symbol(entry, "source_symbol")
+    else:
+        source_symbol = _checked_symbol(table, "suffix", symbol + suffix)
+    since = entry.optional("since", date, None)
+    until = entry.optional("until", date, None)
     if since is not None and until is not None and until <= since:
         raise entry.error("until", f"{until} is not after since, {since}")
-    name, sector = entry.optional("name", str, None), entry.optional("sector", str, None)
-    return Constituent(symbol, source, name, sector, since, until)
+    return Constituent(
+        symbol=symbol,
+        source_symbol=source_symbol,
+        name=entry.optional("name", str, None),
+        sector=entry.optional("sector", str, None),
+        since=since,
+        until=until,
+    )
 
 
 def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
-    """Raise for a symbol whose stays overlap, or are out of order, and for a
-    source's symbol of two stocks.
-    """
-    left: dict[str, date | None] = {}
-    known_as: dict[str, str] = {}
+    """Raise for stays that overlap or are unordered, and for a source's symbol of two stocks."""
+    last_until: dict[str, date | None] = {}
+    symbol_at_source: dict[str, str] = {}
     for stay in stays:
         symbol = stay.symbol
-        if symbol in left and (
-            left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])
-        ):
-            advice = "list it once, or each stay in order with since and until"
-            raise table.error("symbols", f"symbol {symbol!r} comes twice; {advice}")
-        if known_as.setdefault(stay.source_symbol, symbol) != symbol:
+        if symbol in last_until and not _follows(stay, last_until[symbol]):
+            raise table.error(
+                "symbols",
+                f"symbol {symbol!r} comes twice; "
+                "list it once, or each stay in order with since and until",
+            )
+        if symbol_at_source.setdefault(stay.source_symbol, symbol) != symbol:
             raise table.error(
                 "symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once"
             )
-        left[symbol] = stay.until
+        last_until[symbol] = stay.until
+
+
+def _follows(stay: Constituent, earlier_until: date | None) -> bool:
+    """Return whether a stay begins when an earlier one has ended; None is a date not known."""
+    if earlier_until is None or stay.since is None:
+        return False
+    return stay.since >= earlier_until
 
 
 def _symbol(table: _Table, key: str) -> str:
@@ -403,22 +441,24 @@ def _level(table: _Table) -> float:
     value = table.optional("level", float, Market.level)
     if value in definition.LEVELS:
         return value
-    raise table.error(
-        "level", f"expected one of {', '.join(map(str, definition.LEVELS))}, got {_shown(value)}"
-    )
+    levels = ", ".join(map(str, definition.LEVELS))
+    raise table.error("level", f"expected one of {levels}, got {_shown(value)}")
 
 
 def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
-    """Return the rankers of which the champion is one; raise for fewer than
-    two, or one that is none.
+    """Return the rankers of which one is the champion.
+
+    Raise for fewer than two, and for a word that is no ranker.
     """
     if "candidates" not in table.values:
         return Market.candidates
     known = [name for name in get_args(definition.RankerName) if name != definition.EARNED]
     listed = table.texts("candidates")
-    if wrong := [each for each in listed if each not in known]:
-        raise table.error("candidates", f"{wrong[0]!r} is none of {', '.join(known)}")
-    if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != definition.EARNED:
+    for name in listed:
+        if name not in known:
+            raise table.error("candidates", f"{name!r} is none of {', '.join(known)}")
+    are_two_or_more_distinct = len(set(listed)) >= max(2, len(listed))
+    if not are_two_or_more_distinct or table.values.get("ranker") != definition.EARNED:
         raise table.error(
             "candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"'
         )
@@ -426,11 +466,10 @@ def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
 
 
 def _code(table: _Table) -> Path | None:
-    asked = "code" in table.values or "own" in (
-        table.values.get("ranker"),
-        *table.texts("candidates"),
-    )
-    return table.path.parent / table.required("code", str) if asked else None
+    rankers = (table.values.get("ranker"), *table.texts("candidates"))
+    if "code" not in table.values and "own" not in rankers:
+        return None
+    return table.path.parent / table.required("code", str)
 
 
 def _model(table: _Table) -> dict[str, object]:
@@ -441,14 +480,14 @@ def _model(table: _Table) -> dict[str, object]:
 
 
 def _is_a(value: object, kind: type) -> bool:
-    """Say whether a TOML value is of a kind; true is no number, a date-time no
-    date, 3 is a number.
-    """
+    """Say whether a TOML value is of a kind: true is no number, a date-time no date, 3 a number."""
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     if isinstance(value, datetime):
         return False
-    return isinstance(value, (int, float) if kind is float else kind)
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, kind)
 
 
 def _shown(value: object) -> str:

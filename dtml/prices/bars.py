@@ -1,12 +1,11 @@
-"""The checks of bars: each bar is accepted as it came or rejected with one reason, and none is
-repaired.
+"""The checks of bars: each is accepted as it came or rejected with one reason; none is repaired.
 
 A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency,
 NaN where the source has no value, `split` the ratio of a split effective that session (2.0 is two
 new shares for one) and `dividend` the cash paid per share, both NaN on ordinary sessions.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -35,15 +34,15 @@ PRICES = ("open", "high", "low", "close")
 MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
 REASONS = (  # a bar with several faults is rejected for the first of these
     *MISPLACED,
-    *(
-        "null_price",
-        "non_positive_price",
-        "high_below_low",
-        "outside_range",
-        "unexplained_range",
-        "impossible_amount",
-    ),
-    *("stale_day", "brief_jump", "unexplained_return"),
+    "null_price",
+    "non_positive_price",
+    "high_below_low",
+    "outside_range",
+    "unexplained_range",
+    "impossible_amount",
+    "stale_day",
+    "brief_jump",
+    "unexplained_return",
 )
 HINDSIGHT = ("brief_jump",)  # what only a later bar can show: the bar may have been accepted before
 ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
@@ -68,12 +67,10 @@ class Checked:
 
 
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Return `table` in the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and
-    float64.
+    """Return `table` in the one shape of bars: `BAR_COLUMNS`, str, datetime64[ns] and float64.
 
-    Columns that the table lacks become NaN, other columns are left out. Some sources write a
-    dividend of 0 and a split
-    of 0 or 1 on ordinary sessions: they become NaN.
+    Sessions are naive. Columns that the table lacks become NaN, other columns are left out. Some
+    sources write a dividend of 0 and a split of 0 or 1 on ordinary sessions: they become NaN.
     """
     frame = pd.DataFrame(index=pd.RangeIndex(len(table)))
     frame["symbol"] = table["symbol"].to_numpy()
@@ -106,9 +103,8 @@ def check(
     `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session.
     `returns` names the price that returns are taken from; a symbol without any adjusted close is
     judged by its close, and its first bar has nothing to be compared with. `market_size` is the
-    number of stocks a session should have, for a table that holds
-    only some of them: one halted stock on its own is then no stale day. Raises ValueError when
-    columns are not those of bars.
+    number of stocks a session should have, for a table that holds only some of them: one halted
+    stock on its own is then no stale day. Raises ValueError when columns are not those of bars.
     """
     if tuple(bars.columns) != BAR_COLUMNS:
         raise ValueError(
@@ -120,56 +116,36 @@ def check(
     faults = _calendar_faults(judged.session, sessions, closed_until)
     faults["duplicate_session"] = _duplicates(rows)
     faults |= _price_faults(rows, judged)
+
     misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
     usable = ~misplaced & (judged.price > 0) & (judged.close > 0)
+    has_split = rows["split"].notna().to_numpy()
     before = _row_before(judged, usable)
-    faults["brief_jump"] = _brief_jumps(
-        judged, usable, before, rows["split"].notna().to_numpy(), checks.max_return
-    )
-    if faults["brief_jump"].any():
-        before = _row_before(judged, usable & ~faults["brief_jump"])
-    extent = intraday_extent(rows, before)
-    faults["unexplained_range"] = extent >= WIDEST * (1 - ROUNDING)
+    brief_jump = _brief_jumps(judged, usable, before, has_split, checks.max_return)
+    if brief_jump.any():
+        before = _row_before(judged, usable & ~brief_jump)
+
     is_stock = (judged.symbols != index_symbol)[judged.code]
-    without_volume = rows["volume"].to_numpy() == 0  # an unknown volume does not count as none
-    repeated = is_stock & (before >= 0) & (judged.close == judged.close[before]) & without_volume
-    there = ~misplaced & is_stock
-    counts = (
-        pd.DataFrame({"repeated": repeated & there, "there": there})
-        .groupby(judged.session)
-        .transform("sum")
+    repeated = is_stock & _repeats_close(rows, judged, before)
+    evidence = _Evidence(
+        last=judged.price[before],
+        change=_change(judged, before),
+        share=_stale_share(judged.session, repeated, ~misplaced & is_stock, market_size),
+        extent=intraday_extent(rows, before),
     )
-    share = np.asarray(
-        counts["repeated"] / counts["there"].clip(lower=max(market_size, 1))
-    )  # of each row's session
-    faults["stale_day"] = repeated & (share >= checks.stale_share)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.where(before >= 0, judged.price / judged.price[before] - 1, np.nan)
-    faults["unexplained_return"] = (np.abs(change) > checks.max_return) & rows[
-        "split"
-    ].isna().to_numpy()
-    table = np.stack([faults[reason] for reason in REASONS])
-    bad = np.flatnonzero(table.any(axis=0))
-    shown = rows.iloc[bad].assign(
-        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
-        last=judged.price[before[bad]],
-        change=change[bad],
-        share=share[bad],
-        extent=extent[bad],
-    )
-    reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
-    words = {
-        "reason": pd.Series(reasons, dtype=str),
-        "value": pd.Series(list(_values(shown, reasons)), dtype=str),
-    }
-    rejected = shown[["symbol", "session"]].reset_index(drop=True).assign(**words)
-    return Checked(rows.drop(bad).reset_index(drop=True), rejected)
+    faults["unexplained_range"] = evidence.extent >= WIDEST * (1 - ROUNDING)
+    faults["stale_day"] = repeated & (evidence.share >= checks.stale_share)
+    faults["brief_jump"] = brief_jump
+    faults["unexplained_return"] = (np.abs(evidence.change) > checks.max_return) & ~has_split
+    return _split_by_faults(rows, judged, faults, evidence)
 
 
 @dataclass(frozen=True)
 class _Judged:
-    """The columns that checks share; returns are taken from `price`, the
-    adjusted close where `by_adjusted`.
+    """The columns that checks share.
+
+    Returns are taken from `price`, the adjusted close where `by_adjusted`; `code` is the position
+    of a bar's symbol in `symbols`.
     """
 
     code: Positions
@@ -182,20 +158,42 @@ class _Judged:
     @staticmethod
     def of(rows: pd.DataFrame, returns: Returns) -> "_Judged":
         code, symbols = pd.factorize(rows["symbol"])
-        close, adjusted = (rows[name].to_numpy(np.float64) for name in ("close", "adj_close"))
+        close = rows["close"].to_numpy(np.float64)
+        adjusted = rows["adj_close"].to_numpy(np.float64)
         by_adjusted = np.zeros(len(rows), dtype=bool)
         if returns == "adj_close":
             by_adjusted = np.isin(code, np.unique(code[np.isfinite(adjusted)]))
-        price = np.where(by_adjusted, adjusted, close)
-        session = rows["session"].to_numpy("datetime64[ns]")
-        return _Judged(code, np.asarray(symbols, dtype=object), session, close, price, by_adjusted)
+        return _Judged(
+            code=code,
+            symbols=np.asarray(symbols, dtype=object),
+            session=rows["session"].to_numpy("datetime64[ns]"),
+            close=close,
+            price=np.where(by_adjusted, adjusted, close),
+            by_adjusted=by_adjusted,
+        )
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What a bar is judged by besides itself, a value for each bar.
+
+    `last` is the price that returns are taken from of the bar before, and `change` the return from
+    it, NaN where there is no such bar; `share` is that of the session's stocks that repeat their
+    close without volume; `extent` is that of `intraday_extent`.
+    """
+
+    last: Values
+    change: Values
+    share: Values
+    extent: Values
 
 
 def _calendar_faults(
     session: ndarray, sessions: pd.DatetimeIndex, closed_until: date
 ) -> dict[str, Flags]:
-    """Return the faults of dates: a bar after the last closed session is of the
-    session under way or of the future.
+    """Return the faults of dates.
+
+    A bar after the last closed session is of the session under way or of the future.
     """
     known = sessions.to_numpy("datetime64[ns]")
     closed = np.datetime64(closed_until, "ns")
@@ -209,10 +207,11 @@ def _calendar_faults(
 
 
 def _duplicates(rows: pd.DataFrame) -> Flags:
-    """Return the rows that share symbol and session: all of them where they
-    differ, as any of them may be correct.
+    """Return the rows that share symbol and session.
+
+    All of them are marked where they differ, as any of them may be correct. Where they are equal in
+    every column the first is a good bar, and only its repeats are marked.
     """
-    # Where they are equal in every column the first is a good bar, and only its repeats are marked.
     together = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
     if not together.any():
         return together
@@ -225,25 +224,25 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
     opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     needed = (opening, high, low, close, judged.price)
     amounts = rows[["volume", "dividend", "split"]].to_numpy(np.float64)
-    floor, ceiling = low * (1 - ROUNDING), high * (1 + ROUNDING)
+    floor = low * (1 - ROUNDING)
+    ceiling = high * (1 + ROUNDING)
+    open_is_outside = (opening < floor) | (opening > ceiling)
+    close_is_outside = (close < floor) | (close > ceiling)
     return {
         "null_price": np.logical_or.reduce([~np.isfinite(price) for price in needed]),
         "non_positive_price": np.logical_or.reduce([price <= 0 for price in needed]),
         "high_below_low": high < low,
-        "outside_range": (opening < floor)
-        | (opening > ceiling)
-        | (close < floor)
-        | (close > ceiling),
+        "outside_range": open_is_outside | close_is_outside,
         "impossible_amount": ((amounts < 0) | np.isinf(amounts)).any(axis=1),
     }
 
 
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
-    """Return the position of the same symbol's last usable row before each row;
-    -1 where there is none.
+    """Return the position of the same symbol's last usable row before each row, -1 without one.
+
+    A row rejected for its open, high or low is still usable: the next session is compared with its
+    close.
     """
-    # A row rejected for its open, high or low is still usable: the next session is compared with
-    # its close.
     order = np.lexsort((judged.session, judged.code))
     symbol = judged.code[order]
     last = pd.Series(order).where(usable[order]).groupby(symbol).ffill()
@@ -253,12 +252,11 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
 
 
 def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
-    """Return how far the open, high and low of each bar lie from its close and the close before: a
-    factor of 1 or more.
+    """Return how far open, high and low of each bar lie from its close and the close before.
 
-    `before` is the position of the bar before each, -1 where there is none. A price that the stock
-    had at either close is no way off, so that a crash or a first day is not wide; NaN where a price
-    is missing or not above 0.
+    That is a factor of 1 or more. `before` is the position of the bar before each, -1 where there
+    is none. A price that the stock had at either close is no way off, so that a crash or a first
+    day is not wide; NaN where a price is missing or not above 0.
     """
     opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     last = np.where(before >= 0, close[before], np.nan)
@@ -269,54 +267,100 @@ def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
 
 
 def _brief_jumps(
-    judged: _Judged, usable: Flags, before: Positions, split: Flags, max_return: float
+    judged: _Judged, usable: Flags, before: Positions, has_split: Flags, max_return: float
 ) -> Flags:
-    """Return which bars are at a level that their stock left again: only stocks
-    that leap are looked at.
+    """Return which bars are at a level that their stock left again.
+
+    Only stocks that leap are looked at.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         leap = np.abs(np.log(judged.price / judged.price[before])) >= np.log(FACTOR)
-    found = np.zeros(len(before), dtype=bool)
+    marked = np.zeros(len(before), dtype=bool)
     for code in np.unique(judged.code[leap & usable & (before >= 0)]):
-        mine = np.flatnonzero((judged.code == code) & usable)
-        mine = mine[np.argsort(judged.session[mine], kind="stable")]
-        found[mine] = brief_jumps(judged.price[mine], split[mine], max_return)
-    return found
+        of_stock = np.flatnonzero((judged.code == code) & usable)
+        in_time = np.argsort(judged.session[of_stock], kind="stable")
+        of_stock = of_stock[in_time]
+        marked[of_stock] = brief_jumps(judged.price[of_stock], has_split[of_stock], max_return)
+    return marked
 
 
-def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
-    """Yield what was wrong with each rejected bar; `shown` holds them with what
-    they were judged by.
+def _repeats_close(rows: pd.DataFrame, judged: _Judged, before: Positions) -> Flags:
+    """Return which bars have the close of the bar before, and no volume.
+
+    An unknown volume does not count as none.
     """
-    for reason, row in zip(reasons, shown.to_dict("records"), strict=True):
-        match reason:
-            case "null_price" | "non_positive_price":
-                yield _show(
-                    row,
-                    [name for name in (*PRICES, row["judged_by"]) if not 0 < row[name] < np.inf],
-                )
-            case "high_below_low":
-                yield _show(row, ["high", "low"])
-            case "outside_range" | "unexplained_range" | "duplicate_session":
-                yield _show(row, PRICES)
-            case "impossible_amount":
-                yield _show(row, ["volume", "dividend", "split"])
-            case "stale_day":
-                yield f"{_show(row, ['close', 'volume'])}, as in {row['share']:.1%} of the market"
-            case "brief_jump":
-                yield (
-                    f"{_show(row, [row['judged_by']])} after {row['last']:.7g}, which "
-                    "later bars "
-                    "came back to"
-                )
-            case "unexplained_return":
-                yield (
-                    f"{_show(row, [row['judged_by']])} after {row['last']:.7g} "
-                    f"({row['change']:+.1%})"
-                )
-            case _:
-                yield f"session={row['session']:%Y-%m-%d}"
+    without_volume = rows["volume"].to_numpy() == 0
+    return np.asarray((before >= 0) & (judged.close == judged.close[before]) & without_volume)
+
+
+def _stale_share(
+    session: ndarray, repeated: Flags, is_placed_stock: Flags, market_size: int
+) -> Values:
+    """Return the share of the stocks of each bar's session that repeat their close."""
+    flags = pd.DataFrame({"repeated": repeated & is_placed_stock, "there": is_placed_stock})
+    counts = flags.groupby(session).transform("sum")
+    stocks = counts["there"].clip(lower=max(market_size, 1))
+    return np.asarray(counts["repeated"] / stocks)
+
+
+def _change(judged: _Judged, before: Positions) -> Values:
+    """Return the return of each bar from the bar before, a ratio minus 1; NaN without one."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(before >= 0, judged.price / judged.price[before] - 1, np.nan)
+
+
+def _split_by_faults(
+    rows: pd.DataFrame, judged: _Judged, faults: dict[str, Flags], evidence: _Evidence
+) -> Checked:
+    """Return the bars without a fault, and the others with the first of `REASONS` and its value."""
+    by_reason = np.stack([faults[reason] for reason in REASONS])
+    bad = np.flatnonzero(by_reason.any(axis=0))
+    reasons = [REASONS[first] for first in by_reason[:, bad].argmax(axis=0)]
+    shown = rows.iloc[bad].assign(
+        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
+        last=evidence.last[bad],
+        change=evidence.change[bad],
+        share=evidence.share[bad],
+        extent=evidence.extent[bad],
+    )
+    values = [
+        _value(reason, row) for reason, row in zip(reasons, shown.to_dict("records"), strict=True)
+    ]
+    placed = shown[["symbol", "session"]].reset_index(drop=True)
+    return Checked(
+        accepted=rows.drop(bad).reset_index(drop=True),
+        rejected=placed.assign(
+            reason=pd.Series(reasons, dtype=str),
+            value=pd.Series(values, dtype=str),
+        ),
+    )
+
+
+def _value(reason: str, row: Mapping[Hashable, Any]) -> str:
+    """Return what was wrong with a rejected bar; `row` holds it with what it was judged by."""
+    match reason:
+        case "null_price" | "non_positive_price":
+            prices = (*PRICES, row["judged_by"])
+            value = _show(row, [name for name in prices if not 0 < row[name] < np.inf])
+        case "high_below_low":
+            value = _show(row, ["high", "low"])
+        case "outside_range" | "unexplained_range" | "duplicate_session":
+            value = _show(row, PRICES)
+        case "impossible_amount":
+            value = _show(row, ["volume", "dividend", "split"])
+        case "stale_day":
+            value = f"{_show(row, ['close', 'volume'])}, as in {row['share']:.1%} of the market"
+        case "brief_jump":
+            price = _show(row, [row["judged_by"]])
+            value = f"{price} after {row['last']:.7g}, which later bars came back to"
+        case "unexplained_return":
+            price = _show(row, [row["judged_by"]])
+            value = f"{price} after {row['last']:.7g} ({row['change']:+.1%})"
+        case _:
+            value = f"session={row['session']:%Y-%m-%d}"
+    return value
 
 
 def _show(row: Mapping[Hashable, Any], columns: Iterable[str]) -> str:
-    return " ".join(f"{name}={row[name]:.7g}" for name in dict.fromkeys(columns))
+    distinct = dict.fromkeys(columns)
+    return " ".join(f"{name}={row[name]:.7g}" for name in distinct)

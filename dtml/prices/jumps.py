@@ -1,5 +1,4 @@
-"""Find runs of a few bars at another level than those before and after: a wrong unit, a misplaced
-decimal point.
+"""Find runs of a few bars at another level than those around: a wrong unit, a misplaced point.
 
 One such bar looks like a jump and the way back. Of several the second agrees with the first, and
 only the bar that comes after them shows that both were wrong. No real stock of nine public sets
@@ -23,31 +22,38 @@ def brief_jumps(
     """Return which bars of one stock, in time, leave its level and come back within `LONGEST` bars.
 
     `price` is above 0; `explained` marks bars whose move a recorded split explains. The bars around
-    a run agree with
-    each other: they differ by at most `max_return`, a ratio. The newest bar is never marked, as
-    nothing has come back.
+    a run agree with each other: they differ by at most `max_return`, a ratio. The newest bar is
+    never marked, as nothing has come back.
     """
     level = np.log(price)
+    is_leap = np.abs(np.diff(level)) >= np.log(FACTOR)
+    unexplained_leaps = np.flatnonzero(is_leap & ~explained[1:]) + 1
     marked = np.zeros(len(price), dtype=bool)
-    leaps = np.flatnonzero((np.abs(np.diff(level)) >= np.log(FACTOR)) & ~explained[1:]) + 1
-    for first in leaps:
+    for first in unexplained_leaps:
         if marked[first - 1]:
             continue  # the bar after an earlier run, which came back
-        end = _back(level, int(first), max_return)
-        marked[first:end] = not explained[first : end + 1].any()
+        end = _first_bar_back(level, int(first), max_return)
+        is_explained = explained[first : end + 1].any()
+        marked[first:end] = not is_explained
     return marked
 
 
-def _back(level: Prices, first: int, max_return: float) -> int:
-    """Return the first bar that is back where the one before `first` was;
-    `first` itself where none is in time.
+def _first_bar_back(level: Prices, first: int, max_return: float) -> int:
+    """Return the first bar that is back at the level of the bar before `first`.
+
+    It is `first` itself where none comes back in time.
     """
     before = level[first - 1]
-    away = (level[first : first + LONGEST + 1] - before) * np.sign(level[first] - before)
-    (near,) = np.nonzero(away < np.log(FACTOR))
+    direction = np.sign(level[first] - before)
+    next_bars = level[first : first + LONGEST + 1]
+    distance = (next_bars - before) * direction
+    (near,) = np.nonzero(distance < np.log(FACTOR))
     if not len(near):
         return first
     end = first + int(near[0])
     came_back = abs(np.exp(level[end] - before) - 1) <= max_return
-    far_from_end = np.abs(level[first:end] - level[end]) >= np.log(FACTOR)
-    return end if came_back and far_from_end.all() else first
+    run = level[first:end]
+    far_from_end = np.abs(run - level[end]) >= np.log(FACTOR)
+    if came_back and far_from_end.all():
+        return end
+    return first

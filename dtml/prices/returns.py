@@ -1,6 +1,4 @@
-"""The price that returns are taken from, prices on a grid of sessions, and the
-returns between two sessions.
-"""
+"""The price that returns are taken from, prices on a grid, and returns between two sessions."""
 
 from collections.abc import Sequence
 
@@ -13,19 +11,16 @@ from dtml.markets import Market
 from dtml.markets.definition import LabelProtocol, Returns
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 
-RISE, FALL = (
-    0.0055,
-    -0.005,
-)  # the paper's labels: a return from +0.55 % is a rise, one to -0.5 % a fall
+# The paper's labels: a return of +0.55 % or more is a rise, one of -0.5 % or less a fall.
+RISE = 0.0055
+FALL = -0.005
 BASE = 100.0  # the level of the first session
 QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
 LISTED = 30  # sessions whose largest number of bars is what a quorum is of
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
-    """Return the price that returns are taken from: the close, or the adjusted
-    close where a symbol has any.
-    """
+    """Return the price of returns: the close, or the adjusted close where a symbol has any."""
     if returns == "close":
         return bars["close"]
     has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")
@@ -35,8 +30,9 @@ def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
 def on_grid(
     bars: pd.DataFrame, name: str, sessions: pd.DatetimeIndex, symbols: Sequence[str]
 ) -> Float[ndarray, "sessions stocks"]:
-    """Return a column of a bars frame by session and symbol, NaN where there is
-    no bar; other bars are left out.
+    """Return a column of a bars frame by session and symbol, NaN where there is no bar.
+
+    Bars of other sessions and symbols are left out.
     """
     row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
     column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
@@ -54,17 +50,16 @@ def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeI
 
 
 def returns_of(rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns) -> Float[ndarray, " rows"]:
-    """Return the return of each row from `as_of` to `target`, a ratio minus 1;
-    NaN where its symbol lacks a bar.
+    """Return the return of each row from `as_of` to `target`, a ratio minus 1.
+
+    It is NaN where its symbol lacks a bar.
     """
-    price = bars.assign(price=adjusted_price(bars, returns)).set_index(["symbol", "session"])[
-        "price"
-    ]
-    ends = (
-        price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]]))
-        for day in ("as_of", "target")
-    )
-    before, after = (each.to_numpy() for each in ends)
+    priced = bars.assign(price=adjusted_price(bars, returns))
+    price = priced.set_index(["symbol", "session"])["price"]
+    as_of = pd.MultiIndex.from_frame(rows[["symbol", "as_of"]])
+    target = pd.MultiIndex.from_frame(rows[["symbol", "target"]])
+    before = price.reindex(as_of).to_numpy()
+    after = price.reindex(target).to_numpy()
     return np.asarray(after / before - 1)
 
 
@@ -75,26 +70,26 @@ def returns_between(
     symbols: tuple[str, ...],
     returns: Returns,
 ) -> Float[ndarray, "days stocks"]:
-    """Return the returns from each `as_of` to its `target`, ratios minus 1; NaN
-    where either bar is missing.
+    """Return the returns from each `as_of` to its `target`, ratios minus 1.
+
+    They are NaN where either bar is missing.
     """
     priced = bars.assign(price=adjusted_price(bars, returns))
-    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(
-        columns=list(symbols)
-    )
-    before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))
+    prices = priced.pivot(index="session", columns="symbol", values="price")
+    prices = prices.reindex(columns=list(symbols))
+    before = prices.reindex(as_of).to_numpy()
+    after = prices.reindex(target).to_numpy()
     return np.asarray(after / before - 1)
 
 
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
-    """Return the bars of a market's index as the equal-weight mean of its constituents, rebalanced
-    every session.
+    """Return the bars of a market's index as the equal-weight mean of its constituents.
 
-    `bars` are accepted bars; the index closes at `level` on the first of their sessions. From each
-    session to the next it changes by the mean return of the stocks that were constituents and have
-    a bar on both; a session on which none has leaves it where it was. Open, high and low are means
-    too, so that they hold the close between them, though the stocks reach theirs at different
-    times. The volume is missing.
+    It is rebalanced every session. `bars` are accepted bars; the index closes at `level` on the
+    first of their sessions. From each session to the next it changes by the mean return of the
+    stocks that were constituents and have a bar on both; a session on which none has leaves it
+    where it was. Open, high and low are means too, so that they hold the close between them, though
+    the stocks reach theirs at different times. The volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -102,42 +97,49 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
         return no_bars()
     sessions = pd.DatetimeIndex(np.unique(stocks["session"]))
     stocks = stocks.assign(price=adjusted_price(stocks, market.returns))
-    price, close = (on_grid(stocks, name, sessions, symbols) for name in ("price", "close"))
+    price = on_grid(stocks, "price", sessions, symbols)
+    close = on_grid(stocks, "close", sessions, symbols)
     before = np.vstack([np.full((1, len(symbols)), np.nan), price[:-1]])
     adjustment = np.where(market.membership(sessions), price / (close * before), np.nan)
     relative = {
         name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES
     }
     closes = level * np.cumprod(relative["close"])
-    opened = np.concatenate([[level], closes[:-1]])
-    values = {name: opened * each for name, each in relative.items()} | {
-        "close": closes,
-        "adj_close": closes,
-    }
-    return bars_frame(pd.DataFrame({"symbol": market.index.symbol, "session": sessions} | values))
+    closes_before = np.concatenate([[level], closes[:-1]])
+    index = pd.DataFrame(
+        {
+            "symbol": market.index.symbol,
+            "session": sessions,
+            "open": closes_before * relative["open"],
+            "high": closes_before * relative["high"],
+            "low": closes_before * relative["low"],
+            "close": closes,
+            "adj_close": closes,
+        }
+    )
+    return bars_frame(index)
 
 
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
-    """Return the mean of the prices of each session relative to the closes
-    before, 1 where none is known.
-    """
-    return np.asarray(
-        np.nanmean(
-            np.where(np.isfinite(relative).any(axis=1, keepdims=True), relative, 1.0), axis=1
-        )
-    )
+    """Return the mean of prices relative to the closes before, 1 where none is known."""
+    is_known = np.isfinite(relative).any(axis=1, keepdims=True)
+    return np.asarray(np.nanmean(np.where(is_known, relative, 1.0), axis=1))
 
 
 def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
-    """Return 1 for a rise, -1 for a fall, 0 for a return between the thresholds
-    or an unknown one (section 4.1).
+    """Return 1 for a rise, -1 for a fall (section 4.1 of Yoo et al., KDD 2021).
+
+    A return between the thresholds is 0, and so is an unknown one.
     """
     return np.select([change >= RISE, change <= FALL], [1, -1], default=0)
 
 
 def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
-    """Return which returns count: those that are known and, under the paper's
-    protocol, large enough for a label.
+    """Return which returns count under a protocol.
+
+    They are known and, under the paper's protocol, large enough for a label.
     """
     known = np.isfinite(change)
-    return np.asarray(known if protocol == "all" else known & (paper_labels(change) != 0))
+    if protocol == "all":
+        return np.asarray(known)
+    return np.asarray(known & (paper_labels(change) != 0))

@@ -1,6 +1,4 @@
-"""Trading sessions of an exchange: their days, when they open and close, and
-which one closed last.
-"""
+"""Trading sessions of an exchange: their days, when they open and close, which closed last."""
 
 import warnings
 from dataclasses import dataclass
@@ -30,8 +28,9 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class _Exchange:
-    """An exchange: its sessions [n] (naive midnights, ns), opens and closes [n]
-    (UTC, ns), ends and time zone.
+    """An exchange: its sessions [n] (naive midnights, ns), their opens and closes [n] (UTC, ns).
+
+    `first` and `last` are the ends of what the calendar knows.
     """
 
     code: str
@@ -52,14 +51,15 @@ def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex
     if last < first:
         return _exchange(calendar).sessions[:0]
     exchange = _knowing(calendar, first, last)
-    return exchange.sessions[
-        _position(exchange, first) : _position(exchange, last + timedelta(days=1))
-    ]
+    start = _position(exchange, first)
+    stop = _position(exchange, last + timedelta(days=1))
+    return exchange.sessions[start:stop]
 
 
 def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.DatetimeIndex:
-    """Return the last `count` sessions up to a day, it included; without a
-    count, all since the calendar begins.
+    """Return the last `count` sessions up to a day, it included.
+
+    Without a count, return all since the calendar begins.
     """
     known = sessions_between(calendar, _exchange(calendar).first, last)
     return known if count is None else known[-count:]
@@ -80,9 +80,7 @@ def next_session(calendar: str, day: date) -> date:
 
 
 def previous_session(calendar: str, day: date) -> date:
-    """Return the last session strictly before a day; raises UsageError where
-    the calendar begins.
-    """
+    """Return the last session strictly before a day; UsageError where the calendar begins."""
     exchange = _knowing(calendar, day, day - timedelta(days=1))
     return exchange.sessions[_position(exchange, day) - 1].date()
 
@@ -90,30 +88,27 @@ def previous_session(calendar: str, day: date) -> date:
 def session_open(calendar: str, day: date) -> datetime:
     """Return when a session opened, in UTC; UsageError when the day is no session."""
     exchange = _exchange(calendar)
-    return (
-        exchange.opens[_position(exchange, require_session(calendar, day))]
-        .to_pydatetime()
-        .astimezone(UTC)
-    )
+    session = require_session(calendar, day)
+    opening = exchange.opens[_position(exchange, session)]
+    return opening.to_pydatetime().astimezone(UTC)
 
 
 def session_close(calendar: str, day: date) -> datetime:
-    """Return when a session closed, in UTC, half days included; UsageError when
-    the day is no session.
+    """Return when a session closed, in UTC, half days included.
+
+    Raises UsageError when the day is no session.
     """
     exchange = _exchange(calendar)
-    return (
-        exchange.closes[_position(exchange, require_session(calendar, day))]
-        .to_pydatetime()
-        .astimezone(UTC)
-    )
+    session = require_session(calendar, day)
+    close = exchange.closes[_position(exchange, session)]
+    return close.to_pydatetime().astimezone(UTC)
 
 
 class UsualWeek(NamedTuple):
-    """When an exchange usually closes: the time since a session's local midnight, weekdays (Monday
-    is 0), time zone.
+    """When an exchange usually closes.
 
-    A close at midnight is 24 hours after the session's own.
+    `close` is the time since a session's local midnight: a close at midnight is 24 hours after the
+    session's own. Of the `weekdays`, Monday is 0.
     """
 
     close: timedelta
@@ -122,18 +117,25 @@ class UsualWeek(NamedTuple):
 
 
 def usual_week(calendar: str, day: date) -> UsualWeek:
-    """Return the most common close and weekdays of the year that begins on a
-    day, as far as it is known.
+    """Return the most common close and weekdays of the year that begins on a day.
+
+    Only what the calendar knows of that year is counted.
     """
     exchange = _knowing(calendar, day)
-    year = slice(_position(exchange, day), _position(exchange, day + timedelta(days=365)))
-    sessions = exchange.sessions[year]
-    local = exchange.closes[year].tz_convert(exchange.timezone).tz_localize(None) - sessions
-    counts = sessions.day_of_week.value_counts(normalize=True)
+    start = _position(exchange, day)
+    stop = _position(exchange, day + timedelta(days=365))
+    sessions = exchange.sessions[start:stop]
+    local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
+    since_midnight = (local_closes - sessions).value_counts()
+    shares = sessions.day_of_week.value_counts(normalize=True)
     # A session that makes up for a holiday, on a weekday that usually has none, is left to be
     # caught up.
-    usual = frozenset(int(weekday) for weekday in counts.index[counts > _RARE])
-    return UsualWeek(local.value_counts().index[0].to_pytimedelta(), usual, exchange.timezone)
+    usual = frozenset(int(weekday) for weekday in shares.index[shares > _RARE])
+    return UsualWeek(
+        close=since_midnight.index[0].to_pytimedelta(),
+        weekdays=usual,
+        timezone=exchange.timezone,
+    )
 
 
 def last_closed_session(
@@ -148,9 +150,8 @@ def last_closed_session(
         raise UsageError(f"the time {now} carries no time zone; give one, such as {now}+00:00")
     exchange = _exchange(calendar)
     _knowing(calendar, now.astimezone(exchange.timezone).date())
-    position = int(
-        exchange.closes.searchsorted(pd.Timestamp(now.astimezone(UTC) - grace), side="right")
-    )
+    latest_close = pd.Timestamp(now.astimezone(UTC) - grace)
+    position = int(exchange.closes.searchsorted(latest_close, side="right"))
     if position == 0:
         raise _before(exchange, now.date())
     return exchange.sessions[position - 1].date()
@@ -162,34 +163,31 @@ def require_session(calendar: str, day: date) -> date:
         return day
     exchange = _exchange(calendar)
     position = _position(exchange, day)
-    near = [
-        str(session.date()) for session in exchange.sessions[max(position - 1, 0) : position + 1]
-    ]
-    raise UsageError(
-        f"{day} ({day:%A}) is no session of {calendar}; the nearest are {' and '.join(near)}"
-    )
+    neighbours = exchange.sessions[max(position - 1, 0) : position + 1]
+    near = " and ".join(str(session.date()) for session in neighbours)
+    raise UsageError(f"{day} ({day:%A}) is no session of {calendar}; the nearest are {near}")
 
 
 @cache
 def _exchange(code: str) -> _Exchange:
     """Build an exchange's sessions, once a process: XKRX alone takes a second or two."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # pandas 3 warns once for every calendar
+        # pandas 3 warns once for every calendar
+        warnings.simplefilter("ignore", DeprecationWarning)
         calendar = _calendar(code)
-    times = (calendar.sessions, calendar.opens, calendar.closes)
-    sessions, opens, closes = (pd.DatetimeIndex(each).as_unit("ns") for each in times)
+    sessions = pd.DatetimeIndex(calendar.sessions).as_unit("ns")
+    opens = pd.DatetimeIndex(calendar.opens).as_unit("ns")
+    closes = pd.DatetimeIndex(calendar.closes).as_unit("ns")
     traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
-    first, last = (session.date() for session in sessions[traded][[0, -1]])
+    traded_sessions = sessions[traded]
     return _Exchange(
-        code,
-        sessions[traded],
-        opens[traded],
-        closes[traded],
-        first,
-        last,
-        ZoneInfo(str(calendar.tz)),
+        code=code,
+        sessions=traded_sessions,
+        opens=opens[traded],
+        closes=closes[traded],
+        first=traded_sessions[0].date(),
+        last=traded_sessions[-1].date(),
+        timezone=ZoneInfo(str(calendar.tz)),
     )
 
 
@@ -213,19 +211,19 @@ def _position(exchange: _Exchange, day: date) -> int:
 
 
 def _knowing(calendar: str, *days: date) -> _Exchange:
-    """Return an exchange; raise UsageError for a day before its calendar
-    begins, DtmlError for one after it ends.
+    """Return an exchange whose calendar knows these days.
+
+    Raise UsageError for a day before it begins, DtmlError for one after it ends.
     """
     exchange = _exchange(calendar)
     for day in days:
         if day < exchange.first:
             raise _before(exchange, day)
         if day > exchange.last:
-            known = (
-                f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it"
+            raise DtmlError(
+                f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond "
+                "it: take an earlier day, or upgrade exchange_calendars if that day is near"
             )
-            instead = "take an earlier day, or upgrade exchange_calendars if that day is near"
-            raise DtmlError(f"{known}: {instead}")
     return exchange
 
 

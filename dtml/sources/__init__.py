@@ -17,8 +17,7 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 
 @dataclass(frozen=True)
 class Fetched:
-    """The unchecked answer of a source: the bars that came, and one outcome for each symbol asked
-    for.
+    """The unchecked answer of a source: the bars that came, and one outcome a symbol asked for.
 
     `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of
     `Status`, rows the number of bars, detail one line for people (empty when ok).
@@ -31,19 +30,25 @@ class Fetched:
     def of(
         cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]
     ) -> "Fetched":
-        """Return the bars of each symbol from its own first session; what is
+        """Return the bars of each symbol from its own first session.
+
         `missing` says why a symbol has none.
         """
-        asked = (bars["session"] >= pd.to_datetime(bars["symbol"].map(dict(first)))).to_numpy()
-        bars = bars if asked.all() else bars[asked].reset_index(drop=True)
+        first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))
+        is_asked_for = (bars["session"] >= first_of_bar).to_numpy()
+        if not is_asked_for.all():
+            bars = bars[is_asked_for].reset_index(drop=True)
         rows = bars["symbol"].value_counts()
-        told = [
-            (symbol, "ok", rows[symbol], "")
-            if symbol in rows
-            else (symbol, "no_data", 0, missing(symbol))
-            for symbol in first
-        ]
-        return cls(bars, pd.DataFrame(told, columns=list(OUTCOME_COLUMNS)))
+        outcomes: list[tuple[str, Status, int, str]] = []
+        for symbol in first:
+            if symbol in rows:
+                outcomes.append((symbol, "ok", rows[symbol], ""))
+            else:
+                outcomes.append((symbol, "no_data", 0, missing(symbol)))
+        return cls(
+            bars=bars,
+            outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
+        )
 
 
 class Source(Protocol):
@@ -54,9 +59,7 @@ class Source(Protocol):
         """Return the name that stored bars carry."""
 
     def symbols(self) -> list[str] | None:
-        """Return the stocks that the source holds, without the index; None when
-        it cannot list them.
-        """
+        """Return the stocks that it holds, without the index; None when it cannot list them."""
         return None
 
     def last_session(self) -> date | None:
@@ -64,8 +67,9 @@ class Source(Protocol):
         return None
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol of `first`, the index too, from its
-        first session to `last`, both included.
+        """Return the bars of each symbol of `first`, the index too.
+
+        They reach from the symbol's first session to `last`, both included.
         """
 
 

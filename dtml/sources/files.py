@@ -1,12 +1,10 @@
-"""Bars from files: parquet or CSV, plain or gzipped; one long table, or a folder with one file for
-each symbol.
+"""Bars from files: parquet or CSV, plain or gzipped; one long table, or a folder with one a symbol.
 
 Column names are those of `dtml.prices.bars.BAR_COLUMNS` in any case, or the other names in `NAMES`.
-A file can be
-wrong but it cannot run code: parquet and CSV hold values only, and a symbol is looked up among the
-files of a folder,
-never made into a path. Reading is strict and says where it stopped: every failure is a UsageError
-that names the file and, for a value, its row (the first row below the header is row 1).
+A file can be wrong but it cannot run code: parquet and CSV hold values only, and a symbol is looked
+up among the files of a folder, never made into a path. Reading is strict and says where it stopped:
+every failure is a UsageError that names the file and, for a value, its row (the first row below the
+header is row 1).
 """
 
 import csv
@@ -30,39 +28,40 @@ import pyarrow.parquet
 from numpy import ndarray
 
 from dtml.errors import UsageError
-from dtml.markets import Market
+from dtml.markets import Constituent, Index, Market
 from dtml.prices.bars import BAR_COLUMNS, bars_frame, no_bars
 from dtml.sources import Fetched, Source
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
-NAMES = {name: name for name in BAR_COLUMNS}  # in a file: any case, blanks for underscores
-NAMES |= {"ticker": "symbol", "date": "session", "datetime": "session", "adjclose": "adj_close"}
-NAMES |= {"dividends": "dividend", "splits": "split", "stock_splits": "split"}
-BLANK = (
-    "",
-    "na",
-    "n/a",
-    "#n/a",
-    "nan",
-    "null",
-    "none",
-)  # a missing number written as text, lower case
+NAMES = {  # names of columns in a file, there in any case, and with blanks for underscores
+    **{name: name for name in BAR_COLUMNS},
+    "ticker": "symbol",
+    "date": "session",
+    "datetime": "session",
+    "adjclose": "adj_close",
+    "dividends": "dividend",
+    "splits": "split",
+    "stock_splits": "split",
+}
+# A missing number written as text, in lower case.
+BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")
 WIDE = (
     "; if these are closes, a column for each stock, write a row for each date and stock instead, "
-    "with the columns "
-    "date, symbol and close, as pandas' melt does"
+    "with the columns date, symbol and close, as pandas' melt does"
 )
 RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
 LONGEST = 80  # characters of a value that a complaint shows
 MISSPELT = 0.75  # likeness, as difflib counts it, of a name that is meant for another
 MOST_NAMES = 300  # characters of column names that one shows
-FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64 bits of nanoseconds can hold
+FIRST_YEAR = 1678  # what 64 bits of nanoseconds can hold
+LAST_YEAR = 2261
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """One parquet or CSV file; instants with a time zone become dates in
-    `timezone`, the exchange's.
+    """One parquet or CSV file.
+
+    Instants with a time zone become dates in `timezone`, the exchange's.
     """
 
     path: Path
@@ -71,29 +70,32 @@ class TableFile:
     def rows(
         self, first: date, last: date, *, with_symbol: bool, only: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """Return the rows of `first` to `last`, both included, in the order of the file; of these
-        symbols `only`.
+        """Return the rows of `first` to `last`, both included, in the order of the file.
 
-        Columns are those of `BAR_COLUMNS` that the file has, under these names: session
-        datetime64[ns], numbers float64 with NaN where the file has none. `with_symbol` says whether
-        the column symbol is required and read.
+        With `only`, they are those of these symbols. Columns are those of `BAR_COLUMNS` that the
+        file has, under these names: session datetime64[ns], numbers float64 with NaN where the file
+        has none. `with_symbol` says whether the column symbol is required and read.
         """
-        self._require("session", "close", *(["symbol"] if with_symbol else []))
+        if with_symbol:
+            self._require("session", "close", "symbol")
+        else:
+            self._require("session", "close")
         sessions = self.sessions
-        inside = np.flatnonzero(
-            (sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last))
-        )
+        is_inside = (sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last))
+        row = np.flatnonzero(is_inside)
         columns = {}
         if with_symbol:
-            symbols = self._symbols(self._read("symbol").take(pa.array(inside)), inside)
-            if only is not None and not (wanted := symbols.isin(only).to_numpy()).all():
-                symbols, inside = symbols[wanted].reset_index(drop=True), inside[wanted]
+            symbols = self._symbols(self._read("symbol").take(pa.array(row)), row)
+            if only is not None:
+                is_wanted = symbols.isin(only).to_numpy()
+                if not is_wanted.all():
+                    symbols = symbols[is_wanted].reset_index(drop=True)
+                    row = row[is_wanted]
             columns["symbol"] = symbols
-        for name in (
-            each for each in BAR_COLUMNS[2:] if each in self._columns
-        ):  # one at a time: a file may be large
-            columns[name] = self._numbers(name, self._read(name).take(pa.array(inside)), inside)
-        return pd.DataFrame({"session": sessions[inside], **columns}, copy=False)
+        for name in BAR_COLUMNS[2:]:  # one at a time: a file may be large
+            if name in self._columns:
+                columns[name] = self._numbers(name, self._read(name).take(pa.array(row)), row)
+        return pd.DataFrame({"session": sessions[row], **columns}, copy=False)
 
     def symbols(self) -> list[str]:
         """Return the distinct symbols, sorted; none when the file has no column of them."""
@@ -108,47 +110,51 @@ class TableFile:
 
     def symbol_of(self, row: int) -> str:
         """Return the symbol of a row, by its position."""
-        return str(self._symbols(self._read("symbol").slice(row, 1), np.array([row])).iloc[0])
+        column = self._read("symbol").slice(row, 1)
+        return str(self._symbols(column, np.array([row])).iloc[0])
 
     @cached_property
     def _columns(self) -> dict[str, str]:
+        """The name in the file of each column that is known."""
         columns: dict[str, str] = {}
-        for found in self._header:
-            name = NAMES.get(_key(found))
+        for header in self._header:
+            name = NAMES.get(_key(header))
             if name in columns:
-                both = f"{columns[name][:LONGEST]!r} and {found[:LONGEST]!r}"
-                raise UsageError(f"{self.path}: columns {both} are both {name}; keep one")
+                raise UsageError(
+                    f"{self.path}: columns {columns[name][:LONGEST]!r} and {header[:LONGEST]!r} "
+                    f"are both {name}; keep one"
+                )
             if name is not None:
-                columns[name] = found
+                columns[name] = header
         return columns
 
     def _require(self, *names: str) -> None:
         """Raise UsageError for a column of these that is missing, and for any that is misspelt."""
-        unknown = {_key(found): found for found in self._header if _key(found) not in NAMES}
-        for name in (
-            "date" if each == "session" else each
-            for each in BAR_COLUMNS
-            if each not in self._columns
-        ):
+        self._refuse_misspelt()
+        missing = [name for name in names if name not in self._columns]
+        if not missing:
+            return
+        lacking = ", ".join(_word(name) for name in missing)
+        # In one line, whatever the header holds.
+        found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")
+        is_wide = (
+            {"close", "symbol"} <= set(missing)
+            and "session" in self._columns
+            and len(self._header) > 2
+        )
+        advice = WIDE if is_wide else ""
+        raise UsageError(f"{self.path}: missing column {lacking}; found {found}{advice}")
+
+    def _refuse_misspelt(self) -> None:
+        """Raise UsageError for an unknown column whose name is nearly one that is missing."""
+        unknown = {_key(header): header for header in self._header if _key(header) not in NAMES}
+        missing = [_word(name) for name in BAR_COLUMNS if name not in self._columns]
+        for name in missing:
             for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):
                 raise UsageError(
                     f"{self.path}: there is no column {name}: is {unknown[near]!r} it? Then "
                     "rename it"
                 )
-        missing = [name for name in names if name not in self._columns]
-        if missing:
-            found = shorten(
-                ", ".join(self._header), MOST_NAMES, placeholder=" ..."
-            )  # in one line, whatever it holds
-            lacking = ", ".join("date" if name == "session" else name for name in missing)
-            wide = (
-                {"close", "symbol"} <= set(missing)
-                and "session" in self._columns
-                and len(self._header) > 2
-            )
-            raise UsageError(
-                f"{self.path}: missing column {lacking}; found {found}{WIDE if wide else ''}"
-            )
 
     @cached_property
     def _header(self) -> list[str]:
@@ -157,7 +163,8 @@ class TableFile:
                 names: list[str] = file.schema_arrow.names
                 rows = file.metadata.num_rows
         else:
-            names, rows = self._csv.column_names, self._csv.num_rows
+            names = self._csv.column_names
+            rows = self._csv.num_rows
         if rows == 0:
             raise UsageError(f"{self.path}: the file holds no row")
         return names
@@ -168,46 +175,42 @@ class TableFile:
 
     @cached_property
     def _csv(self) -> pa.Table:
-        """Read the whole file as text: a type guessed from the first rows would
-        lose the zeros of `005930`.
+        """The whole file as text.
+
+        A type guessed from the first rows would lose the zeros of `005930`.
         """
         with _readable(self.path):
             content = self.path.read_bytes()
             if self.path.name.lower().endswith(".gz"):
                 content = gzip.decompress(content)
-            if (
-                content[:200]
-                .lstrip(b"\xef\xbb\xbf \r\n\t")
-                .lower()
-                .startswith((b"<!doctype html", b"<html"))
-            ):
+            beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+            if beginning.startswith((b"<!doctype html", b"<html")):
                 raise UsageError(
                     f"{self.path}: it is a web page and no table: download the file that the "
                     "page offers"
                 )
-            header = next(csv.reader([content.split(b"\n", 1)[0].decode("utf-8-sig")]), [])
-            one_by_one = pyarrow.csv.ReadOptions(
-                use_threads=False
-            )  # only then do its errors name the row
-            text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()))
+            first_line = content.split(b"\n", 1)[0].decode("utf-8-sig")
+            header = next(csv.reader([first_line]), [])
+            as_text = dict.fromkeys(header, pa.string())
             return pyarrow.csv.read_csv(
-                pa.BufferReader(content), read_options=one_by_one, convert_options=text
+                pa.BufferReader(content),
+                # Only without threads do its errors name the row.
+                read_options=pyarrow.csv.ReadOptions(use_threads=False),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
             )
 
     def _read(self, name: str) -> pa.ChunkedArray:
         pa.default_memory_pool().release_unused()  # Arrow keeps what the columns before took
-        found = self._columns[name]
+        header = self._columns[name]
         with _readable(self.path):
             if self._is_parquet:
                 with pyarrow.parquet.ParquetFile(self.path) as file:
-                    column = file.read(columns=[found])[found]
+                    column = file.read(columns=[header])[header]
             else:
-                column = self._csv[found]
-            return (
-                column.cast(column.type.value_type)
-                if pa.types.is_dictionary(column.type)
-                else column
-            )
+                column = self._csv[header]
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            return column
 
     @cached_property
     def sessions(self) -> ndarray:
@@ -215,14 +218,17 @@ class TableFile:
         self._require("session")
         with _readable(self.path):
             encoded = self._read("session").combine_chunks().dictionary_encode()
-            written = encoded.dictionary.to_pylist()
-        codes = encoded.indices.fill_null(len(written)).to_numpy()
-        days = [_day(value, self.timezone) for value in [*written, None]]
-        bad = np.flatnonzero(np.array([day is None for day in days])[codes])
-        if len(bad):
-            value = [*written, None][codes[bad[0]]]
+            distinct = encoded.dictionary.to_pylist()
+        codes = encoded.indices.fill_null(len(distinct)).to_numpy()
+        distinct.append(None)  # what a missing value's code stands for
+        days = [_day(value, self.timezone) for value in distinct]
+        is_bad = np.array([day is None for day in days])
+        bad_rows = np.flatnonzero(is_bad[codes])
+        if len(bad_rows):
+            row = bad_rows[0]
             raise UsageError(
-                f"{self.path}: row {bad[0] + 1}: {_shown(value)} is no date; write YYYY-MM-DD"
+                f"{self.path}: row {row + 1}: {_shown(distinct[codes[row]])} is no date; "
+                "write YYYY-MM-DD"
             )
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
         return dates
@@ -244,17 +250,9 @@ class TableFile:
 
     def _numbers(self, name: str, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
         """Return numbers as float64; text is parsed as a number, blanks are NaN."""
-        kind = pa.types
-        if any(
-            is_kind(column.type)
-            for is_kind in (kind.is_integer, kind.is_floating, kind.is_decimal, kind.is_null)
-        ):
+        if _is_numeric(column.type):
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
-        if not (
-            kind.is_string(column.type)
-            or kind.is_large_string(column.type)
-            or kind.is_boolean(column.type)
-        ):
+        if not _is_text_or_boolean(column.type):
             raise UsageError(
                 f"{self.path}: column {self._columns[name]!r} holds {column.type}, not numbers"
             )
@@ -263,9 +261,32 @@ class TableFile:
         numbers = pd.to_numeric(values, errors="coerce")
         bad = np.flatnonzero(numbers.isna() & values.notna())
         if len(bad):
-            where = f"{self.path}: row {row[bad[0]] + 1}: {self._columns[name]}"
-            raise UsageError(f"{where} {_shown(values.iloc[bad[0]])} is no number")
+            raise UsageError(
+                f"{self.path}: row {row[bad[0]] + 1}: {self._columns[name]} "
+                f"{_shown(values.iloc[bad[0]])} is no number"
+            )
         return numbers.astype(np.float64)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Say whether a column of this type becomes numbers by a cast; one without any value does."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def _is_text_or_boolean(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _word(name: str) -> str:
+    """Return the name of a column as a complaint writes it."""
+    return "date" if name == "session" else name
 
 
 def stem_of(path: Path) -> str:
@@ -281,8 +302,9 @@ def _shown(value: object) -> str:
 
 
 def _day(value: object, timezone: str) -> date | None:
-    """Return the date in a cell of a file, or None; an instant, text with a
-    time zone too, has one in `timezone`.
+    """Return the date in a cell of a file, or None.
+
+    An instant, or a text with a time zone, has its date in `timezone`.
     """
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         try:
@@ -290,15 +312,19 @@ def _day(value: object, timezone: str) -> date | None:
         except ValueError:
             return None
     if isinstance(value, datetime):
-        value = (value if value.tzinfo is None else value.astimezone(ZoneInfo(timezone))).date()
-    day = value if isinstance(value, date) else None
-    return day if day is not None and FIRST_YEAR <= day.year <= LAST_YEAR else None
+        if value.tzinfo is not None:
+            value = value.astimezone(ZoneInfo(timezone))
+        value = value.date()
+    if not isinstance(value, date):
+        return None
+    return value if FIRST_YEAR <= value.year <= LAST_YEAR else None
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn any error of a file that is not what its name says into one line;
-    the file is never trusted.
+    """Turn any error of a file that is not what its name says into one line.
+
+    The file is never trusted.
     """
     try:
         yield
@@ -312,9 +338,8 @@ def _readable(path: Path) -> Iterator[None]:
         csv.Error,
     ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(
-            f"{path}: cannot be read as {''.join(path.suffixes[-2:])}: {reason}"
-        ) from error
+        ending = "".join(path.suffixes[-2:])
+        raise UsageError(f"{path}: cannot be read as {ending}: {reason}") from error
 
 
 def _key(column: str) -> str:
@@ -333,18 +358,25 @@ class FileSource(Source):
     name = "files"
 
     def __init__(self, market: Market, prices: Path, index: Path | None = None) -> None:
-        self._market, self._prices = market, prices
-        self._by_symbol = _folder(prices, market.timezone) if prices.is_dir() else {}
-        self._long = None if prices.is_dir() else _file(prices, market.timezone)
+        self._market = market
+        self._prices = prices
+        self._by_symbol: dict[str, TableFile] = {}  # the files of a folder
+        self._long: TableFile | None = None  # or the one file of all stocks
+        if prices.is_dir():
+            self._by_symbol = _folder(prices, market.timezone)
+        else:
+            self._long = _file(prices, market.timezone)
         self._index = None if index is None else _file(index, market.timezone)
-        listed = ((each.source_symbol, each.symbol) for each in market.constituents)
-        pairs = [(market.index.source_symbol, market.index.symbol), *listed]
-        self._own_symbols = dict(pairs) | {symbol: symbol for _, symbol in pairs}
+        listed: list[Index | Constituent] = [market.index, *market.constituents]
+        self._own_symbols: dict[str, str] = {stock.source_symbol: stock.symbol for stock in listed}
+        # A name that is both a symbol of Yahoo's and of the market's stays itself.
+        self._own_symbols.update({stock.symbol: stock.symbol for stock in listed})
 
     def symbols(self) -> list[str]:
         """Return the stocks found, sorted, under the market's symbols, without the index."""
-        found = self._by_symbol if self._long is None else self._long.symbols()
-        return sorted({self._own(symbol) for symbol in found} - {self._market.index.symbol})
+        written = self._by_symbol if self._long is None else self._long.symbols()
+        symbols = {self._own(symbol) for symbol in written}
+        return sorted(symbols - {self._market.index.symbol})
 
     def last_session(self) -> date | None:
         """Return the last date that both the prices and the index reach.
@@ -353,29 +385,32 @@ class FileSource(Source):
         is wrong, or most of the prices are old.
         """
         files = list(self._by_symbol.values()) if self._long is None else [self._long]
-        dates, stocks = np.unique(
-            np.concatenate([file.sessions for file in files]), return_counts=True
-        )
-        reached = dates[stocks * 2 > np.median(stocks[-RECENT:])]
-        if reached[-1] < dates[-1]:
-            raise UsageError(self._beyond(files, reached[-1]))
+        sessions = np.concatenate([file.sessions for file in files])
+        dates, stocks = np.unique(sessions, return_counts=True)
+        usual = np.median(stocks[-RECENT:])
+        reached_by_most = dates[stocks * 2 > usual]
+        if reached_by_most[-1] < dates[-1]:
+            raise self._date_beyond(files, reached_by_most[-1])
         last: date = dates[-1].astype("datetime64[D]").item()
         return last if self._index is None else min(last, self._index.last_session())
 
-    def _beyond(self, files: Sequence[TableFile], reached: np.datetime64) -> str:
-        file = max(files, key=lambda each: each.last_session())
+    def _date_beyond(self, files: Sequence[TableFile], reached: np.datetime64) -> UsageError:
+        """Return the error of the first row that lies after the last date of most stocks."""
+        file = max(files, key=TableFile.last_session)
         row = int(np.flatnonzero(file.sessions > reached)[0])
         symbol = f" ({_shown(file.symbol_of(row))})" if self._long is not None else ""
-        day, last = (value.astype("datetime64[D]") for value in (file.sessions[row], reached))
-        dated = f"row {row + 1}{symbol} is dated {day}, after {last}, the last date of most stocks"
-        return f"{file.path}: {dated}: correct or delete it, or name the night with --as-of {last}"
+        day = file.sessions[row].astype("datetime64[D]")
+        last = reached.astype("datetime64[D]")
+        return UsageError(
+            f"{file.path}: row {row + 1}{symbol} is dated {day}, after {last}, the last date of "
+            f"most stocks: correct or delete it, or name the night with --as-of {last}"
+        )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol from its own first session to `last`; a symbol without one
-        is `no_data`.
+        """Return the bars of each symbol from its own first session to `last`.
 
-        Raises UsageError for a file that cannot be read, lacks a required column, or holds a value
-        that is no date, symbol or number where one is expected.
+        A symbol without a bar is `no_data`. Raises UsageError for a file that cannot be read, lacks
+        a required column, or holds a value that is no date, symbol or number where one is expected.
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
@@ -384,48 +419,49 @@ class FileSource(Source):
             tables = [table[table["symbol"] != index] for table in tables]
             tables.append(self._index_table(self._index, earliest, last))
         bars = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
-        return Fetched.of(
-            bars,
-            first,
-            lambda symbol: f"no row from {first[symbol]} to {last} in {self._place(symbol)}",
-        )
+
+        def missing(symbol: str) -> str:
+            return f"no row from {first[symbol]} to {last} in {self._place(symbol)}"
+
+        return Fetched.of(bars, first, missing)
 
     def _price_tables(
         self, first: Mapping[str, date], earliest: date, last: date
     ) -> list[pd.DataFrame]:
         """Read the prices under the market's symbols; of a folder, only the files asked for."""
         if self._long is not None:
-            own = {symbol: self._own(symbol) for symbol in self._long.symbols()}
-            only = [symbol for symbol, mine in own.items() if mine in first]
-            rows = self._long.rows(earliest, last, with_symbol=True, only=only)
-            return [bars_frame(rows.assign(symbol=rows["symbol"].map(own)))]
-        asked = [
-            (self._own(stem), file)
-            for stem, file in self._by_symbol.items()
-            if self._own(stem) in first
-        ]
-        read = ((symbol, file.rows(earliest, last, with_symbol=False)) for symbol, file in asked)
-        return [bars_frame(rows.assign(symbol=symbol)) for symbol, rows in read] or [no_bars()]
+            own_symbol = {written: self._own(written) for written in self._long.symbols()}
+            asked_for = [written for written, symbol in own_symbol.items() if symbol in first]
+            rows = self._long.rows(earliest, last, with_symbol=True, only=asked_for)
+            return [bars_frame(rows.assign(symbol=rows["symbol"].map(own_symbol)))]
+        tables = []
+        for stem, file in self._by_symbol.items():
+            symbol = self._own(stem)
+            if symbol in first:
+                rows = file.rows(earliest, last, with_symbol=False)
+                tables.append(bars_frame(rows.assign(symbol=symbol)))
+        return tables or [no_bars()]
 
     def _index_table(self, file: TableFile, earliest: date, last: date) -> pd.DataFrame:
         index = self._market.index
-        held = file.symbols()
-        rows = file.rows(earliest, last, with_symbol=len(held) > 1)
-        if len(held) > 1:
-            named = {index.symbol, index.source_symbol}.intersection(held)
-            if not named:
+        symbols = file.symbols()
+        has_several = len(symbols) > 1
+        rows = file.rows(earliest, last, with_symbol=has_several)
+        if has_several:
+            of_index = {index.symbol, index.source_symbol}.intersection(symbols)
+            if not of_index:
                 raise UsageError(
-                    f"{file.path}: {len(held)} symbols and none of them is the index {index.symbol}"
+                    f"{file.path}: {len(symbols)} symbols and none of them is the index "
+                    f"{index.symbol}"
                 )
-            rows = rows[rows["symbol"].isin(named)]
+            rows = rows[rows["symbol"].isin(of_index)]
         return bars_frame(rows.assign(symbol=index.symbol))
 
     def _place(self, symbol: str) -> Path:
-        return (
-            self._index.path
-            if self._index and symbol == self._market.index.symbol
-            else self._prices
-        )
+        """Return the path where the bars of a symbol are looked for."""
+        if self._index and symbol == self._market.index.symbol:
+            return self._index.path
+        return self._prices
 
     def _own(self, symbol: str) -> str:
         """Return the market's symbol for one of Yahoo's; a name that is both stays itself."""

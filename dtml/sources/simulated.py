@@ -1,13 +1,12 @@
 """A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
 
 Leaders rise and fall on news of their own. Each follower copies its leader's last session with a
-known correlation
-and shares the rest of its return with the market and its sector. Nothing else can be predicted: on
-a follower the best possible accuracy is that of the sign of its leader's last return, on a leader
-it is one half, so only a model that looks across stocks can beat a coin. There are splits,
-dividends, halts (sessions without a bar) and one late listing. A price depends only on the seed and
-the sessions before it. The adjusted close ends at the close, as Yahoo's does: each split and
-dividend scales all earlier ones, and nothing else restates them.
+known correlation and shares the rest of its return with the market and its sector. Nothing else can
+be predicted: on a follower the best possible accuracy is that of the sign of its leader's last
+return, on a leader it is one half, so only a model that looks across stocks can beat a coin. There
+are splits, dividends, halts (sessions without a bar) and one late listing. A price depends only on
+the seed and the sessions before it. The adjusted close ends at the close, as Yahoo's does: each
+split and dividend scales all earlier ones, and nothing else restates them.
 """
 
 import math
@@ -30,15 +29,21 @@ Events = Bool[ndarray, "sessions stocks"]
 
 BEST_OVER = 4000  # sessions, for a standard error of .002
 DAILY_VOLATILITY = 0.018
-MARKET_SHARE, SECTOR_SHARE = 0.4, 0.2  # of a follower's own variance
-HALT_RATE, SPLIT_RATE, DIVIDEND_RATE = 1 / 2000, 1 / 3000, 1 / 63
-LISTED_LATE, LISTING = "F02B", date(2019, 6, 3)
+MARKET_SHARE = 0.4  # of the part of a follower's variance that its leader does not explain
+SECTOR_SHARE = 0.2  # of the same
+HALT_RATE = 1 / 2000  # a stock and session, as the next two
+SPLIT_RATE = 1 / 3000
+DIVIDEND_RATE = 1 / 63
+DIVIDEND = 0.006  # of the price before
+LISTED_LATE = "F02B"
+LISTING = date(2019, 6, 3)
 
 
 @dataclass(frozen=True)
 class SimulatedMarket:
-    """The settings of the market; `correlation` is that of a follower with its
-    leader's last return.
+    """The settings of the market.
+
+    `correlation` is that of a follower's return with its leader's last one.
     """
 
     leaders: int = 10
@@ -56,9 +61,9 @@ class SimulatedMarket:
     @property
     def follower_symbols(self) -> tuple[str, ...]:
         """Return the names of the followers: F01A and F01B follow L01, and so on."""
-        return tuple(
-            f"F{i + 1:02d}{chr(65 + j)}" for i in range(self.leaders) for j in range(self.followers)
-        )
+        leaders = range(1, self.leaders + 1)
+        letters = [chr(ord("A") + place) for place in range(self.followers)]
+        return tuple(f"F{leader:02d}{letter}" for leader in leaders for letter in letters)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -76,11 +81,10 @@ class SimulatedMarket:
 
     @property
     def best_rank_ic(self) -> float:
-        """Return the mean rank IC, over drawn sessions, of the expected returns: no score orders a
-        day's stocks better.
+        """Return the mean rank IC, over drawn sessions, of the expected returns.
 
-        A follower's expected return is its leader's last one times the correlation, a leader's is
-        0.
+        No score orders a day's stocks better. A follower's expected return is its leader's last one
+        times the correlation, a leader's is 0.
         """
         returns = self.returns(BEST_OVER)
         copied = np.repeat(returns[:-1, : self.leaders], self.followers, axis=1)
@@ -98,23 +102,22 @@ class SimulatedMarket:
     def returns(self, sessions: int) -> Shocks:
         """Draw the total returns of all stocks as log returns, leaders first."""
         leading = self.generator("leaders").standard_normal((sessions, self.leaders))
-        copied = np.repeat(
-            np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1
-        )
+        last_leading = np.vstack([np.zeros((1, self.leaders)), leading[:-1]])
+        copied = np.repeat(last_leading, self.followers, axis=1)
         rest = math.sqrt(1 - self.correlation**2)
-        returns = np.hstack(
-            [leading, self.correlation * copied + rest * self._common_and_own(sessions)]
-        )
-        return DAILY_VOLATILITY * returns
+        following = self.correlation * copied + rest * self._unexplained(sessions)
+        return DAILY_VOLATILITY * np.hstack([leading, following])
 
-    def _common_and_own(self, sessions: int) -> Shocks:
+    def _unexplained(self, sessions: int) -> Shocks:
+        """Draw what leaders do not explain of followers: market, sector and the stock itself."""
         symbols = self.follower_symbols
         market = self.generator("market").standard_normal((sessions, 1))
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
         own = self.generator("own").standard_normal((sessions, len(symbols)))
-        sector = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
+        sector_of_stock = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
+        sector = sectors[:, sector_of_stock]
         own_share = 1 - MARKET_SHARE - SECTOR_SHARE
-        common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sectors[:, sector]
+        common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sector
         return np.asarray(common + math.sqrt(own_share) * own)
 
     def happens(self, stream: str, sessions: int, rate: float) -> Events:
@@ -122,8 +125,9 @@ class SimulatedMarket:
         return self.generator(stream).random((sessions, len(self.symbols))) < rate
 
     def generator(self, stream: str) -> np.random.Generator:
-        """Return the stream's own generator: drawn from session by session, it
-        leaves the past as it was.
+        """Return the stream's own generator.
+
+        Drawn from session by session, it leaves the past as it was.
         """
         return np.random.default_rng([self.seed, *stream.encode()])
 
@@ -142,25 +146,19 @@ class SimulatedSource(Source):
         return list(self.market.symbols)
 
     def remark(self) -> str:
-        """Return the best accuracy and the best rank IC that a model can reach
-        on this market, in words.
-        """
+        """Say which accuracy and rank IC a model can reach at best on this market."""
         market = self.market
         followers = len(market.follower_symbols)
         overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
-        each = (
-            f"{market.best_accuracy:.3f} on the {followers} followers, 0.500 on the "
-            f"{market.leaders} leaders"
-        )
-        whole = f"{overall:.3f} on all stock-days of this market"
         return (
-            f"no model can beat an ACC of {each}, {whole}, nor a rank IC of "
-            f"{market.best_rank_ic:.2f}"
+            f"no model can beat an ACC of {market.best_accuracy:.3f} on the {followers} followers, "
+            f"0.500 on the {market.leaders} leaders, {overall:.3f} on all stock-days of this "
+            f"market, nor a rank IC of {market.best_rank_ic:.2f}"
         )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`."""
-        return Fetched.of(self.bars(last), first, lambda _: "")
+        return Fetched.of(self.bars(last), first, missing=lambda _symbol: "")
 
     def bars(self, last: date) -> pd.DataFrame:
         """Return the bars frame of the whole market from its start to `last`."""
@@ -169,12 +167,23 @@ class SimulatedSource(Source):
         index = returns.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
         traded = ~self.market.happens("halts", len(sessions), HALT_RATE)
         if LISTED_LATE in self.market.symbols:
-            traded[sessions < pd.Timestamp(LISTING), self.market.symbols.index(LISTED_LATE)] = False
-        stocks = self._priced(returns, sessions, list(self.market.symbols), traded, actions=True)
-        whole = self._priced(
-            index, sessions, [self.index_symbol], np.ones_like(index, dtype=bool), actions=False
+            stock = self.market.symbols.index(LISTED_LATE)
+            traded[sessions < pd.Timestamp(LISTING), stock] = False
+        bars_of_stocks = self._priced(
+            returns,
+            sessions=sessions,
+            symbols=list(self.market.symbols),
+            traded=traded,
+            actions=True,
         )
-        return pd.concat([stocks, whole], ignore_index=True)
+        bars_of_index = self._priced(
+            index,
+            sessions=sessions,
+            symbols=[self.index_symbol],
+            traded=np.ones_like(index, dtype=bool),
+            actions=False,
+        )
+        return pd.concat([bars_of_stocks, bars_of_index], ignore_index=True)
 
     def _priced(
         self,
@@ -185,54 +194,65 @@ class SimulatedSource(Source):
         *,
         actions: bool,
     ) -> pd.DataFrame:
-        """Turn log returns into bars; the adjusted close carries the total
-        return, the close is the price paid.
+        """Turn log returns into bars.
+
+        The adjusted close carries the total return, the close is the price paid.
         """
         total = 100 * np.exp(np.cumsum(returns, axis=0))
-        split, paid = (
-            self._actions(*returns.shape)
-            if actions
-            else (np.ones_like(returns), np.zeros_like(returns))
-        )
-        shares = np.cumprod(
-            split / (1 - paid), axis=0
-        )  # that one share of the first session has become
+        split = np.ones_like(returns)
+        paid = np.zeros_like(returns)
+        if actions:
+            split, paid = self._actions(*returns.shape)
+        shares = np.cumprod(split / (1 - paid), axis=0)  # that one of the first session has become
         close = total / shares
-        last = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
-        adjusted = total / shares[last, np.arange(traded.shape[1])]
+        last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
+        last_shares = shares[last_traded, np.arange(traded.shape[1])]
         prior = np.vstack([close[:1], close[:-1]]) / split
-        stream, generator = "stock" if actions else "index", self.market.generator
-        opening = prior * np.exp(
-            DAILY_VOLATILITY / 4 * generator(f"{stream} open").standard_normal(returns.shape)
+
+        stream = "stock" if actions else "index"
+        opening = self._opening(prior, stream)
+        above, below = self._reach(returns.shape, stream)
+        volume = np.exp(self.market.generator(f"{stream} volume").random(returns.shape))
+
+        def of_bars(values: ndarray) -> ndarray:
+            return np.asarray(values[traded])
+
+        session, stock = np.nonzero(traded)
+        bars = pd.DataFrame(
+            {
+                "symbol": np.array(symbols)[stock],
+                "session": sessions[session],
+                "open": of_bars(opening),
+                "high": of_bars(np.maximum(opening, close) * (1 + above)),
+                "low": of_bars(np.minimum(opening, close) * (1 - below)),
+                "close": of_bars(close),
+                "adj_close": of_bars(total / last_shares),
+                "volume": of_bars(np.round(1e6 * volume)),
+                "dividend": of_bars(np.where(paid > 0, paid / (1 - paid) * close, np.nan)),
+                "split": of_bars(np.where(split != 1, split, np.nan)),
+            }
         )
-        reach = (
-            DAILY_VOLATILITY
-            / 2
-            * generator(f"{stream} range").random((len(returns), 2 * returns.shape[1]))
-        )
-        above, below = np.split(reach, 2, axis=1)
-        columns = {
-            "open": opening,
-            "high": np.maximum(opening, close) * (1 + above),
-            "low": np.minimum(opening, close) * (1 - below),
-            "close": close,
-            "adj_close": adjusted,
-            "volume": np.round(1e6 * np.exp(generator(f"{stream} volume").random(returns.shape))),
-            "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
-            "split": np.where(split != 1, split, np.nan),
-        }
-        row, column = np.nonzero(traded)
-        frame = {"symbol": np.array(symbols)[column], "session": sessions[row]}
-        return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[
-            list(BAR_COLUMNS)
-        ]
+        return bars[list(BAR_COLUMNS)]
+
+    def _opening(self, prior: Shocks, stream: str) -> Shocks:
+        """Draw the opening prices around the closes before, which splits have divided."""
+        drawn = self.market.generator(f"{stream} open").standard_normal(prior.shape)
+        return np.asarray(prior * np.exp(DAILY_VOLATILITY / 4 * drawn))
+
+    def _reach(self, shape: tuple[int, ...], stream: str) -> tuple[Shocks, Shocks]:
+        """Draw how far highs lie above, and lows below, open and close: shares of the price."""
+        sessions, stocks = shape
+        drawn = self.market.generator(f"{stream} range").random((sessions, 2 * stocks))
+        above, below = np.split(DAILY_VOLATILITY / 2 * drawn, 2, axis=1)
+        return above, below
 
     def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
-        """Draw splits (new shares for one old) and dividends (shares of the
-        price before), never both on one day.
+        """Draw splits (new shares for one old) and dividends (shares of the price before).
+
+        No stock has both on one day.
         """
         splits = self.market.happens("splits", sessions, SPLIT_RATE)
         dividends = self.market.happens("dividends", sessions, DIVIDEND_RATE) & ~splits
-        large = self.market.generator("split size").random((sessions, stocks)) < 0.5
-        paid = np.where(dividends, 0.006, 0.0)
-        return np.where(splits, np.where(large, 3.0, 2.0), 1.0), paid
+        is_three = self.market.generator("split size").random((sessions, stocks)) < 0.5
+        new_shares = np.where(is_three, 3.0, 2.0)
+        return np.where(splits, new_shares, 1.0), np.where(dividends, DIVIDEND, 0.0)

@@ -5,9 +5,8 @@ random numbers come from generators of its own, so its weights are the same whoe
 it. Each is trained on a thread.
 
 The sessions of a span lie on the device once; the windows of a day are positions in them. A step
-goes through the
-network a few days at a time and adds up their gradients: the loss separates by day, what a few days
-need stays in a core's cache, and memory does not grow with the batch.
+goes through the network a few days at a time and adds up their gradients: the loss separates by
+day, what a few days need stays in a core's cache, and memory does not grow with the batch.
 """
 
 from collections import deque
@@ -30,13 +29,17 @@ from dtml.windows import Windows
 
 Stocks = Int[Tensor, " some"]
 EpochReport = Callable[[Member, Epoch], None]
-no_report: EpochReport = lambda *_: None  # noqa: E731 - the default of several functions
+
+
+def no_report(_member: Member, _epoch: Epoch) -> None:
+    """Report nothing of an epoch."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The days of a training or validation span on one device; `days`, on CPU,
-    are those on which a stock counts.
+    """The days of a training or validation span on one device.
+
+    `days`, on CPU, are those on which a stock counts.
     """
 
     rows: Float[Tensor, "sessions symbols features"]
@@ -51,36 +54,47 @@ class Span:
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
         """Return the span of these windows; `protocol` says which stock-days count."""
         labelled = windows.labelled(protocol)
-        parts = (
-            windows.rows(),
-            windows.observed,
-            windows.rises(),
-            labelled,
-            windows.movement.nan_to_num(),
+
+        def placed(each: Tensor) -> Tensor:
+            return each.to(device)
+
+        return cls(
+            rows=placed(windows.rows()),
+            observed=placed(windows.observed),
+            rises=placed(windows.rises()),
+            counted=placed(labelled),
+            movement=placed(windows.movement.nan_to_num()),
+            days=labelled.any(dim=1).nonzero().squeeze(1),
+            window=windows.window,
         )
-        rows, observed, rises, counted, movement = (each.to(device) for each in parts)
-        days = labelled.any(dim=1).nonzero().squeeze(1)
-        return cls(rows, observed, rises, counted, movement, days, windows.window)
 
     def batch(
         self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None
     ) -> Batch:
-        """Return the batch of these days: the distinct sessions in their windows, and each window
-        as positions.
+        """Return the batch of these days, of all stocks or of some by their positions.
 
-        It has all stocks, or some of them by their positions.
+        It holds the distinct sessions in their windows, and each window as positions in them.
         """
-        held = days.unsqueeze(1) + torch.arange(self.window)
-        sessions, positions = held.unique(return_inverse=True)
+        sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)
+        sessions, positions = sessions_of_windows.unique(return_inverse=True)
         device = self.rows.device
         there, rows = days.to(device), self.rows[sessions.to(device)]
-        known = [each[there] for each in (self.observed, self.rises, self.counted, self.movement)]
         if stocks is not None:
             rows = torch.cat([rows[:, stocks], rows[:, -1:]], dim=1)
-            known = [each[:, stocks] for each in known]
-        observed, rises, counted, movement = known
-        taken = torch.tensor(step, dtype=torch.float32, device=device)
-        return Batch(rows, positions.to(device), observed, rises, counted, taken, movement)
+
+        def of_batch(by_day: Tensor) -> Tensor:
+            of_days = by_day[there]
+            return of_days if stocks is None else of_days[:, stocks]
+
+        return Batch(
+            rows=rows,
+            windows=positions.to(device),
+            observed=of_batch(self.observed),
+            rises=of_batch(self.rises),
+            counted=of_batch(self.counted),
+            step=torch.tensor(step, dtype=torch.float32, device=device),
+            movement=of_batch(self.movement),
+        )
 
 
 def fit_members(
@@ -104,65 +118,72 @@ def fit_members(
     for protocol in protocols:
         _require_labels("training", train, protocol)
         _require_labels("validation", validation, protocol)
-    places = devices_of(device)
+    devices = devices_of(device)
     fits = [
-        start(member, len(train.symbols), places[at % len(places)])
-        for at, member in enumerate(members)
+        start(member, len(train.symbols), devices[position % len(devices)])
+        for position, member in enumerate(members)
     ]
-    for fit, weights in zip(fits, begin or (), strict=begin is not None):
-        fit.network.load_state_dict(weights)
+    if begin is not None:
+        for fit, weights in zip(fits, begin, strict=True):
+            fit.network.load_state_dict(weights)
     queues = []
-    for at, place in enumerate(places[: len(fits)]):
-        spans = {
-            each: (Span.of(train, each, place), Span.of(validation, each, place))
-            for each in protocols
+    for position, fit_device in enumerate(devices[: len(fits)]):
+        train_spans = {protocol: Span.of(train, protocol, fit_device) for protocol in protocols}
+        validation_spans = {
+            protocol: Span.of(validation, protocol, fit_device) for protocol in protocols
         }
-        here = fits[at :: len(places)]
-        queues.append(
-            deque(
-                _fit(fit, *spans[fit.member.training.protocol], state_folder, on_epoch)
-                for fit in here
+        queue: deque[Iterator[int]] = deque()
+        for fit in fits[position :: len(devices)]:
+            protocol = fit.member.training.protocol
+            queue.append(
+                _fit(
+                    fit,
+                    train=train_spans[protocol],
+                    validation=validation_spans[protocol],
+                    state_folder=state_folder,
+                    on_epoch=on_epoch,
+                )
             )
-        )
+        queues.append(queue)
     _advance(queues, device)
     return fits
 
 
 def devices_of(device: torch.device) -> list[torch.device]:
-    """Return the devices that members are spread over: every GPU, if none is
-    named by its number.
-    """
+    """Return the devices for the members: every GPU, unless one is named by its number."""
     if device.type != "cuda" or device.index is not None:
         return [device]
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
 
 def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
-    """Raise DtmlError, with the likely reason, when no stock-day of a span
-    counts, or none of them moved.
-    """
+    """Raise DtmlError, with the likely reason, when no stock-day of a span counts and moved."""
     if (windows.labelled(protocol) & (windows.movement != 0)).any():
         return
-    known = (windows.observed & windows.movement.isfinite()).any()
-    none = "no return is known: are there bars of every session, as daily prices have?"
-    small = (
-        "no known return is large enough for one: do the prices change, those from which "
-        "returns are computed too?"
-    )
-    first, last = windows.target[0].date(), windows.target[-1].date()
-    raise DtmlError(f"no day of {span} has a label, {first} to {last}: {small if known else none}")
+    if (windows.observed & windows.movement.isfinite()).any():
+        reason = (
+            "no known return is large enough for one: do the prices change, those from which "
+            "returns are computed too?"
+        )
+    else:
+        reason = "no return is known: are there bars of every session, as daily prices have?"
+    first = windows.target[0].date()
+    last = windows.target[-1].date()
+    raise DtmlError(f"no day of {span} has a label, {first} to {last}: {reason}")
 
 
 def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
-    """Run all fits to their end: on CPU by turns, on as many threads as there
-    are cores; on a GPU one by one.
+    """Run all fits to their end: on a CPU by turns, on a GPU one by one.
+
+    On a CPU they run on as many threads as there are cores.
     """
     interrupted = Event()
     on_cpu = device.type == "cpu"
 
     def work(fits: "deque[Iterator[int]]") -> None:
-        """Take a fit, give it an epoch, put it back: by turns, so that no
-        thread is idle before the last epoch.
+        """Take a fit, give it an epoch, put it back.
+
+        They come by turns, so that no thread is idle before the last epoch.
         """
         while fits and not interrupted.is_set():
             try:
@@ -175,20 +196,24 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
                 # here, as nobody may be waiting for this thread before the others have ended
                 interrupted.set()
                 raise
-            if goes_on:
-                (fits.append if on_cpu else fits.appendleft)(fit)
+            if goes_on and on_cpu:
+                fits.append(fit)
+            elif goes_on:
+                fits.appendleft(fit)
 
     threads = torch.get_num_threads()
-    taken = [
-        fits for fits in queues for _ in range(min(len(fits), threads) if on_cpu else 1)
-    ]  # each by a thread
+    queue_of_thread = []
+    for fits in queues:
+        threads_of_queue = min(len(fits), threads) if on_cpu else 1
+        queue_of_thread += [fits] * threads_of_queue
     try:
         torch.set_num_threads(1)
         with ThreadPoolExecutor(
-            len(taken), initializer=torch.set_num_threads, initargs=(1,)
+            len(queue_of_thread), initializer=torch.set_num_threads, initargs=(1,)
         ) as pool:
             try:
-                for future in [pool.submit(work, fits) for fits in taken]:
+                futures = [pool.submit(work, fits) for fits in queue_of_thread]
+                for future in futures:
                     future.result()
             except BaseException:
                 interrupted.set()  # the others stop after their epoch, which is saved
@@ -209,7 +234,9 @@ def _fit(
     if state_folder is not None and state_folder.restore(fit):
         on_epoch(fit.member, fit.epochs[-1])
     while not fit.finished:
-        fit.end_epoch(_epoch(fit, train), *_validate(fit, validation))
+        loss = _epoch(fit, train)
+        validation_loss, validation_acc = _validate(fit, validation)
+        fit.end_epoch(loss, validation_loss, validation_acc)
         if state_folder is not None:
             state_folder.save(fit)
         on_epoch(fit.member, fit.epochs[-1])
@@ -217,8 +244,9 @@ def _fit(
 
 
 def _epoch(fit: Fit, train: Span) -> float:
-    """Pass once over the training days in the member's own order; return the
-    mean of the objective over batches.
+    """Pass once over the training days in the member's own order.
+
+    Return the mean of the objective over batches.
     """
     fit.network.train()
     order = train.days[torch.randperm(len(train.days), generator=fit.order)]
@@ -227,22 +255,23 @@ def _epoch(fit: Fit, train: Span) -> float:
 
 
 def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
-    """Take one step of the optimiser and return the objective: each part of the days weighs what it
-    counts.
+    """Take one step of the optimiser and return the objective.
 
-    Where the stocks drawn count on none of the days there is nothing to learn: no step is taken.
+    Each part of the days weighs what it counts. Where the stocks drawn count on none of the days
+    there is nothing to learn: no step is taken.
     """
-    stocks, counts = None, train.counted[days.to(train.counted.device)]
-    if fit.member.training.stocks_a_step is not None:
-        drawn = torch.randperm(counts.shape[1], generator=fit.order)[
-            : fit.member.training.stocks_a_step
-        ]
-        stocks = drawn.sort().values.to(counts.device)
+    stocks = None
+    counts = train.counted[days.to(train.counted.device)]
+    stocks_a_step = fit.member.training.stocks_a_step
+    if stocks_a_step is not None:
+        shuffled_stocks = torch.randperm(counts.shape[1], generator=fit.order)
+        stocks = shuffled_stocks[:stocks_a_step].sort().values.to(counts.device)
         counts = counts[:, stocks]
         days = days[counts.any(dim=1).cpu()]  # of the others nothing is drawn that counts
         if len(days) == 0:
             return fit.penalty.new_zeros(())
-    counted, drawn = counts.sum(), fit.random.get_state()
+    counted = counts.sum()
+    random_state = fit.random.get_state()
 
     def add_up(at_once: int) -> Tensor:
         total = torch.zeros_like(fit.penalty)
@@ -255,7 +284,7 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
 
     def again() -> None:
         fit.optimiser.zero_grad()
-        fit.random.set_state(drawn)
+        fit.random.set_state(random_state)
 
     total, fit.days_at_once = within_memory(add_up, fit.days_at_once, len(days), again=again)
     fit.step()
@@ -271,14 +300,13 @@ def _validate(fit: Fit, span: Span) -> tuple[float, float]:
         loss, correct, counted = (torch.zeros((), device=span.rows.device) for _ in range(3))
         for part in span.days.split(at_once):
             batch = span.batch(part)
-            logits, size = (
-                fit.network.logits(batch.rows, batch.windows, batch.observed),
-                batch.counted.sum(),
-            )
+            logits = fit.network.logits(batch.rows, batch.windows, batch.observed)
+            size = batch.counted.sum()
             loss += size * cross_entropy(logits, batch.rises, batch.counted)
             correct += (fit.network.correct(logits, batch) * batch.counted).sum()
             counted += size
         return float(loss / counted), float(correct / counted)
 
     at_once = days_at_once(span.observed.shape[1], span.rows.device)
-    return within_memory(add_up, at_once, len(span.days))[0]
+    means, _ = within_memory(add_up, at_once, len(span.days))
+    return means

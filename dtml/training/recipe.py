@@ -1,6 +1,4 @@
-"""What is trained: the recipe of a training, one seed of one configuration, and
-the figures of an epoch.
-"""
+"""The recipe of a training, one seed of one configuration, and the figures of an epoch."""
 
 import hashlib
 import json
@@ -23,23 +21,30 @@ class TrainingConfig:
     first_kept_epoch: int = 10  # earlier ones are never kept
     patience: int | None = None  # epochs without a better validation accuracy before the fit stops
     clip: float | None = None  # largest norm of a step's gradient
-    stocks_a_step: int | None = (
-        None  # drawn anew for each step, for a universe of thousands; None: all
-    )
+    # Drawn anew for each step, for a universe of thousands; None: all.
+    stocks_a_step: int | None = None
 
     def __post_init__(self) -> None:
-        maybe = (1 if each is None else each for each in (self.patience, self.stocks_a_step))
-        counts = (self.epochs, self.batch_days, self.first_kept_epoch, *maybe)
+        patience = 1 if self.patience is None else self.patience
+        stocks_a_step = 1 if self.stocks_a_step is None else self.stocks_a_step
+        counts = (
+            self.epochs,
+            self.batch_days,
+            self.first_kept_epoch,
+            patience,
+            stocks_a_step,
+        )
         if min(counts) < 1:
-            named = "epochs, batch_days, first_kept_epoch, patience and stocks_a_step"
-            raise UsageError(f"{named} are 1 or more; got {counts}")
-        if (
-            self.learning_rate <= 0
-            or self.penalty < 0
-            or (self.clip is not None and self.clip <= 0)
-        ):
-            got = f"{self.learning_rate}, {self.clip}, {self.penalty}"
-            raise UsageError(f"learning_rate and clip are above 0, penalty 0 or more; got {got}")
+            raise UsageError(
+                "epochs, batch_days, first_kept_epoch, patience and stocks_a_step are 1 or more; "
+                f"got {counts}"
+            )
+        clip_is_bad = self.clip is not None and self.clip <= 0
+        if self.learning_rate <= 0 or self.penalty < 0 or clip_is_bad:
+            raise UsageError(
+                "learning_rate and clip are above 0, penalty 0 or more; "
+                f"got {self.learning_rate}, {self.clip}, {self.penalty}"
+            )
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,20 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the seed and a digest of the configuration: the same member
-        has the same name in every run.
+        """Return the seed and a digest of the configuration.
+
+        The same member has the same name in every run.
         """
         config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
-        return f"{self.seed}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:12]}"
+        digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
+        return f"{self.seed}-{digest[:12]}"
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """The figures of one pass: means of the objective over batches, and of the
-    rest over counted stock-days.
+    """The figures of one pass over the training days.
+
+    `loss` is the mean of the objective over batches, the others are means over counted stock-days.
     """
 
     number: int

@@ -1,6 +1,4 @@
-"""The state of one member in training, from its first weights to its last
-epoch, and that state on disk.
-"""
+"""The state of one member in training, from first weights to last epoch, and that state on disk."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -38,18 +36,20 @@ class Fit:
     @property
     def best_acc(self) -> float:
         """Return the validation accuracy of the epoch that is kept; -1 before there is one."""
-        return self.epochs[self.best_epoch - 1].validation_acc if self.best_epoch else -1.0
+        if self.best_epoch == 0:
+            return -1.0
+        return self.epochs[self.best_epoch - 1].validation_acc
 
     @property
     def finished(self) -> bool:
         """Return whether all epochs are done, or patience has run out."""
-        config, done = self.member.training, len(self.epochs)
-        stale = (
-            config.patience is not None
-            and self.best_epoch > 0
-            and done - self.best_epoch >= config.patience
-        )
-        return done >= config.epochs or stale
+        config = self.member.training
+        done = len(self.epochs)
+        if done >= config.epochs:
+            return True
+        if config.patience is None or self.best_epoch == 0:
+            return False
+        return done - self.best_epoch >= config.patience
 
     @property
     def weights(self) -> Weights:
@@ -65,28 +65,36 @@ class Fit:
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Record the epoch, and keep its weights if best on validation; raise
-        DtmlError for a loss not finite.
+        """Record the epoch, and keep its weights if it is the best on validation.
+
+        Raise DtmlError for a loss that is not finite.
         """
-        number, config = len(self.epochs) + 1, self.member.training
+        number = len(self.epochs) + 1
+        config = self.member.training
         if not np.isfinite(loss):
             raise DtmlError(
                 f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the "
                 "learning rate"
             )
-        self.epochs.append(Epoch(number, loss, validation_loss, validation_acc))
-        before = self.best_acc
-        if number >= min(config.first_kept_epoch, config.epochs) and validation_acc > before:
+        self.epochs.append(
+            Epoch(
+                number=number,
+                loss=loss,
+                validation_loss=validation_loss,
+                validation_acc=validation_acc,
+            )
+        )
+        may_be_kept = number >= min(config.first_kept_epoch, config.epochs)
+        if may_be_kept and validation_acc > self.best_acc:
             self.best_epoch = number
             self.best = {name: value.detach().cpu().clone() for name, value in self.weights.items()}
 
 
 def initialise(network: Network, generator: torch.Generator) -> None:
-    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from the caller's
-    generator.
+    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default.
 
     The offsets of DTML's context normalisation, one row a stock, are normal with the standard
-    deviation configured.
+    deviation configured. All numbers come from the caller's generator.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):
@@ -99,52 +107,58 @@ def initialise(network: Network, generator: torch.Generator) -> None:
 
 
 def start(member: Member, stocks: int, device: torch.device) -> Fit:
-    """Return a member before its first epoch: weights, order and random numbers
-    come from its seed alone.
+    """Return a member before its first epoch.
+
+    Its weights, its order of days and its random numbers come from its seed alone.
     """
-    first, order, drawn = (
-        int(state) for state in np.random.SeedSequence(member.seed).generate_state(3)
-    )
+    states = np.random.SeedSequence(member.seed).generate_state(3)
+    weights_seed, order_seed, random_seed = (int(state) for state in states)
     network = member.model.build(stocks)
-    initialise(network, torch.Generator().manual_seed(first))
-    shuffling, random = (
-        torch.Generator().manual_seed(order),
-        torch.Generator(device).manual_seed(drawn),
-    )
+    initialise(network, torch.Generator().manual_seed(weights_seed))
+    shuffling = torch.Generator().manual_seed(order_seed)
+    random = torch.Generator(device).manual_seed(random_seed)
     use_generator(network.to(device), random)
-    penalty = torch.tensor(member.training.penalty, device=device)
-    optimiser = torch.optim.Adam(network.parameters(), lr=member.training.learning_rate, fused=True)
-    at_once = days_at_once(min(stocks, member.training.stocks_a_step or stocks), device)
-    return Fit(member, network, penalty, optimiser, shuffling, random, at_once)
+    stocks_at_once = min(stocks, member.training.stocks_a_step or stocks)
+    return Fit(
+        member=member,
+        network=network,
+        penalty=torch.tensor(member.training.penalty, device=device),
+        optimiser=torch.optim.Adam(
+            network.parameters(), lr=member.training.learning_rate, fused=True
+        ),
+        order=shuffling,
+        random=random,
+        days_at_once=days_at_once(stocks_at_once, device),
+    )
 
 
 @dataclass(frozen=True)
 class StateFolder:
-    """A folder that keeps the state of each member after each epoch, so that an
-    interrupted training resumes.
-    """
+    """A folder that keeps the state of each member, so that an interrupted training resumes."""
 
     path: Path
     write: WriteWhole
 
     def file(self, member: Member, device: torch.device) -> Path:
-        """Return the file that holds the state of a member on a device: another
-        one draws other random numbers.
+        """Return the file that holds the state of a member on a device.
+
+        Another device draws other random numbers.
         """
         return self.path / f"{member.name}-{device.type}.safetensors"
 
     def save(self, fit: Fit) -> None:
         """Write all that the next epoch needs, whole or not at all."""
-        counts: dict[str, Any] = {
+        card = {
             "best_epoch": fit.best_epoch,
             "steps": fit.steps,
             "days_at_once": fit.days_at_once,
+            "epochs": [asdict(epoch) for epoch in fit.epochs],
         }
-        card = counts | {"epochs": list(map(asdict, fit.epochs))}
-        write_tensors(self.file(fit.member, fit.penalty.device), _tensors(fit), card, self.write)
+        file = self.file(fit.member, fit.penalty.device)
+        write_tensors(file, _tensors(fit), card, self.write)
 
     def restore(self, fit: Fit) -> bool:
-        """Put a fit where `save` left it, and say whether it left anything.
+        """Put a fit where `save` left it, and say whether `save` left anything.
 
         It ends with the weights of a training that nothing interrupted. Raises DtmlError for a file
         that is damaged.
@@ -153,7 +167,8 @@ class StateFolder:
         if not file.exists():
             return False
         try:
-            _put_back(fit, *read_tensors(file))
+            tensors, card = read_tensors(file)
+            _put_back(fit, tensors, card)
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise DtmlError(
@@ -163,23 +178,27 @@ class StateFolder:
 
 
 def _tensors(fit: Fit) -> Weights:
-    states = fit.optimiser.state_dict()["state"].items()
-    moments = {f"adam.{i}.{name}": value for i, state in states for name, value in state.items()}
-    generators = {"order": fit.order.get_state(), "random": fit.random.get_state()}
-    weights = {f"weights.{name}": value for name, value in fit.weights.items()}
-    return (
-        weights | {f"best.{name}": value for name, value in fit.best.items()} | moments | generators
-    )
+    """Return the weights, the best ones, Adam's moments and the states of both generators."""
+    tensors: Weights = {}
+    for name, value in fit.weights.items():
+        tensors[f"weights.{name}"] = value
+    for name, value in fit.best.items():
+        tensors[f"best.{name}"] = value
+    for parameter, moments in fit.optimiser.state_dict()["state"].items():
+        for name, value in moments.items():
+            tensors[f"adam.{parameter}.{name}"] = value
+    tensors["order"] = fit.order.get_state()
+    tensors["random"] = fit.random.get_state()
+    return tensors
 
 
 def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
+    """Read into a fit what `StateFolder.save` wrote."""
     fit.network.load_state_dict(_under("weights.", tensors))
     fit.best = _under("best.", tensors)
-    fit.best_epoch, fit.steps, fit.days_at_once = (
-        card["best_epoch"],
-        card["steps"],
-        card["days_at_once"],
-    )
+    fit.best_epoch = card["best_epoch"]
+    fit.steps = card["steps"]
+    fit.days_at_once = card["days_at_once"]
     fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
     fit.order.set_state(tensors["order"])
     fit.random.set_state(tensors["random"])
@@ -191,6 +210,7 @@ def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:
+    """Return the tensors whose names begin with a prefix, named without it."""
     return {
         name.removeprefix(prefix): value
         for name, value in tensors.items()
