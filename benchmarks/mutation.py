@@ -42,7 +42,7 @@ def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> T
 TRIALS = (
     _trial(
         "dtml/evaluation/metrics",
-        "models/metrics models/calibration models/scoreboard pages/night_page",
+        "models/metrics models/calibration models/scoreboard pages/night_page pages/night_charts",
         left_out="95_percent fresh_days needs_no",
     ),
     _trial(

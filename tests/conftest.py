@@ -39,9 +39,12 @@ from tests.support.postgresql_databases import (
 )
 from tests.support.prefect_server import end_shared_server, shared_server
 from tests.support.quick import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls them
-from tests.support.run_folder import IS_WORKER, remove_run_folder
+from tests.support.run_folder import IS_WORKER, RUN_FOLDER, remove_run_folder
 
 pytest_plugins = ("tests.support.db_commands", "tests.support.roles", "tests.support.translators")
+
+# Where a user's trusted code is kept, who is nobody but this test run.
+os.environ["XDG_STATE_HOME"] = str(RUN_FOLDER / "state")
 
 # No test asserts a time. The same examples each time, so that a change's tests fail by that change;
 # `make soak` draws others.

@@ -291,8 +291,7 @@ def backtest(
     Each fold trains, predicts and scores; portfolios follow the predictions. Interrupted, it
     resumes when run again.
 
-    Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to
-    2016-12-29
+    Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02
     """
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(workers, cluster, warm_start=(request.overrides or {}).get("warm_start", False))

@@ -19,6 +19,7 @@ from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
 from flows.nightly.context import MarketContext
+from flows.nightly.trusted_code import require_trusted, trust
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ def train_own(
         _, tried_days = tried
         slope = slope_of(ranked(scores[tried_days]), history.relative[tried_days])
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
+        trust(model.code)
         return rankers, {OWN: {**record, "features": model.told["features"]}}
     except (OwnCodeError, UsageError) as error:
         return rankers, {OWN: {**record, "refused": str(error)}}
@@ -125,11 +127,20 @@ def ask_own(
 ) -> tuple[dict[str, Grid], str]:
     """Return the scores of the last day, [stocks], by the code stored with the rankers.
 
-    Where there are none, the text beside them says why.
+    Where there are none, the text beside them says why: for one, the code came with the store and
+    this user never ran it from a file.
     """
     try:
+        if not _is_of_the_file(context, fitted.code):
+            require_trusted(fitted.code)
         scores = Asked(fitted.code).night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
         log.warning("the own model of %s says nothing tonight: %s", context.name, error)
         return {}, str(error)
+
+
+def _is_of_the_file(context: MarketContext, code: OwnCode) -> bool:
+    """Whether the market's file names this very text now."""
+    file = context.market.code
+    return file is not None and file.exists() and OwnCode.read(file).sha256 == code.sha256

@@ -154,6 +154,17 @@ def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_m
     assert np.isnan([each[0] for each in gain_in_mcc(model[:15], rule[:15, None])[1:]]).all()
 
 
+def test_a_day_counts_for_a_gain_in_mcc_from_its_first_direction_on() -> None:
+    right = np.random.default_rng(4).integers(4, 17, 60)
+    model = np.stack([right, 20 - right, 19 - right, right + 1], axis=1)
+    rule = model[:, [1, 0, 3, 2]]
+    single = np.concatenate([model, [[1, 0, 0, 0]]]), np.concatenate([rule, [[0, 1, 0, 0]]])
+    none = np.concatenate([model, [[0, 0, 0, 0]]]), np.concatenate([rule, [[3, 0, 0, 4]]])
+    gain = [each[0] for each in gain_in_mcc(model, rule[:, None])]
+    assert [each[0] for each in gain_in_mcc(none[0], none[1][:, None])] == gain
+    assert gain_in_mcc(single[0], single[1][:, None])[0][0] != gain[0]
+
+
 def test_mcc_is_zero_when_one_class_is_never_called() -> None:
     rose = np.random.default_rng(2).random((DAYS, STOCKS)) < 0.6
     found = score(calls_of(np.ones_like(rose), rose))

@@ -145,6 +145,27 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
     assert "cannot read the market's own code" in str(reason(never, TARGET))
 
 
+def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
+    trusted: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_night(trusted, AS_OF)
+    # The same store before somebody who never had the file.
+    mine.unlink()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    run_night(trusted, TARGET)
+    assert said(trusted, next_session("XNYS", TARGET)).empty
+    why = str(reason(trusted, TARGET))
+    assert "mine.py came with the store, was never run from a file of yours" in why
+    (refused,) = (tmp_path / "home").rglob("refused/*.py")
+    assert refused.read_text() == MINE
+    known = refused.parents[1] / refused.name
+    assert f"read {refused}, and move it to {known} to let it run" in why
+    refused.rename(known)
+    after = next_session("XNYS", TARGET)
+    run_night(trusted, after)
+    assert len(said(trusted, next_session("XNYS", after))) == 9
+
+
 @pytest.mark.soak
 def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
     owned: MarketContext, monkeypatch: pytest.MonkeyPatch
