@@ -35,17 +35,14 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
-from flows.dashboard.explore import FORMS, Download, File, answer_file, sql_page, table_page, topics
-from flows.dashboard.market import (
-    NotThereError,
-    market_page,
-    markets_page,
-    require_market,
-    stock_page,
-    study_page,
-)
+from flows.dashboard.downloads import FORMS, Download, File, answer_file
+from flows.dashboard.explore import sql_page, table_page, topics
+from flows.dashboard.market import market_page
+from flows.dashboard.markets import NotThereError, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
 from flows.dashboard.statements import COME_AGAIN_S, Statements
+from flows.dashboard.stock import stock_page
+from flows.dashboard.studies import study_page
 
 log = logging.getLogger(__name__)
 
