@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -22,9 +21,10 @@ LOOKING = 2000  # stocks that look at one another on a night, at most
 # thread count.
 WEIGHT_TOLERANCE = 1e-6
 
-explanation = partial(
-    row_of, tables.explanation, "run_id"
-)  # None of a run whose attention was never measured
+
+def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
+    """Return the row of explanation of a run; None where its attention was never measured."""
+    return row_of(conn, tables.explanation, "run_id", run_id)
 
 
 def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
