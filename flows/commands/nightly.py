@@ -59,9 +59,8 @@ def nightly(
 ) -> None:
     """Run a night: fetch, check, store, train if due, predict, score, report.
 
-    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of
-    2016-06-30
-    """
+    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
+    """  # noqa: E501 - an example is one line, to be copied
     if missed and nights > 1:
         raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
     context = open_context(request)
