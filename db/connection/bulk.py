@@ -77,9 +77,10 @@ def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[
     ).rowcount
 
 
-def save_row(table: Table, conn: Connection, row: Mapping[str, object]) -> int:
-    """Store a row, columns by name, and return 1; 0 where its key is stored:
-    the first row of a name stands.
+def save_row(conn: Connection, table: Table, row: Mapping[str, object]) -> int:
+    """Store a row, columns by name, and return 1.
+
+    0 where its key is stored: the first row of a name stands.
     """
     return insert_missing(conn, table, [dict(row)])
 

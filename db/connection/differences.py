@@ -124,12 +124,15 @@ def save_figures(
     require_distinct(given, key)
     rows = given[[each.name for each in columns]].reset_index(drop=True)
     rows = rows.astype(dict.fromkeys(figures, "float64"))
-    stored, wrong = (
-        rows_of(table, owner, conn, name),
-        f"{name} {{}} is stored with another figure: {why}",
-    )
     new = unstored(
-        rows, stored, key, figures, FIGURE_TOLERANCE, zero=FIGURE_ZERO, shown=key, wrong=wrong
+        rows,
+        rows_of(conn, table, owner, name),
+        key,
+        figures,
+        FIGURE_TOLERANCE,
+        zero=FIGURE_ZERO,
+        shown=key,
+        wrong=f"{name} {{}} is stored with another figure: {why}",
     )
     new = new.assign(**{owner: name})
     if any(isinstance(each.type, sa.JSON) for each in columns):

@@ -36,27 +36,34 @@ Statement = Select[Any]
 def frame(conn: Connection, statement: Statement) -> pd.DataFrame:
     """Return the rows of a statement, a DataFrame column for each of its columns."""
     rows = conn.execute(statement).all()
-    lists = zip(*rows, strict=True) if rows else [()] * len(statement.selected_columns)
-    columns = zip(statement.selected_columns, lists, strict=True)
-    return pd.DataFrame({column.name: _typed(column.type, values) for column, values in columns})
+    columns = statement.selected_columns
+    values_by_column = _transposed(rows, len(columns))
+    return pd.DataFrame(
+        {
+            column.name: _typed(column.type, values)
+            for column, values in zip(columns, values_by_column, strict=True)
+        }
+    )
 
 
 def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
     """Return the first row of a statement as Python values, by column; None when there is none."""
-    found = conn.execute(statement).mappings().first()
-    return None if found is None else dict(found)
+    first = conn.execute(statement).mappings().first()
+    return None if first is None else dict(first)
 
 
-def row_of(table: Table, key: str, conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row whose column `key` is `name`, every column of the table;
+def row_of(conn: Connection, table: Table, key: str, name: str) -> dict[str, Any] | None:
+    """Return the row whose column `key` is `name`, every column of the table.
+
     None when there is none.
     """
     return row(conn, select(table).where(table.c[key] == name))
 
 
 def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
-    """Return the conditions that columns of a table or a view have these
-    values; None is no condition.
+    """Return the conditions that columns of a table or a view have these values.
+
+    None is no condition.
     """
     return [of.c[name] == value for name, value in values.items() if value is not None]
 
@@ -65,7 +72,12 @@ def within(
     column: ColumnElement[Any], first: object | None, last: object | None
 ) -> list[ColumnElement[bool]]:
     """Return the conditions that a column lies in first..last, both included; None is no bound."""
-    return ([] if first is None else [column >= first]) + ([] if last is None else [column <= last])
+    conditions = []
+    if first is not None:
+        conditions.append(column >= first)
+    if last is not None:
+        conditions.append(column <= last)
+    return conditions
 
 
 def shown(
@@ -80,10 +92,16 @@ def shown(
     `order` names the columns that sort them, with a minus where the last comes first; `span` is a
     column and the bounds that it lies `within`.
     """
-    of = view(name)
-    mine = matching(of, **values) + ([] if span is None else within(of.c[span[0]], *span[1:]))
-    by = (of.c[each[1:]].desc() if each.startswith("-") else of.c[each] for each in order)
-    return select(of).where(*mine).order_by(*by)
+    rows = view(name)
+    conditions = matching(rows, **values)
+    if span is not None:
+        column, first, last = span
+        conditions += within(rows.c[column], first, last)
+    by: list[ColumnElement[Any]] = []
+    for column in order:
+        is_descending = column.startswith("-")
+        by.append(rows.c[column[1:]].desc() if is_descending else rows.c[column])
+    return select(rows).where(*conditions).order_by(*by)
 
 
 def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
@@ -92,26 +110,22 @@ def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
 
 
 def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
-    """Yield all rows of a statement as Python values, in batches: neither a
-    page nor this program holds them all.
-    """
+    """Yield all rows of a statement as Python values, in batches, so that nobody holds them all."""
     yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
 
 
 def rows_of(
-    table: Table, owner: str, conn: Connection, name: str, *, order: Sequence[str] = ()
+    conn: Connection, table: Table, owner: str, name: str, *, order: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return rows whose column `owner` is `name`, without it, by `order` or the
-    rest of the primary key.
+    """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary
+    key.
     """
-    sought = order or [each.name for each in table.primary_key if each.name != owner]
-    columns = (each for each in table.c if each.name != owner)
-    return frame(
-        conn,
-        select(*columns)
-        .where(table.c[owner] == name)
-        .order_by(*(table.c[each] for each in sought)),
-    )
+    columns = [column for column in table.c if column.name != owner]
+    if order:
+        by = [table.c[column] for column in order]
+    else:
+        by = [column for column in table.primary_key if column.name != owner]
+    return frame(conn, select(*columns).where(table.c[owner] == name).order_by(*by))
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
@@ -123,14 +137,13 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
     """
     cursor = result.cursor
     assert cursor is not None
-    parts = [_bar_part(rows) for rows in iter(lambda: cursor.fetchmany(FETCHED_ROWS), [])]
+    parts = []
+    while fetched := cursor.fetchmany(FETCHED_ROWS):
+        parts.append(_bar_part(fetched))
     result.close()
     rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
-    rank = (
-        pd.Series(np.arange(len(ids)), index=ids.to_numpy())
-        .reindex(rows.pop("instrument_id"))
-        .to_numpy()
-    )
+    rank_of_id = pd.Series(np.arange(len(ids)), index=ids.to_numpy())
+    rank = rank_of_id.reindex(rows.pop("instrument_id")).to_numpy()
     order = np.lexsort((rows["session"].to_numpy(), rank))
     sorted_rows = rows.take(order).reset_index(drop=True)
     sorted_rows.insert(0, "symbol", ids.index.take(rank[order]))
@@ -138,48 +151,65 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
 
 
 def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return a driver's rows as a frame: whole numbers stay whole beside
-    missing ones (Int64), decimals are float64.
+    """Return a driver's rows as a frame.
+
+    Whole numbers stay whole beside missing ones (Int64), decimals are float64.
     """
-    lists = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    columns = [_plain(values) for values in lists]
-    found = pd.concat(columns, axis=1) if columns else pd.DataFrame()
-    found.columns = pd.Index(names)
-    return found
+    columns = [_plain(values) for values in _transposed(rows, len(names))]
+    typed_rows = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    typed_rows.columns = pd.Index(names)
+    return typed_rows
 
 
 def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return rows of a driver as objects, each value as it came, whatever else
-    is in its column; decimals as floats.
+    """Return rows of a driver as objects, each value as it came, whatever else is in its column.
+
+    Decimals become floats.
     """
-    told = [
+    without_decimals = [
         [float(value) if isinstance(value, Decimal) else value for value in row] for row in rows
     ]
-    return pd.DataFrame(told, columns=pd.Index(names), dtype=object)
+    return pd.DataFrame(without_decimals, columns=pd.Index(names), dtype=object)
+
+
+def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
+    """Return the values of each of `width` columns; empty ones without a row."""
+    if not rows:
+        return [()] * width
+    return list(zip(*rows, strict=True))
 
 
 def _plain(values: Sequence[Any]) -> "pd.Series[Any]":
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int}:
         fits = all(abs(value) < 2**63 for value in values if isinstance(value, int))
-        return pd.Series(values, dtype=("Int64" if None in values else "int64") if fits else object)
+        if not fits:
+            return pd.Series(values, dtype=object)
+        return pd.Series(values, dtype="Int64" if None in values else "int64")
     if kinds and kinds <= {Decimal, int, float}:
         return pd.Series(values, dtype="float64")
     return pd.Series(values, dtype=object).infer_objects()
 
 
 def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
-    lists = list(zip(*rows, strict=True)) if rows else [()] * (3 + len(BAR_VALUES))
-    ids, sessions, known, *values = (np.array(each, dtype=object) for each in lists)
-    numbers = {name: each.astype("float64") for name, each in zip(BAR_VALUES, values, strict=True)}
-    days = _each_distinct(sessions, utc=False).astype("datetime64[ns]")
-    moments = _each_distinct(known, utc=True).astype("datetime64[ns, UTC]")
+    """Return rows of instrument_id, session, known_at and BAR_VALUES as a frame of few dtypes."""
+    columns = [np.array(values, dtype=object) for values in _transposed(rows, 3 + len(BAR_VALUES))]
+    ids, sessions, known, *bar_values = columns
+    numbers = {
+        name: values.astype("float64") for name, values in zip(BAR_VALUES, bar_values, strict=True)
+    }
     return pd.DataFrame(
-        {"instrument_id": ids.astype("int64"), "session": days, **numbers, "known_at": moments}
+        {
+            "instrument_id": ids.astype("int64"),
+            "session": _each_distinct(sessions, utc=False).astype("datetime64[ns]"),
+            **numbers,
+            "known_at": _each_distinct(known, utc=True).astype("datetime64[ns, UTC]"),
+        }
     )
 
 
 def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
+    """Return moments, each distinct one parsed once."""
     codes, distinct = pd.factorize(moments)
     return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -22,9 +21,10 @@ LOOKING = 2000  # stocks that look at one another on a night, at most
 # thread count.
 WEIGHT_TOLERANCE = 1e-6
 
-explanation = partial(
-    row_of, tables.explanation, "run_id"
-)  # None of a run whose attention was never measured
+
+def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
+    """Return the row of explanation of a run; None where its attention was never measured."""
+    return row_of(conn, tables.explanation, "run_id", run_id)
 
 
 def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
@@ -35,16 +35,19 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
     """
     if attention.empty:
         return 0
-    key, shown = (
-        ["run_id", "target", "instrument_id", "source_id"],
-        ["run_id", "target", "symbol", "source"],
-    )
+    key = ["run_id", "target", "instrument_id", "source_id"]
+    shown = ["run_id", "target", "symbol", "source"]
     require_distinct(attention, shown)
     rows = identified(conn, market, attention, source_id="source").sort_values(key)
-    stored = stored_on(conn, tables.attention_weight, rows, "run_id")
-    wrong = "attention of {} is stored: it stands"
     new = unstored(
-        rows, stored, key, ["weight"], 0.0, zero=WEIGHT_TOLERANCE, shown=shown, wrong=wrong
+        rows,
+        stored_on(conn, tables.attention_weight, rows, "run_id"),
+        key,
+        ["weight"],
+        0.0,
+        zero=WEIGHT_TOLERANCE,
+        shown=shown,
+        wrong="attention of {} is stored: it stands",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 
@@ -78,21 +81,23 @@ def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
-    """Return run and target of those of the last nights that kept what stocks
-    looked at, newest first.
+    """Return run and target of those of the last nights that kept what stocks looked at, newest
+    first.
     """
-    ran, found = view("night_log").c, view("attention").c
-    ended = sa.select(ran.run_id, ran.target).where(ran.market == market, ran.status.in_(COMPLETE))
-    last = conn.execute(ended.order_by(ran.as_of.desc()).limit(nights)).all()
-    kept = (
-        sa.select(found.run_id).where(found.run_id == run, found.target == target).limit(1)
-        for run, target in last
+    night = view("night_log").c
+    weight = view("attention").c
+    last_nights = (
+        sa.select(night.run_id, night.target)
+        .where(night.market == market, night.status.in_(COMPLETE))
+        .order_by(night.as_of.desc())
+        .limit(nights)
     )
-    return [
-        (run, target)
-        for (run, target), any_ in zip(last, kept, strict=True)
-        if conn.execute(any_).first()
-    ]
+    kept = []
+    for run_id, target in conn.execute(last_nights).all():
+        of_night = (weight.run_id == run_id, weight.target == target)
+        if conn.execute(sa.select(weight.run_id).where(*of_night).limit(1)).first():
+            kept.append((run_id, target))
+    return kept
 
 
 def mean_weights(
@@ -108,11 +113,11 @@ def mean_weights(
     heaviest first.
 
     Columns: symbol (the other one), weight (mean over the nights), nights (on which it was kept). A
-    night keeps the
-    heaviest sources of each stock alone: what it does not keep counts as 0.
+    night keeps the heaviest sources of each stock alone: what it does not keep counts as 0.
     """
     found = view("attention").c
-    mine, other = (found.symbol, found.source) if looks else (found.source, found.symbol)
+    mine = found.symbol if looks else found.source
+    other = found.source if looks else found.symbol
     parts = [pd.DataFrame({"other": pd.Series(dtype=object), "weight": pd.Series(dtype=float)})]
     for run_id, target in kept:
         of_night = (found.run_id == run_id, found.target == target, found.market == market)

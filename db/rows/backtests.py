@@ -4,7 +4,7 @@ figures, which are never changed.
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,20 +20,45 @@ from db.errors import StoreError
 from db.rows.outcomes import of_fold
 from db.views import view
 
-# Of the backtest of a name: its row, or None; the folds that are done, its figures by slice, value,
-# protocol and predictor, its daily returns by portfolio and session, and its figures by portfolio,
-# each without backtest_id.
-backtest = partial(row_of, tables.backtest, "id")
-backtest_folds = partial(rows_of, tables.backtest_fold, "backtest_id")
-backtest_scores = partial(rows_of, tables.backtest_score, "backtest_id")
-backtest_returns = partial(rows_of, tables.backtest_return, "backtest_id")
-backtest_portfolios = partial(rows_of, tables.backtest_portfolio, "backtest_id")
-
-save_backtest = partial(
-    save_row, tables.backtest
-)  # as it begins: the columns known by then, by name
-
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
+
+
+def backtest(conn: Connection, name: str) -> dict[str, Any] | None:
+    """Return the row of the backtest of a name; None when there is none."""
+    return row_of(conn, tables.backtest, "id", name)
+
+
+def backtest_folds(conn: Connection, name: str) -> pd.DataFrame:
+    """Return the folds of a backtest that are done: the columns of backtest_fold but
+    backtest_id.
+    """
+    return rows_of(conn, tables.backtest_fold, "backtest_id", name)
+
+
+def backtest_scores(conn: Connection, name: str) -> pd.DataFrame:
+    """Return the figures of a backtest by slice, value, protocol and predictor: the columns of
+    backtest_score but backtest_id.
+    """
+    return rows_of(conn, tables.backtest_score, "backtest_id", name)
+
+
+def backtest_returns(conn: Connection, name: str) -> pd.DataFrame:
+    """Return the daily returns of a backtest by portfolio and session: the columns of
+    backtest_return but backtest_id.
+    """
+    return rows_of(conn, tables.backtest_return, "backtest_id", name)
+
+
+def backtest_portfolios(conn: Connection, name: str) -> pd.DataFrame:
+    """Return the figures of a backtest by portfolio: the columns of backtest_portfolio but
+    backtest_id.
+    """
+    return rows_of(conn, tables.backtest_portfolio, "backtest_id", name)
+
+
+def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
+    """Store a backtest as it begins, the columns known by then by name; 0 where it is stored."""
+    return save_row(conn, tables.backtest, backtest)
 
 
 def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
@@ -50,11 +75,11 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
     stored = row(conn, mine) or fold
     for name in ("run_id", "as_of", "first", "last", "predictions"):
         if stored[name] != fold[name]:
-            differs = (
-                f"is stored with {name} {stored[name]}, not {fold[name]}: a fold is never rewritten"
+            raise StoreError(
+                f"fold {fold['number']} of {backtest_id} is stored with {name} {stored[name]}, "
+                f"not {fold[name]}: a fold is never rewritten"
             )
-            raise StoreError(f"fold {fold['number']} of {backtest_id} {differs}")
-    return save_row(table, conn, {"backtest_id": backtest_id, **fold})
+    return save_row(conn, table, {"backtest_id": backtest_id, **fold})
 
 
 def finish_backtest(
@@ -77,29 +102,23 @@ def finish_backtest(
     Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with
     another value.
     """
-    stored, begun = (
-        backtest(conn, backtest_id),
-        sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id),
-    )
+    stored = backtest(conn, backtest_id)
     if stored is None:
         raise StoreError(f"backtest {backtest_id} was never begun")
     counted = {name: counts[name] for name in COUNTS}
     if stored["finished_at"] is None:
+        begun = sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
         conn.execute(begun.values(**counted, finished_at=finished_at, seconds=seconds))
     elif changed := [name for name in COUNTS if stored[name] != counted[name]]:
         raise StoreError(
             f"{backtest_id} {changed[0]} is stored with another figure: a finished backtest stands"
         )
-    given = {
-        tables.backtest_score: scores,
-        tables.backtest_return: returns,
-        tables.backtest_portfolio: portfolios,
-    }
     why = "a finished backtest stands"
-    return sum(
-        save_figures(conn, table, "backtest_id", backtest_id, rows, why=why)
-        for table, rows in given.items()
-    )
+    owner = "backtest_id"
+    new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, why=why)
+    new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, why=why)
+    new += save_figures(conn, tables.backtest_portfolio, owner, backtest_id, portfolios, why=why)
+    return new
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Benchmarks: each is stored with its figures once its test was read, and never changed."""
 
 from collections.abc import Mapping
-from functools import partial
+from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
@@ -12,13 +12,30 @@ from db.connection.bulk import save_row
 from db.connection.differences import save_figures
 from db.connection.frames import frame, matching, row_of, rows_of
 
-# Of the benchmark of a name: its row, or None; its figures by protocol and predictor, and every
-# seed by predictor and configuration, each without benchmark_id.
-benchmark = partial(row_of, tables.benchmark, "id")
-benchmark_scores = partial(
-    rows_of, tables.benchmark_score, "benchmark_id", order=("protocol", "predictor")
-)
-benchmark_seeds = partial(rows_of, tables.benchmark_seed, "benchmark_id")
+
+def benchmark(conn: Connection, name: str) -> dict[str, Any] | None:
+    """Return the row of the benchmark of a name; None when there is none."""
+    return row_of(conn, tables.benchmark, "id", name)
+
+
+def benchmark_scores(conn: Connection, name: str) -> pd.DataFrame:
+    """Return the figures of a benchmark by protocol and predictor: the columns of benchmark_score
+    but benchmark_id.
+    """
+    return rows_of(
+        conn,
+        tables.benchmark_score,
+        "benchmark_id",
+        name,
+        order=("protocol", "predictor"),
+    )
+
+
+def benchmark_seeds(conn: Connection, name: str) -> pd.DataFrame:
+    """Return every seed of a benchmark by predictor and configuration: the columns of
+    benchmark_seed but benchmark_id.
+    """
+    return rows_of(conn, tables.benchmark_seed, "benchmark_id", name)
 
 
 def save_benchmark(
@@ -31,18 +48,21 @@ def save_benchmark(
     when a score or seed is stored with another figure.
     """
     name = str(benchmark["id"])
-    new = save_row(tables.benchmark, conn, benchmark)
+    new = save_row(conn, tables.benchmark, benchmark)
     why = "the test span is read once"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
     return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Return benchmarks in the order in which their test was read: the columns
-    of benchmark but its config.
+    """Return benchmarks in the order in which their test was read: the columns of benchmark but its
+    config.
     """
     table = tables.benchmark
-    statement = sa.select(*(each for each in table.c if each.name != "config")).where(
-        *matching(table, market=market)
+    columns = [column for column in table.c if column.name != "config"]
+    statement = (
+        sa.select(*columns)
+        .where(*matching(table, market=market))
+        .order_by(table.c.test_read_at, table.c.id)
     )
-    return frame(conn, statement.order_by(table.c.test_read_at, table.c.id))
+    return frame(conn, statement)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from datetime import date
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -34,7 +33,7 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     """Return the bands of a run by level: level, threshold, days, n; no rows
     for a run that was not calibrated.
     """
-    return rows_of(tables.abstention_band, "run_id", conn, run_id).drop(columns="is_default")
+    return rows_of(conn, tables.abstention_band, "run_id", run_id).drop(columns="is_default")
 
 
 def default_level(conn: Connection, run_id: str) -> float | None:
@@ -47,33 +46,44 @@ def default_level(conn: Connection, run_id: str) -> float | None:
     ).scalar()
 
 
-def _save_counts(table: sa.Table, conn: Connection, counts: pd.DataFrame) -> int:
-    """Store the columns of a table of counts in place of what is stored of
-    these runs and targets.
+def save_bins(conn: Connection, counts: pd.DataFrame) -> int:
+    """Store the columns of calibration_bin in place of what is stored of these runs and targets."""
+    return _save_counts(conn, tables.calibration_bin, counts)
+
+
+def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
+    """Store the columns of abstention_count in place of what is stored of these runs and
+    targets.
     """
+    return _save_counts(conn, tables.abstention_count, counts)
+
+
+def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """Return calibration_bin of a market's nightly runs, targets up to `last`."""
+    return _counts(conn, tables.calibration_bin, market, last)
+
+
+def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """Return abstention_count of a market's nightly runs, targets up to `last`."""
+    return _counts(conn, tables.abstention_count, market, last)
+
+
+def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int:
     if counts.empty:
         return 0
     for run_id, targets in counts.groupby("run_id")["target"]:
         days = [day.date() for day in pd.DatetimeIndex(targets.unique())]
         conn.execute(sa.delete(table).where(table.c.run_id == run_id, table.c.target.in_(days)))
-    return insert_frame(conn, table, counts[[each.name for each in table.c]])
+    return insert_frame(conn, table, counts[[column.name for column in table.c]])
 
 
-def _counts(table: sa.Table, conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return the counts of a market's nightly runs, targets up to `last`, by
-    target, run and the rest of the key.
-    """
+def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
+    """Return the counts of a market's nightly runs by target, run and the rest of the key."""
     joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
     mine = (tables.run.c.market == market, tables.run.c.kind == "nightly", table.c.target <= last)
     keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
     statement = sa.select(table).select_from(joined).where(*mine)
     return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))
-
-
-save_bins = partial(_save_counts, tables.calibration_bin)
-save_band_counts = partial(_save_counts, tables.abstention_count)
-calibration_bins = partial(_counts, tables.calibration_bin)
-band_counts = partial(_counts, tables.abstention_count)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Fetches: what each brought, and the moment at which its bars are known."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pandas as pd
 import sqlalchemy as sa
@@ -12,11 +12,13 @@ from db.connection.bulk import save_row
 from db.connection.frames import frame
 from db.errors import StoreError
 
-AHEAD = timedelta(
-    days=1
-)  # by which no clock that is looked after is wrong; less is made up for in silence
+# No clock that is looked after is wrong by so much; less is made up for in silence.
+AHEAD = timedelta(days=1)
 
-save_fetch = partial(save_row, tables.price_fetch)  # what a fetch brought: every column by name
+
+def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
+    """Store what a fetch brought, every column of price_fetch by name; 0 where it is stored."""
+    return save_row(conn, tables.price_fetch, fetch)
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:

@@ -1,8 +1,7 @@
 """Outcomes: what came of predictions, and the predictions that have one or wait for it.
 
 A night's predictions are those of the model that it was closed with; a backtest's are those of its
-folds. What is
-counted here is not read: ten years of nights are a million rows.
+folds. What is counted here is not read: ten years of nights are a million rows.
 """
 
 from collections.abc import Iterable
@@ -29,17 +28,16 @@ def save_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> int:
-    """Store symbol, session, realised_return (a ratio minus 1), rise, label
-    (-1, 0, 1); update a changed outcome.
+    """Store outcomes, or update those that changed; return how many were new.
+
+    Columns: symbol, session, realised_return (a ratio minus 1), rise, label (-1, 0, 1).
     """
     require_distinct(outcomes, ["symbol", "session"])
-    rows = identified(conn, market, outcomes)[
-        ["instrument_id", "session", "realised_return", "rise", "label"]
-    ]
-    rows = rows.sort_values(["instrument_id", "session"]).assign(
-        known_at=known_at, recorded_at=recorded_at
-    )
-    return upsert_frame(conn, tables.outcome, rows, stamps=("known_at", "recorded_at"))
+    columns = ["instrument_id", "session", "realised_return", "rise", "label"]
+    rows = identified(conn, market, outcomes)[columns]
+    sorted_rows = rows.sort_values(["instrument_id", "session"])
+    stamped = sorted_rows.assign(known_at=known_at, recorded_at=recorded_at)
+    return upsert_frame(conn, tables.outcome, stamped, stamps=("known_at", "recorded_at"))
 
 
 def unsettled_directions(
@@ -50,16 +48,24 @@ def unsettled_directions(
 
     Columns: symbol, as_of, target, realised_return (NaN: no outcome), sorted by target and symbol.
     """
-    made, happened, named = tables.prediction, tables.outcome, tables.instrument
-    columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.realised_return)
-    closed = _closed(sa.select(*columns), market, last).join(
-        named, named.c.id == made.c.instrument_id
+    prediction = tables.prediction
+    outcome = tables.outcome
+    stock = tables.instrument
+    selected = sa.select(
+        stock.c.symbol,
+        prediction.c.as_of,
+        prediction.c.target,
+        outcome.c.realised_return,
     )
-    waiting = sa.or_(happened.c.realised_return.is_(None), made.c.target >= since)
-    statement = closed.outerjoin(happened, _has_outcome()).where(
-        waiting, tables.night.c.target >= first
+    is_waiting = outcome.c.realised_return.is_(None)
+    statement = (
+        _closed(selected, market, last)
+        .join(stock, stock.c.id == prediction.c.instrument_id)
+        .outerjoin(outcome, _has_outcome())
+        .where(sa.or_(is_waiting, prediction.c.target >= since), tables.night.c.target >= first)
+        .order_by(prediction.c.target, stock.c.symbol)
     )
-    return frame(conn, statement.order_by(made.c.target, named.c.symbol))
+    return frame(conn, statement)
 
 
 def settled_directions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
@@ -68,19 +74,22 @@ def settled_directions(conn: Connection, market: str, first: date, last: date) -
 
     Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
     """
-    made, night = tables.prediction, tables.night
-    mine = [
+    prediction = tables.prediction
+    night = tables.night
+    conditions = [
         night.c.market == market,
         night.c.target.between(first, last),
-        made.c.as_of == night.c.as_of,
+        prediction.c.as_of == night.c.as_of,
     ]
-    return _settled(conn, night.join(made, of_night()), mine)
+    return _settled(conn, night.join(prediction, of_night()), conditions)
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return what `settled_directions` does, of every fold of a backtest that is done."""
-    made, fold = tables.prediction, tables.backtest_fold
-    return _settled(conn, fold.join(made, of_fold(made)), [fold.c.backtest_id == backtest_id])
+    prediction = tables.prediction
+    fold = tables.backtest_fold
+    joined = fold.join(prediction, of_fold(prediction))
+    return _settled(conn, joined, [fold.c.backtest_id == backtest_id])
 
 
 def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
@@ -92,33 +101,48 @@ def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
-    """Return the targets of a market's nights that are among some sessions, or
-    have an outcome and no score yet.
+    """Return the targets of a market's nights that are among some sessions, or have an outcome and
+    no score yet.
     """
-    night, done = tables.night, tables.score
-    same = (done.c.market == market, done.c.target == night.c.target, done.c.span == "night")
-    waits = sa.and_(_is_settled(), ~sa.exists().where(*same))
-    mine = (night.c.market == market, sa.or_(night.c.target.in_(list(sessions)), waits))
-    return list(
-        conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars()
+    night = tables.night
+    score = tables.score
+    is_scored = sa.exists().where(
+        score.c.market == market,
+        score.c.target == night.c.target,
+        score.c.span == "night",
     )
+    is_waiting = sa.and_(_is_settled(), ~is_scored)
+    statement = (
+        sa.select(night.c.target)
+        .where(
+            night.c.market == market,
+            sa.or_(night.c.target.in_(list(sessions)), is_waiting),
+        )
+        .order_by(night.c.target)
+    )
+    return list(conn.execute(statement).scalars())
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
-    """Return targets up to `last` of complete nights with an outcome but no
-    counts: a benchmark stored it first.
+    """Return targets up to `last` of complete nights with an outcome but no counts.
+
+    A benchmark stored the outcome first.
     """
-    night, counted = tables.night, tables.calibration_bin
+    night = tables.night
+    count = tables.calibration_bin
     is_counted = sa.exists().where(
-        counted.c.run_id == night.c.run_id, counted.c.target == night.c.target
+        count.c.run_id == night.c.run_id, count.c.target == night.c.target
     )
-    mine = (night.c.market == market, night.c.target <= last, _is_settled(), ~is_counted)
-    return list(
-        conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars()
+    statement = (
+        sa.select(night.c.target)
+        .where(night.c.market == market, night.c.target <= last, _is_settled(), ~is_counted)
+        .order_by(night.c.target)
     )
+    return list(conn.execute(statement).scalars())
 
 
 def _is_settled() -> sa.ColumnElement[bool]:
+    """Return whether any prediction that a night was closed with has an outcome."""
     settled = tables.prediction.join(tables.outcome, _has_outcome())
     return sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
 
@@ -130,45 +154,68 @@ def direction_counts(
     the paper labels it.
 
     Targets are first..last, or all up to `last`. Columns: as_of, target, predicted (whether the
-    probability is above
-    0.5), rise, labelled, n; sorted by target.
+    probability is above 0.5), rise, labelled, n; sorted by target.
     """
-    made, happened = tables.prediction, tables.outcome
-    direction = (made.c.probability > 0.5).label("predicted")
+    prediction = tables.prediction
+    outcome = tables.outcome
     by = (
-        made.c.as_of,
-        made.c.target,
-        direction,
-        happened.c.rise,
-        (happened.c.label != 0).label("labelled"),
+        prediction.c.as_of,
+        prediction.c.target,
+        (prediction.c.probability > 0.5).label("predicted"),
+        outcome.c.rise,
+        (outcome.c.label != 0).label("labelled"),
     )
-    counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(
-        happened, _has_outcome()
+    statement = (
+        _closed(sa.select(*by, sa.func.count().label("n")), market, last)
+        .join(outcome, _has_outcome())
+        .where(*within(tables.night.c.target, first, None))
+        .group_by(*by)
+        .order_by(prediction.c.target)
     )
-    counted = counted.where(*within(tables.night.c.target, first, None))
-    return frame(conn, counted.group_by(*by).order_by(made.c.target))
+    return frame(conn, statement)
 
 
 def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
-    """Return the predictions that nights of a market were closed with."""
-    made, night = tables.prediction, tables.night
-    chosen = selected.select_from(night).join(made, of_night())
-    return chosen.where(
-        night.c.market == market, night.c.target <= last, made.c.as_of == night.c.as_of
+    """Return the selected columns of the predictions that nights of a market were closed with."""
+    prediction = tables.prediction
+    night = tables.night
+    return (
+        selected.select_from(night)
+        .join(prediction, of_night())
+        .where(
+            night.c.market == market,
+            night.c.target <= last,
+            prediction.c.as_of == night.c.as_of,
+        )
     )
 
 
 def _settled(
-    conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[bool]]
+    conn: Connection, joined: sa.Join, conditions: Iterable[sa.ColumnElement[bool]]
 ) -> pd.DataFrame:
-    made, happened = tables.prediction, tables.outcome
-    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
-    statement = sa.select(*columns).select_from(joined.join(happened, _has_outcome())).where(*mine)
-    return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
+    """Return the joined predictions that have an outcome, by target and instrument."""
+    prediction = tables.prediction
+    outcome = tables.outcome
+    statement = (
+        sa.select(
+            prediction.c.run_id,
+            prediction.c.target,
+            prediction.c.probability,
+            prediction.c.calibrated,
+            outcome.c.rise,
+        )
+        .select_from(joined.join(outcome, _has_outcome()))
+        .where(*conditions)
+        .order_by(prediction.c.target, prediction.c.instrument_id)
+    )
+    return frame(conn, statement)
 
 
 def _has_outcome() -> sa.ColumnElement[bool]:
-    made, happened = tables.prediction, tables.outcome
+    """Return whether an outcome is that of a prediction."""
+    prediction = tables.prediction
+    outcome = tables.outcome
     return sa.and_(
-        happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target
+        outcome.c.instrument_id == prediction.c.instrument_id,
+        outcome.c.session == prediction.c.target,
     )

@@ -15,7 +15,9 @@ from db.views import view
 
 # A model computes in float32: the same weights and inputs agree to this on another thread count.
 PROBABILITY_TOLERANCE = 1e-6
-SAID = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
+ALWAYS_SAID = ("probability", "probability_std")
+SOMETIMES_SAID = ("calibrated", "lowest", "highest", "rising_share")
+SAID = (*ALWAYS_SAID, *SOMETIMES_SAID)
 
 
 def save_predictions(
@@ -29,8 +31,8 @@ def save_predictions(
     """Store run_id, as_of, target, symbol, probability in [0, 1], probability_std (NaN: one seed).
 
     What is known beyond it is kept too, where it is given: calibrated, lowest, highest,
-    rising_share, all in [0, 1].
-    What was predicted once stands: raises StoreError, naming it, when a stored prediction differs.
+    rising_share, all in [0, 1]. What was predicted once stands: raises StoreError, naming it, when
+    a stored prediction differs.
     """
     if predictions.empty:
         return 0
@@ -40,19 +42,20 @@ def save_predictions(
     wrong = (
         "{} is stored with another probability or deviation: a past prediction is never rewritten"
     )
-    values = SAID[:2]
-    stored = _stored_predictions(conn, rows)
     new = unstored(
         rows,
-        stored,
+        _stored_predictions(conn, rows),
         key,
-        values,
+        ALWAYS_SAID,
         PROBABILITY_TOLERANCE,
         shown=["run_id", "target", "symbol"],
         wrong=wrong,
     )
-    made = new[[*key, "as_of", *values, *(name for name in SAID[2:] if name in rows)]]
-    return insert_frame(conn, tables.prediction, made.assign(known_at=known_at, made_at=made_at))
+    given = [name for name in SOMETIMES_SAID if name in rows]
+    columns = [*key, "as_of", *ALWAYS_SAID, *given]
+    return insert_frame(
+        conn, tables.prediction, new[columns].assign(known_at=known_at, made_at=made_at)
+    )
 
 
 def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame) -> int:
@@ -60,9 +63,9 @@ def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame
 
     What is stored stands.
     """
-    names = [each.name for each in tables.rule_direction.c if each.name != "market"]
-    rows = records(tables.rule_direction, directions[names].assign(market=market))
-    return insert_missing(conn, tables.rule_direction, rows)
+    table = tables.rule_direction
+    names = [column.name for column in table.c if column.name != "market"]
+    return insert_missing(conn, table, records(table, directions[names].assign(market=market)))
 
 
 def predictions(
@@ -73,21 +76,26 @@ def predictions(
 
     Said are probability, probability_std, calibrated, lowest, highest, rising_share.
     """
-    made, stock = tables.prediction, tables.instrument.c
-    columns = (
-        made.c.run_id,
-        made.c.as_of,
-        made.c.target,
-        stock.symbol,
-        *(made.c[name] for name in SAID),
+    prediction = tables.prediction
+    stock = tables.instrument
+    statement = (
+        sa.select(
+            prediction.c.run_id,
+            prediction.c.as_of,
+            prediction.c.target,
+            stock.c.symbol,
+            *[prediction.c[name] for name in SAID],
+            prediction.c.known_at,
+            prediction.c.made_at,
+        )
+        .join_from(prediction, stock)
+        .where(
+            stock.c.market == market,
+            *matching(prediction, target=target, run_id=run_id),
+        )
+        .order_by(prediction.c.target, stock.c.symbol, prediction.c.made_at)
     )
-    statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(
-        made, tables.instrument
-    )
-    statement = statement.where(
-        stock.market == market, *matching(made, target=target, run_id=run_id)
-    )
-    return frame(conn, statement.order_by(made.c.target, stock.symbol, made.c.made_at))
+    return frame(conn, statement)
 
 
 def prediction_history(
@@ -100,21 +108,26 @@ def prediction_history(
     kind: str = "nightly",
     newest: int | None = None,
 ) -> pd.DataFrame:
-    """Return the view prediction_history, targets first..last: its columns; `kind` is the model's
-    purpose.
+    """Return the rows of the view prediction_history for targets first..last.
 
-    With `newest`, no more rows than that, those of the latest targets: older ones are not read.
-    Raises StoreUsageError for a symbol that is not stored.
+    `kind` is the model's purpose. With `newest`, no more rows than that, those of the latest
+    targets: older ones are not read. Raises StoreUsageError for a symbol that is not stored.
     """
     if symbol is not None:
         require_symbol(conn, symbol, market)
     order = ["market", "target", "symbol", "made_at"]
-    by = order if newest is None else ("-target", "-made_at", "market", "symbol")
-    span = ("target", first, last)
-    told = shown("prediction_history", *by, span=span, kind=kind, symbol=symbol, market=market)
+    newest_first = ["-target", "-made_at", "market", "symbol"]
+    statement = shown(
+        "prediction_history",
+        *(order if newest is None else newest_first),
+        span=("target", first, last),
+        kind=kind,
+        symbol=symbol,
+        market=market,
+    )
     if newest is None:
-        return frame(conn, told)
-    return frame(conn, told.limit(newest)).sort_values(order, ignore_index=True)
+        return frame(conn, statement)
+    return frame(conn, statement.limit(newest)).sort_values(order, ignore_index=True)
 
 
 def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
@@ -123,31 +136,36 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
     Columns: run_id, as_of, target, symbol, name, sector, probability, probability_std, calibrated,
     lowest, highest, rising_share.
     """
-    made, named, night = tables.prediction, tables.instrument, tables.night
-    said = (made.c[name] for name in SAID)
-    columns = (
-        made.c.run_id,
-        made.c.as_of,
-        made.c.target,
-        named.c.symbol,
-        named.c.name,
-        named.c.sector,
-        *said,
+    prediction = tables.prediction
+    stock = tables.instrument
+    night = tables.night
+    joined = night.join(prediction, of_night()).join(
+        stock, stock.c.id == prediction.c.instrument_id
     )
-    joined = night.join(made, of_night()).join(named, named.c.id == made.c.instrument_id)
     statement = (
-        sa.select(*columns).select_from(joined).where(*matching(night, market=market, as_of=as_of))
+        sa.select(
+            prediction.c.run_id,
+            prediction.c.as_of,
+            prediction.c.target,
+            stock.c.symbol,
+            stock.c.name,
+            stock.c.sector,
+            *[prediction.c[name] for name in SAID],
+        )
+        .select_from(joined)
+        .where(*matching(night, market=market, as_of=as_of))
+        .order_by(stock.c.symbol)
     )
-    return frame(conn, statement.order_by(named.c.symbol))
+    return frame(conn, statement)
 
 
 def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
-    """Return how many of each market's newest directions are rises and falls,
-    by market and direction.
+    """Return how many of each market's newest directions are rises and falls, by market and
+    direction.
     """
-    found = view("latest_prediction").c
-    statement = sa.select(found.market, found.direction, sa.func.count()).group_by(
-        found.market, found.direction
+    newest = view("latest_prediction").c
+    statement = sa.select(newest.market, newest.direction, sa.func.count()).group_by(
+        newest.market, newest.direction
     )
     return {(market, direction): n for market, direction, n in conn.execute(statement)}
 
@@ -158,8 +176,9 @@ def session_directions(market: str, run_id: str, target: date) -> Statement:
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
-    """Return the same directions where a level has to be reached; no row for a
-    model that was not calibrated.
+    """Return the same directions where a level has to be reached.
+
+    There is no row for a model that was not calibrated.
     """
     return shown(
         "band_direction", "symbol", market=market, run_id=run_id, target=target, level=level
@@ -167,17 +186,18 @@ def band_directions(market: str, run_id: str, target: date, level: float) -> Sta
 
 
 def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
-    """Return a stock's directions at the level of each model: run_id, target,
-    direction; none where it has no band.
+    """Return a stock's directions at the level of each model: run_id, target, direction.
+
+    There are none where a model has no band.
     """
-    told = view("band_direction")
-    mine = matching(told, symbol=symbol, is_default=1)
-    return frame(conn, sa.select(told.c.run_id, told.c.target, told.c.direction).where(*mine))
+    banded = view("band_direction")
+    statement = sa.select(banded.c.run_id, banded.c.target, banded.c.direction)
+    return frame(conn, statement.where(*matching(banded, symbol=symbol, is_default=1)))
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
-    """Return how far the seeds of an ensemble agreed on each stock; no row
-    where that was not kept.
+    """Return how far the seeds of an ensemble agreed on each stock; no row where that was not
+    kept.
     """
     return shown("disagreement", "symbol", market=market, run_id=run_id, target=target)
 
@@ -191,12 +211,11 @@ def stock_directions(
     market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> Statement:
     """Return what models of a kind said of a stock, targets first..last, the newest first."""
-    span = ("target", first, last)
     return shown(
         "prediction_history",
         "-target",
         "-made_at",
-        span=span,
+        span=("target", first, last),
         market=market,
         symbol=symbol,
         kind=kind,
@@ -210,31 +229,33 @@ def common_days(a: str, b: str, first: date, last: date) -> Statement:
     as in a_rises: its correct and wrong rises and falls with an outcome (rises, false_rises,
     false_falls, falls).
     """
-    one, two = (view("prediction_history").alias(name) for name in "ab")
-    counted = [sa.func.count().label("n"), _count(one.c.direction == two.c.direction, "same")]
-    counted.append(_count(one.c.correct.is_not(None), "scored"))
-    kinds = (
-        ("rises", "rise", 1),
-        ("false_rises", "rise", 0),
-        ("false_falls", "fall", 0),
-        ("falls", "fall", 1),
+    one = view("prediction_history").alias("a")
+    two = view("prediction_history").alias("b")
+    return (
+        sa.select(
+            one.c.target,
+            sa.func.count().label("n"),
+            _count(one.c.direction == two.c.direction, "same"),
+            _count(one.c.correct.is_not(None), "scored"),
+            _count(_is_said(one, "rise", correct=1), "a_rises"),
+            _count(_is_said(one, "rise", correct=0), "a_false_rises"),
+            _count(_is_said(one, "fall", correct=0), "a_false_falls"),
+            _count(_is_said(one, "fall", correct=1), "a_falls"),
+            _count(_is_said(two, "rise", correct=1), "b_rises"),
+            _count(_is_said(two, "rise", correct=0), "b_false_rises"),
+            _count(_is_said(two, "fall", correct=0), "b_false_falls"),
+            _count(_is_said(two, "fall", correct=1), "b_falls"),
+        )
+        .join_from(one, two, _together(one, two))
+        .where(
+            one.c.run_id == a,
+            two.c.run_id == b,
+            one.c.target.between(first, last),
+            two.c.target.between(first, last),
+        )
+        .group_by(one.c.target)
+        .order_by(one.c.target.desc())
     )
-    for made, name in ((one, "a"), (two, "b")):
-        for kind, direction, correct in kinds:
-            counted.append(
-                _count(
-                    sa.and_(made.c.direction == direction, made.c.correct == correct),
-                    f"{name}_{kind}",
-                )
-            )
-    joined = sa.select(one.c.target, *counted).join_from(one, two, _together(one, two))
-    mine = (
-        one.c.run_id == a,
-        two.c.run_id == b,
-        one.c.target.between(first, last),
-        two.c.target.between(first, last),
-    )
-    return joined.where(*mine).group_by(one.c.target).order_by(one.c.target.desc())
 
 
 def common_directions(a: str, b: str, target: date) -> Statement:
@@ -243,53 +264,71 @@ def common_directions(a: str, b: str, target: date) -> Statement:
     Columns: market, symbol, target, a_probability, b_probability, a_direction, b_direction,
     realised_return.
     """
-    one, two = (view("prediction_history").alias(name) for name in "ab")
-    pairs = (
-        (name, which, made)
-        for name in ("probability", "direction")
-        for which, made in (("a", one), ("b", two))
+    one = view("prediction_history").alias("a")
+    two = view("prediction_history").alias("b")
+    return (
+        sa.select(
+            one.c.market,
+            one.c.symbol,
+            one.c.target,
+            one.c.probability.label("a_probability"),
+            two.c.probability.label("b_probability"),
+            one.c.direction.label("a_direction"),
+            two.c.direction.label("b_direction"),
+            one.c.realised_return,
+        )
+        .join_from(one, two, _together(one, two))
+        .where(
+            one.c.run_id == a,
+            two.c.run_id == b,
+            one.c.target == target,
+            two.c.target == target,
+        )
+        .order_by(one.c.symbol)
     )
-    said = [made.c[name].label(f"{which}_{name}") for name, which, made in pairs]
-    columns = (one.c.market, one.c.symbol, one.c.target, *said, one.c.realised_return)
-    joined = sa.select(*columns).join_from(one, two, _together(one, two))
-    mine = (one.c.run_id == a, two.c.run_id == b, one.c.target == target, two.c.target == target)
-    return joined.where(*mine).order_by(one.c.symbol)
 
 
 def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what is stored of each run from the first to the last target of
-    its rows: few runs, many targets.
+    """Return what is stored of each run from the first to the last target of its rows: few runs,
+    many targets.
     """
-    made = tables.prediction
+    table = tables.prediction
     columns = (
-        made.c.run_id,
-        made.c.target,
-        made.c.instrument_id,
-        made.c.probability,
-        made.c.probability_std,
+        table.c.run_id,
+        table.c.target,
+        table.c.instrument_id,
+        table.c.probability,
+        table.c.probability_std,
     )
-    parts = [
-        frame(
-            conn,
-            sa.select(*columns).where(made.c.run_id == run_id, made.c.target.between(first, last)),
+    spans = rows.groupby("run_id")["target"].agg(["min", "max"])
+    parts = []
+    for run_id, first, last in spans.itertuples():
+        statement = sa.select(*columns).where(
+            table.c.run_id == run_id,
+            table.c.target.between(first, last),
         )
-        for run_id, first, last in rows.groupby("run_id")["target"].agg(["min", "max"]).itertuples()
-    ]
+        parts.append(frame(conn, statement))
     return pd.concat(parts, ignore_index=True)
 
 
 def of_night() -> sa.ColumnElement[bool]:
-    """Return whether a prediction is of the model that a night was closed with,
-    for that night's target.
+    """Return whether a prediction is of the model that a night was closed with, for that night's
+    target.
     """
-    made, night = tables.prediction, tables.night
-    return sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
+    prediction = tables.prediction
+    night = tables.night
+    return sa.and_(prediction.c.run_id == night.c.run_id, prediction.c.target == night.c.target)
 
 
 def _together(one: sa.FromClause, two: sa.FromClause) -> sa.ColumnElement[bool]:
     return sa.and_(
         one.c.market == two.c.market, one.c.symbol == two.c.symbol, one.c.target == two.c.target
     )
+
+
+def _is_said(prediction: sa.FromClause, direction: str, *, correct: int) -> sa.ColumnElement[bool]:
+    """Return whether a prediction has an outcome, says a direction, and was correct or not."""
+    return sa.and_(prediction.c.direction == direction, prediction.c.correct == correct)
 
 
 def _count(condition: sa.ColumnElement[bool], name: str) -> sa.Label[int]:

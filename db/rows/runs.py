@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -27,15 +26,19 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
         raise StoreError(
             f"run {run['id']} is stored with another checkpoint: give the new one another name"
         )
-    return save_row(tables.run, conn, run)
+    return save_row(conn, tables.run, run)
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return trained models, oldest first: the columns of run but its losses and its universe."""
     table = tables.run
-    columns = [each for each in table.c if each.name not in ("losses", "universe")]
-    statement = sa.select(*columns).where(*matching(table, market=market))
-    return frame(conn, statement.order_by(table.c.created_at, table.c.id))
+    columns = [column for column in table.c if column.name not in ("losses", "universe")]
+    statement = (
+        sa.select(*columns)
+        .where(*matching(table, market=market))
+        .order_by(table.c.created_at, table.c.id)
+    )
+    return frame(conn, statement)
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
@@ -43,43 +46,69 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
 
     Raises StoreUsageError when there is none of that name.
     """
-    found = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
-    if found is None:
+    stored = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
+    if stored is None:
         raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
-    return found
+    return stored
+
+
+def latest_run(
+    conn: Connection,
+    market: str,
+    *,
+    on_or_before: date | None = None,
+    known_by: datetime | None = None,
+) -> dict[str, Any] | None:
+    """Return the nightly run that was trained on a market's latest sessions; None without one.
+
+    None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
+    """
+    return latest_trained(
+        conn,
+        tables.run,
+        market,
+        on_or_before=on_or_before,
+        known_by=known_by,
+        kind="nightly",
+    )
 
 
 def latest_trained(
-    table: sa.Table,
     conn: Connection,
+    table: sa.Table,
     market: str,
     *,
     on_or_before: date | None = None,
     known_by: datetime | None = None,
     **more: str,
 ) -> dict[str, Any] | None:
-    """Return the row trained on a market's latest sessions, `more` its values in columns; None when
-    there is none.
+    """Return the row of a table that was trained on a market's latest sessions, and has the values
+    `more` in its columns; None when there is none.
 
     None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
     """
-    mine = within(table.c.train_last, None, on_or_before) + within(
-        table.c.data_watermark, None, known_by
+    statement = (
+        sa.select(table)
+        .where(
+            *within(table.c.train_last, None, on_or_before),
+            *within(table.c.data_watermark, None, known_by),
+            *matching(table, market=market, **more),
+        )
+        .order_by(table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
+        .limit(1)
     )
-    mine += matching(table, market=market, **more)
-    newest = (table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
-    return row(conn, sa.select(table).where(*mine).order_by(*newest).limit(1))
-
-
-latest_run = partial(latest_trained, tables.run, kind="nightly")
+    return row(conn, statement)
 
 
 def models(market: str | None = None) -> Statement:
     """Return trained models, of one market or of all, the newest first."""
-    found = view("run_log")
-    columns = (each for each in found.c if each.name != "losses")
-    statement = sa.select(*columns).where(*matching(found, market=market))
-    return statement.order_by(found.c.created_at.desc(), found.c.run_id)
+    log = view("run_log")
+    columns = [column for column in log.c if column.name != "losses"]
+    return (
+        sa.select(*columns)
+        .where(*matching(log, market=market))
+        .order_by(log.c.created_at.desc(), log.c.run_id)
+    )
 
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
@@ -88,17 +117,22 @@ def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return the model that predicts a market's nights: the nightly one of the
-    latest sessions; None without one.
+    """Return the model that predicts a market's nights, the nightly one of the latest sessions.
+
+    None without one.
     """
-    newest = ("-train_last", "-created_at", "-run_id")
-    return row(conn, shown("run_log", *newest, market=market, kind="nightly").limit(1))
+    models_of_nights = shown(
+        "run_log", "-train_last", "-created_at", "-run_id", market=market, kind="nightly"
+    )
+    return row(conn, models_of_nights.limit(1))
 
 
 def predicted_span(conn: Connection, run_id: str) -> tuple[date, date] | None:
     """Return the first and the last session that a model predicted; None when it predicted none."""
-    made = view("prediction_history").c
-    mine = sa.select(made.target).where(made.run_id == run_id)
-    first = conn.execute(mine.order_by(made.target).limit(1)).scalar()
-    last = conn.execute(mine.order_by(made.target.desc()).limit(1)).scalar()
-    return None if first is None or last is None else (first, last)
+    history = view("prediction_history").c
+    targets = sa.select(history.target).where(history.run_id == run_id)
+    first = conn.execute(targets.order_by(history.target).limit(1)).scalar()
+    last = conn.execute(targets.order_by(history.target.desc()).limit(1)).scalar()
+    if first is None or last is None:
+        return None
+    return first, last

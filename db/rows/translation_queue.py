@@ -23,9 +23,7 @@ from db.views import view
 
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0
-MOST_CHARACTERS = (
-    5 * LONGEST_TEXT
-)  # of what is taken at once, unless the first text alone is longer
+MOST_CHARACTERS = 5 * LONGEST_TEXT  # taken at once, unless the first text alone is longer
 DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
 
 text = tables.translation_text
@@ -40,23 +38,26 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
     """
     if not texts:
         return []
-    for number, each in enumerate(texts, start=1):
-        if (reason := why_unfit(each)) is not None:
+    for number, source_text in enumerate(texts, start=1):
+        reason = why_unfit(source_text)
+        if reason is not None:
             raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
     rows = [
-        {"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)}
-        for each in texts
+        {
+            "model": model,
+            "text": source_text,
+            "priority": priority,
+            "queued_at": datetime.now(UTC),
+        }
+        for source_text in texts
     ]
-    return list(
-        conn.execute(
-            sa.insert(text).returning(text.c.id, sort_by_parameter_order=True), rows
-        ).scalars()
-    )
+    insert = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
+    return list(conn.execute(insert, rows).scalars())
 
 
 def why_unfit(said: str | bytes) -> str | None:
-    """Say why no model can translate a text: it is no text, or longer than
-    `LONGEST_TEXT` characters.
+    """Say why no model can translate a text: it is no text, or longer than `LONGEST_TEXT`
+    characters.
     """
     try:
         characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
@@ -100,23 +101,18 @@ def take_texts(
         failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
         conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
         conn.execute(ended.values(status="queued", taken_until=None))
-        found = _first_model(conn, models)
-        return (
-            []
-            if found is None
-            else _take(conn, worker, found, limit, moment + timedelta(seconds=lease_s))
-        )
+        model = _first_model(conn, models)
+        if model is None:
+            return []
+        return _take(conn, worker, model, limit, moment + timedelta(seconds=lease_s))
 
 
 def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
-    """Return whether a worker would find a text of one of the models (None: of
-    any): queued, or with an ended lease.
+    """Return whether a worker would find a text of one of the models (None: of any): queued, or
+    with an ended lease.
     """
-    ended = (
-        sa.select(text.c.id)
-        .where(*_over(models, datetime.now(UTC) if now is None else now))
-        .limit(1)
-    )
+    moment = datetime.now(UTC) if now is None else now
+    ended = sa.select(text.c.id).where(*_over(models, moment)).limit(1)
     return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
 
 
@@ -128,7 +124,8 @@ def renew(
     now: datetime | None = None,
 ) -> int:
     """Let leases of a worker end `lease_s` seconds from now; return how many it still held."""
-    until = (datetime.now(UTC) if now is None else now) + timedelta(seconds=lease_s)
+    moment = datetime.now(UTC) if now is None else now
+    until = moment + timedelta(seconds=lease_s)
     held = sa.update(text).where(*_held_by(worker), text.c.id.in_(ids))
     return conn.execute(held.values(taken_until=until)).rowcount
 
@@ -148,10 +145,13 @@ def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, obje
     statement = done.values(
         status="done", finished_at=datetime.now(UTC), taken_until=None, **values
     )
-    given = [
-        {"of": each["id"]} | {f"new_{name}": each.get(name) for name in names} for each in rows
-    ]
-    return conn.execute(statement, given, execution_options={"preserve_rowcount": True}).rowcount
+    parameters = []
+    for row in rows:
+        new_values = {f"new_{name}": row.get(name) for name in names}
+        parameters.append({"of": row["id"], **new_values})
+    return conn.execute(
+        statement, parameters, execution_options={"preserve_rowcount": True}
+    ).rowcount
 
 
 def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
@@ -186,13 +186,17 @@ def _held_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _over(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
-    mine = [] if models is None else [text.c.model.in_(models)]
-    return [text.c.status == "taken", text.c.taken_until <= now, *mine]
+    """Return the conditions of a text of one of the models (None: of any) whose lease ended."""
+    conditions = [text.c.status == "taken", text.c.taken_until <= now]
+    if models is not None:
+        conditions.append(text.c.model.in_(models))
+    return conditions
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return the model whose turn it is: each one's first text is found in the
-    index, however many wait behind it.
+    """Return the model whose turn it is.
+
+    The first text of each is found in the index, however many wait behind it.
     """
     first = (
         sa.select(text.c.priority, text.c.id)
@@ -200,36 +204,32 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
         .order_by(*TURN)
         .limit(1)
     )
-    heads = (
-        (name, conn.execute(first.where(text.c.model == name)).first())
-        for name in (_waiting(conn) if models is None else models)
-    )
-    turns = [(-head.priority, head.id, name) for name, head in heads if head is not None]
-    return min(turns)[2] if turns else None
+    turns = []
+    for model in _waiting(conn) if models is None else models:
+        head = conn.execute(first.where(text.c.model == model)).first()
+        if head is not None:
+            turns.append((-head.priority, head.id, model))
+    if not turns:
+        return None
+    _, _, first_model = min(turns)
+    return first_model
 
 
 def _waiting(conn: Connection) -> list[str]:
     """Return the models that have queued texts; each is found in the index after the one before."""
     least = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
-    found = [conn.execute(least).scalar_one()]
-    while (
-        found[-1] is not None and found[-1] not in found[:-1]
-    ):  # a name that is no text is not found by itself
-        found.append(conn.execute(least.where(text.c.model > found[-1])).scalar_one())
-    return found[:-1]
+    models = [conn.execute(least).scalar_one()]
+    # A name that is no text is not found by itself: it may come twice.
+    while models[-1] is not None and models[-1] not in models[:-1]:
+        models.append(conn.execute(least.where(text.c.model > models[-1])).scalar_one())
+    return models[:-1]
 
 
 def _take(
     conn: Connection, worker: str, model: str, limit: int, until: datetime
 ) -> list[dict[str, Any]]:
-    queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
-    queued = queued.where(text.c.status == "queued", text.c.model == model)
-    turns = conn.execute(queued.order_by(*TURN).limit(limit)).all()
-    fresh = list(takewhile(lambda each: each.attempts == 0, turns))
-    sums = accumulate(each.characters for each in fresh)
-    ids = [
-        each.id for each, total in zip(fresh, sums, strict=True) if total <= MOST_CHARACTERS
-    ] or [turns[0].id]
+    """Take the texts of a model whose turn it is, as `take_texts` says, under a lease."""
+    ids = _ids_to_take(conn, model, limit)
     values = {
         "status": "taken",
         "taken_by": worker,
@@ -237,18 +237,37 @@ def _take(
         "attempts": text.c.attempts + 1,
     }
     taken = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
-    columns = [text.c[name] for name in ("id", "model", "priority", "attempts")]
-    said = (
-        text.c.text if conn.dialect.name == "postgresql" else sa.cast(text.c.text, sa.LargeBinary)
+    # SQLite may hold bytes that are no UTF-8: read as they are, they can be judged.
+    source_text: sa.ColumnElement[Any] = text.c.text
+    if conn.dialect.name != "postgresql":
+        source_text = sa.cast(text.c.text, sa.LargeBinary)
+    returned = conn.execute(
+        taken.returning(
+            text.c.id,
+            text.c.model,
+            text.c.priority,
+            text.c.attempts,
+            source_text.label("text"),
+        )
     )
-    rows = [
-        dict(each)
-        for each in conn.execute(taken.returning(*columns, said.label("text"))).mappings()
+    texts = []
+    for row in returned.mappings().all():
+        unfit = why_unfit(row["text"])
+        texts.append({**row, "unfit": unfit, "text": _as_text(row["text"])})
+    return sorted(texts, key=lambda row: (-row["priority"], row["id"]))
+
+
+def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
+    """Return the next queued texts of a model: some that were never taken, or the first alone."""
+    queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
+    queued = queued.where(text.c.status == "queued", text.c.model == model)
+    turns = conn.execute(queued.order_by(*TURN).limit(limit)).all()
+    never_taken = list(takewhile(lambda turn: turn.attempts == 0, turns))
+    totals = accumulate(turn.characters for turn in never_taken)
+    ids = [
+        turn.id for turn, total in zip(never_taken, totals, strict=True) if total <= MOST_CHARACTERS
     ]
-    read = [
-        each | {"unfit": why_unfit(each["text"]), "text": _as_text(each["text"])} for each in rows
-    ]
-    return sorted(read, key=lambda each: (-each["priority"], each["id"]))
+    return ids or [turns[0].id]
 
 
 def _as_text(said: str | bytes) -> str:
@@ -259,20 +278,22 @@ def newest(conn: Connection, model: str | None, status: str | None, limit: int) 
     """Return the texts queued last, of one model or status where given, as in the view
     translation_job.
     """
-    asked = view("translation_job")
-    shown = (
-        "id",
-        "model",
-        "status",
-        "text",
-        "translation",
-        "score",
-        "attempts",
-        "reason",
-        "queued_at",
+    job = view("translation_job").c
+    statement = (
+        sa.select(
+            job.id,
+            job.model,
+            job.status,
+            job.text,
+            job.translation,
+            job.score,
+            job.attempts,
+            job.reason,
+            job.queued_at,
+        )
+        .where(*matching(view("translation_job"), model=model, status=status))
+        .order_by(job.id.desc())
+        .limit(limit)
     )
-    chosen = sa.select(*(asked.c[name] for name in shown)).where(
-        *matching(asked, model=model, status=status)
-    )
-    found = frame(conn, chosen.order_by(asked.c.id.desc()).limit(limit))
-    return found.assign(text=found["text"].map(_as_text))
+    jobs = frame(conn, statement)
+    return jobs.assign(text=jobs["text"].map(_as_text))

@@ -16,34 +16,33 @@ from db.connection.frames import frame
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
-    """Store a model in place of the one of its name, dropping scores of other
-    weights; return 1 when it is new.
+    """Store a model in place of the one of its name; return 1 when it is new.
+
+    Scores of other weights are dropped.
     """
     table = tables.translation_model
-    same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
-    if (
-        conn.execute(sa.select(table.c.name).where(*same)).first() is None
-    ):  # scores are of weights that are gone
-        conn.execute(
-            sa.delete(tables.translation_score).where(
-                tables.translation_score.c.model == model["name"]
-            )
-        )
+    score = tables.translation_score
+    same = (table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"])
+    if conn.execute(sa.select(table.c.name).where(*same)).first() is None:
+        # The stored scores are of weights that are gone.
+        conn.execute(sa.delete(score).where(score.c.model == model["name"]))
     before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
     return 1 - before
 
 
 def save_progress(conn: Connection, rows: Rows) -> int:
-    """Store or renew how a training goes: every column of translation_progress,
-    a row a step; return how many new.
+    """Store or renew how a training goes, and return how many rows were new.
+
+    `rows` have every column of translation_progress, a row a step.
     """
     return upsert(conn, tables.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
 def forget_progress(conn: Connection, model: str) -> int:
-    """Drop what is stored of a model's steps, for a training that begins again;
-    return how many rows.
+    """Drop what is stored of a model's steps, for a training that begins again.
+
+    Return how many rows that were.
     """
     table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
@@ -72,5 +71,6 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
 def scores(conn: Connection) -> pd.DataFrame:
     """Return scores by model and moment: the columns of translation_score but search_text."""
     table = tables.translation_score
-    columns = (each for each in table.c if each.name != "search_text")
-    return frame(conn, sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id))
+    columns = [column for column in table.c if column.name != "search_text"]
+    statement = sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id)
+    return frame(conn, statement)

@@ -1,6 +1,6 @@
 """The options that several commands share: one name and one meaning each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -80,38 +80,48 @@ EACH: dict[str, Any] = {"market": "each", "market_file": None}  # of a request t
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that name a market, and `more` of `NAMED`: it
-    takes them as its first, a request.
+    """Give a command the options that name a market, and `more` of `NAMED`.
+
+    The command takes them as its first parameter, a request.
     """
     return with_request("market", "market_file", *more)
 
 
 def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options of `NAMED`: it takes them as its first, a request, of the market
-    `each` by default.
+    """Give a command these options of `NAMED`, which stand before its own options.
 
-    They stand before its own options.
+    The command takes them as its first parameter, a request, of the market `each` by default.
     """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def asked(**given: Any) -> None:
-            named = {name: given.pop(name) for name in names}
-            command(request_of(**EACH | named), **given)
+        def run_with_request(**options: Any) -> None:
+            of_request = {name: options.pop(name) for name in names}
+            command(request_of(**EACH | of_request), **options)
 
-        told = [
-            Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name])
-            for name in names
-        ]
-        own = [
-            each.replace(kind=KEYWORD)
-            for each in signature(command, eval_str=True).parameters.values()
-        ][1:]
-        asked.__signature__ = Signature([*told, *own])  # type: ignore[attr-defined]  # which Typer reads
-        asked.__annotations__ = {each.name: each.annotation for each in (*told, *own)}
-        return asked
+        parameters = [*_parameters_of_request(names), *_own_parameters(command)]
+        # Typer reads the options of a command from these two.
+        run_with_request.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run_with_request.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in parameters
+        }
+        return run_with_request
 
     return with_options
+
+
+def _parameters_of_request(names: Sequence[str]) -> list[Parameter]:
+    """Return these options of `NAMED` as parameters."""
+    return [
+        Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name])
+        for name in names
+    ]
+
+
+def _own_parameters(command: Callable[..., None]) -> list[Parameter]:
+    """Return the parameters of a command after its first, which is the request."""
+    parameters = list(signature(command, eval_str=True).parameters.values())
+    return [parameter.replace(kind=KEYWORD) for parameter in parameters[1:]]
 
 
 def day_of(moment: datetime | None) -> date | None:
@@ -120,10 +130,12 @@ def day_of(moment: datetime | None) -> date | None:
 
 
 def request_of(
-    market: str | None, market_file: Path | None, device: str = "auto", **given: Any
+    market: str | None, market_file: Path | None, device: str = "auto", **options: Any
 ) -> Any:
-    """Return the order of these options of `NAMED`; a market's file may be
-    given with the name that it has from it.
+    """Return the request of these options of `NAMED`.
+
+    A market's file may be given with the name that it has from it. Raises UsageError where there is
+    no market, or two.
     """
     from dtml.errors import UsageError
     from flows.nightly.context import RunRequest
@@ -138,9 +150,14 @@ def request_of(
         raise UsageError(
             "name one market, such as `simulated`, or a file of your own with --market-file"
         )
-    asked = {name: given.pop(name, None) for name in OVERRIDES}
-    overrides = {name: value for name, value in asked.items() if value}
-    found = market_file.absolute() if market_file else None  # a worker may be in another folder
+    of_experiment = {name: options.pop(name, None) for name in OVERRIDES}
+    overrides = {name: value for name, value in of_experiment.items() if value}
+    # A worker may be in another folder.
+    absolute_file = market_file.absolute() if market_file else None
     return RunRequest(
-        market or str(market_file), found, overrides=overrides, device=device, **given
+        market or str(market_file),
+        absolute_file,
+        overrides=overrides,
+        device=device,
+        **options,
     )

@@ -18,6 +18,7 @@ from db.rows import markets
 from dtml.attention.weights import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
+from dtml.markets.definition import Costs
 from dtml.pages.backtest import (
     PORTFOLIO_COLUMNS,
     portfolio_cells,
@@ -294,17 +295,37 @@ def backtest(
     Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02
     """
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
-    _require_place(workers, cluster, warm_start=(request.overrides or {}).get("warm_start", False))
-    own = read_market(request.market, request.market_file).trading.costs
-    said = {"commission": commission, "half_spread": half_spread, "purchase_tax": purchase_tax}
-    said |= {"sale_tax": sale_tax, "borrow": borrow}
-    costs = replace(own, **{name: rate for name, rate in said.items() if rate is not None})
-    kept = tuple(day.date() for day in attention or ())
+    _require_place(request, workers, cluster)
+    costs = _costs(
+        request,
+        commission=commission,
+        half_spread=half_spread,
+        purchase_tax=purchase_tax,
+        sale_tax=sale_tax,
+        borrow=borrow,
+    )
     plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
-    result = _backtest(request, plan, kept, workers, cluster)
+    attention_days = tuple(day.date() for day in attention or ())
+    result = _backtest(request, plan, attention_days, workers, cluster)
+    _print_result(result, as_json=as_json, as_markdown=as_markdown)
+
+
+def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
+    """Return the market's costs of trading, those that are given in their place."""
+    costs = read_market(request.market, request.market_file).trading.costs
+    replaced = {name: rate for name, rate in basis_points.items() if rate is not None}
+    return replace(costs, **replaced)
+
+
+def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
     if as_json:
         print_json(
-            {name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")}
+            {
+                "row": result.row,
+                "folds": result.folds,
+                "scores": result.scores,
+                "portfolios": result.portfolios,
+            }
         )
     elif as_markdown:
         print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
@@ -312,10 +333,11 @@ def backtest(
         print_backtest(result)
 
 
-def _require_place(workers: int, cluster: str | None, *, warm_start: bool) -> None:
-    """Raise UsageError where no fold can run: on so many processes here, or the
-    Dask cluster of a scheduler.
+def _require_place(request: RunRequest, workers: int, cluster: str | None) -> None:
+    """Raise UsageError where no fold can run: on so many processes here, or the Dask cluster of a
+    scheduler.
     """
+    warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
         raise UsageError("--workers run on this machine, --cluster on others: choose one")
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):

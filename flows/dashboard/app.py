@@ -35,17 +35,14 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
-from flows.dashboard.explore import FORMS, Download, File, answer_file, sql_page, table_page, topics
-from flows.dashboard.market import (
-    NotThereError,
-    market_page,
-    markets_page,
-    require_market,
-    stock_page,
-    study_page,
-)
+from flows.dashboard.downloads import FORMS, Download, File, answer_file
+from flows.dashboard.explore import sql_page, table_page, topics
+from flows.dashboard.market import market_page
+from flows.dashboard.markets import NotThereError, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
 from flows.dashboard.statements import COME_AGAIN_S, Statements
+from flows.dashboard.stock import stock_page
+from flows.dashboard.studies import study_page
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +58,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 USUAL_SORT = "-probability"
-WORKERS = (
-    4  # threads that read the store, each with one connection: fewer than the engine's pool holds
-)
+# Threads that read the store, each with one connection: fewer than the engine's pool holds.
+WORKERS = 4
 WAITING = 24  # pages being made or waiting for a worker
 DOWNLOADS = 8  # tables being made or sent
 
@@ -89,9 +85,10 @@ def place_among(kind: str, most: int) -> Any:
     async def place(request: Request) -> AsyncIterator[None]:
         places: asyncio.Semaphore = request.app.state.places[kind]
         if places.locked():
-            said = f"{most} {kind} are under way: try again"
             raise HTTPException(
-                HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)}
+                HTTPStatus.TOO_MANY_REQUESTS,
+                detail=f"{most} {kind} are under way: try again",
+                headers={"retry-after": str(COME_AGAIN_S)},
             )
         async with places:
             yield
@@ -100,7 +97,8 @@ def place_among(kind: str, most: int) -> Any:
 
 
 PLACES = {"pages": WAITING, "downloads": DOWNLOADS}
-pages, tables = (APIRouter(dependencies=[place_among(kind, most)]) for kind, most in PLACES.items())
+pages = APIRouter(dependencies=[place_among("pages", WAITING)])
+tables = APIRouter(dependencies=[place_among("downloads", DOWNLOADS)])
 
 
 def _path_name(text: str) -> str:
@@ -137,7 +135,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app = FastAPI(
         docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers
     )
-    app.state.engine, app.state.templates = engine, templates()
+    app.state.engine = engine
+    app.state.templates = templates()
     app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
     app.get("/health")(health)
     app.get("/charts.js")(charts_script)
@@ -268,9 +267,9 @@ async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTM
         )
 
     statements = _statements(request)
-    return await (
-        statements.run(request, work) if q.strip() else statements.run_while_read(request, work)
-    )
+    if q.strip():
+        return await statements.run(request, work)
+    return await statements.run_while_read(request, work)
 
 
 @tables.get("/sql/rows.{form}")
@@ -304,11 +303,8 @@ def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> 
     the query is left out.
     """
     kept = {name: value for name, value in (query or {}).items() if value is not None}
-    return (
-        "/"
-        + "/".join(quote(each, safe="") for each in segments)
-        + (f"?{urlencode(kept)}" if kept else "")
-    )
+    path = "/" + "/".join(quote(segment, safe="") for segment in segments)
+    return f"{path}?{urlencode(kept)}" if kept else path
 
 
 def rows_link(view: str, where: Mapping[str, object]) -> str:
@@ -373,9 +369,8 @@ def _failure(error: Exception) -> tuple[int, str]:
         return error.status_code, str(error.detail)
     known = ((NotThereError, 404), (UsageError, 400), (StoreUsageError, 400), (StoreError, 503))
     status = next((status for kind, status in known if isinstance(error, kind)), 500)
-    said = (
-        str(error)
-        if isinstance(error, (DtmlError, StoreError))
-        else f"unexpected {type(error).__name__}"
-    )
-    return status, " ".join(said.split())
+    if isinstance(error, (DtmlError, StoreError)):
+        message = str(error)
+    else:
+        message = f"unexpected {type(error).__name__}"
+    return status, " ".join(message.split())

@@ -21,7 +21,7 @@ from dtml.experiments import vary
 from dtml.features import FEATURES
 from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.dashboard.market import after_costs
+from flows.dashboard.markets import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars

@@ -15,16 +15,9 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.market import (
-    SORTS,
-    Sort,
-    market_rows,
-    night_directions,
-    night_of,
-    span_scores,
-    stock_chart,
-    way_counts,
-)
+from flows.dashboard.market import SORTS, Sort, night_directions, night_of
+from flows.dashboard.markets import market_rows
+from flows.dashboard.stock import span_scores, stock_chart, way_counts
 from flows.nightly.context import MarketContext
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.browser import Page, Site, served
@@ -200,7 +193,7 @@ def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) ->
 def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.market.SHOWN", 7)
+    monkeypatch.setattr("flows.dashboard.stock.SHOWN", 7)
     page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
     assert f"The newest 7 of {NIGHTS} in this span; the rows behind it are all." in page.seen
     rows = next(each for each in page.links if each.startswith("/table/prediction_history"))

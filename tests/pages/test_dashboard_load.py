@@ -152,7 +152,7 @@ def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site
 def test_a_reader_that_does_not_read_is_hung_up_on(
     long_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", 0.2)
+    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
     with unread(long_site, DOWNLOADS) as readers:
         until(lambda: sum("left unfinished" in said for said in caplog.messages) == DOWNLOADS)
         assert long_site.get(PRICES).status == 200
@@ -216,7 +216,7 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
 def test_a_table_that_is_too_long_is_refused_and_not_cut(
     long_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.explore.LARGEST", 100_000)
+    monkeypatch.setattr("flows.dashboard.downloads.LARGEST", 100_000)
     refused = long_site.get(PRICES)
     assert refused.status == 400
     assert "more than 100,000 bytes: ask for less" in refused.body

@@ -1,0 +1,91 @@
+"""The answer to SQL as a file to keep: CSV, JSON or Parquet, sent no faster than it is read."""
+
+import asyncio
+import logging
+from pathlib import Path
+from tempfile import SpooledTemporaryFile, TemporaryDirectory
+
+from fastapi.responses import Response
+from sqlalchemy import Engine
+from starlette.types import Receive, Scope, Send
+
+from db.connection.user_sql import Interruption, asked
+from dtml.errors import UsageError
+from flows.commands.query import csv_lines, json_lines, write_parquet
+
+log = logging.getLogger(__name__)
+
+LARGEST = 128 * 2**20  # bytes of an answer
+IN_MEMORY = 2**20  # bytes of one that stays in memory
+CHUNK = 2**16  # bytes sent at once
+READER_LIMIT_S = 30  # for a reader to take a chunk
+FORMS = {"csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
+
+File = SpooledTemporaryFile[bytes]
+
+
+def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption) -> File:
+    """Return all rows of an answer as a file.
+
+    Raises UsageError for another form, and for more than LARGEST bytes.
+    """
+    if form not in FORMS:
+        raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
+    file = File(IN_MEMORY)
+    if form == "parquet":
+        with (
+            TemporaryDirectory() as folder,
+            asked(engine, sql, interruption=interruption) as answer,
+        ):
+            parquet = Path(folder) / "rows.parquet"
+            write_parquet(answer, parquet, LARGEST)
+            file.write(parquet.read_bytes())
+        return file
+    with asked(engine, sql, interruption=interruption) as answer:
+        lines = csv_lines(answer) if form == "csv" else json_lines(answer)
+        for line in lines:
+            file.write(line.encode())
+            if file.tell() > LARGEST:
+                file.close()
+                raise UsageError(
+                    f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query"
+                )
+    return file
+
+
+class Download(Response):
+    """Send a file no faster than it is read, and close it however that ends.
+
+    It is left unfinished when its reader takes longer than READER_LIMIT_S for CHUNK bytes.
+    """
+
+    def __init__(self, file: File, media_type: str = "text/csv", form: str = "csv") -> None:
+        self.file = file
+        headers = {
+            "content-disposition": f"attachment; filename=rows.{form}",
+            "content-length": str(file.tell()),
+        }
+        super().__init__(media_type=media_type, headers=headers)
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        with self.file as file:
+            file.seek(0)
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            try:
+                while chunk := file.read(CHUNK):
+                    async with asyncio.timeout(READER_LIMIT_S):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await asyncio.sleep(0)  # after a hang-up, send returns at once
+            except TimeoutError:
+                log.warning(
+                    "%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S
+                )
+                return
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,228 @@
+"""The first page, of every market: how its last night went, its skill so far, and what is left
+after costs.
+
+Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN,
+None) as "-".
+"""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.rows import backtests, markets, nights, predictions, rankings, runs
+from db.rows import scores as stored_scores
+from dtml.baselines.naive_rules import beside_rules, best_at
+from dtml.errors import DtmlError
+from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
+from dtml.evaluation.ranking import mean_of_days
+from dtml.markets.definition import YEAR
+from dtml.pages.figures import interval, percent, records, signed_percent
+
+TRADABLE = ", next open"  # what the name of a portfolio ends with that can be followed
+STOCKS = 2000  # of a market, on one page
+FIGURES = ("acc", "mcc")
+ENDS = ("", "_low", "_high")
+SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name")  # of each figure
+AFTER_COSTS = ("left", "left_beside", "left_figures", "left_from", "left_link")
+
+Row = Mapping[str, Any]
+
+
+class NotThereError(DtmlError):
+    """Say that what a page was asked about is not in the store."""
+
+
+def require_market(conn: Connection, market: str) -> None:
+    """Raise NotThereError, which lists the stored ones, for a market that the store lacks.
+
+    A stored market has a night, a fetch or a model.
+    """
+    stored = markets.all_markets(conn)
+    if market in stored:
+        return
+    held = f"it has {', '.join(stored[:12])}" if stored else "it has none yet"
+    raise NotThereError(f"no market {market!r} in the store: {held}")
+
+
+def markets_page(conn: Connection, today: date) -> dict[str, Any]:
+    """Return every market of the store, a row each: see `market_rows`."""
+    return {"rows": records(market_rows(conn, today))}
+
+
+def market_rows(conn: Connection, today: date) -> pd.DataFrame:
+    """Return a row a market.
+
+    It tells of the last night, the newest directions, the model, running scores, the order, and
+    what costs leave.
+    """
+    direction_counts = predictions.newest_direction_counts(conn)
+    rows = []
+    for market in markets.all_markets(conn):
+        night = nights.night(conn, market)
+        model = runs.latest_model(conn, market)
+        rows.append(
+            {
+                "market": market,
+                "as_of": None if night is None else night["as_of"],
+                "target": None if night is None else night["target"],
+                "status": None if night is None else night["status"],
+                "days_since": None if night is None else (today - night["as_of"]).days,
+                "rise": direction_counts.get((market, "rise"), 0),
+                "fall": direction_counts.get((market, "fall"), 0),
+                "none": direction_counts.get((market, "none"), 0),
+                "run_id": None if model is None else model["run_id"],
+                **skill_of(stored_scores.last_running_scores(conn, market)),
+                **order_of(conn, market, night),
+                **after_costs(conn, market),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
+    """Return the model's running figures beside the best naive rule over as many nights.
+
+    Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., and its _rule_name.
+    `mcc_verdict` says how the model compares to the rule by their paired difference; None without
+    an interval.
+    """
+    figure_names = [f"{figure}{part}" for figure in FIGURES for part in SKILL]
+    skill: dict[str, Any] = dict.fromkeys(
+        ["scored_until", "nights", "n", *figure_names, "mcc_verdict"]
+    )
+    pair = beside_rules(scores, "running_nights")
+    if pair is None:
+        return skill
+    model, rules = pair
+    skill["scored_until"] = model["target"].date()
+    skill["nights"] = model["running_nights"]
+    skill["n"] = model["running_n"]
+    for figure in FIGURES:
+        for end in ENDS:
+            skill[f"{figure}{end}"] = model[f"running_{figure}{end}"]
+        best_rule = best_at(rules, f"running_{figure}")
+        if best_rule is None:
+            continue
+        for end in ENDS:
+            skill[f"{figure}_rule{end}"] = best_rule[f"running_{figure}{end}"]
+        skill[f"{figure}_rule_name"] = best_rule["predictor"]
+        if figure == "mcc":
+            skill["mcc_verdict"] = told_apart(
+                best_rule["model_gain_low"], best_rule["model_gain_high"]
+            )
+    return skill
+
+
+def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
+    """Return who orders the stocks, the rank IC so far, since when it is above 0, and the best
+    one-line rule's.
+
+    None for what there is not. `skill` says whether the interval of the rank IC lies above 0; None
+    without an interval.
+    """
+    order: dict[str, Any] = {
+        "rank_days": None,
+        "rank_ic": None,
+        "rank_ic_low": None,
+        "rank_ic_high": None,
+        "orders": None,
+        "skill": None,
+        "since": None,
+        "lasts": None,
+        "rank_rule": None,
+        "rank_ic_rule": None,
+    }
+    if night is None:
+        return order
+    predictor = rankings.chosen_predictor(conn, market, night["target"])
+    if predictor is None:
+        return order
+    order["orders"] = predictor
+
+    rank_scores = rankings.last_rank_scores(conn, market, night["target"])
+    predictor_scores = rank_scores[rank_scores["predictor"] == predictor]
+    if len(predictor_scores):
+        score = predictor_scores.iloc[0]
+        order["rank_days"] = score["days"]
+        for end in ENDS:
+            order[f"rank_ic{end}"] = score[f"rank_ic{end}"]
+        order["skill"] = told_apart(score["rank_ic_low"], score["rank_ic_high"])
+        since, lasts = rankings.lasting_skill(
+            conn, market, score["leg"], predictor, night["target"]
+        )
+        order["since"] = since
+        order["lasts"] = lasts
+
+    rule_scores = rank_scores[rank_scores["is_rule"] == 1].sort_values("rank_ic")
+    if len(rule_scores):
+        best_rule = rule_scores.iloc[-1]
+        order["rank_rule"] = best_rule["predictor"]
+        order["rank_ic_rule"] = best_rule["rank_ic"]
+    return order
+
+
+def after_costs(conn: Connection, market: str) -> dict[str, Any]:
+    """Return what is left after costs beside its yardstick, in words, with the interval and where
+    it is from.
+
+    From the last year of the paper account, else the newest walk of rankings, else the newest
+    backtest.
+    """
+    paper = rankings.paper_returns(conn, market)
+    net = paper.pivot(index="session", columns="portfolio", values="net").astype(float).tail(YEAR)
+    if len(net) >= MINIMUM_DAYS:
+        return _after_costs_of_paper_account(net)
+
+    walk = rankings.newest_ranking(conn, market)
+    if walk is not None:
+        return _after_costs_of_study(
+            walk,
+            beside="equal parts",
+            source=f"walk to {walk['last']}",
+            link=f"/ranking/{walk['ranking_id']}",
+        )
+
+    portfolios = backtests.newest_summary(conn, market)
+    is_tradable = portfolios["portfolio"].str.endswith(TRADABLE)
+    traded = portfolios[is_tradable].dropna(subset="sharpe").sort_values("sharpe")
+    if traded.empty:
+        return dict.fromkeys(AFTER_COSTS)
+    best_portfolio = records(traded)[-1]
+    last = f"{best_portfolio['last']:%Y-%m-%d}"
+    return _after_costs_of_study(
+        best_portfolio,
+        beside="the index",
+        source=f"backtest to {last}, its best portfolio in hindsight",
+        link=f"/backtest/{best_portfolio['backtest_id']}",
+    )
+
+
+def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
+    """Compare the net daily returns of the account with those of equal parts, a year of them."""
+    gain = mean_of_days((net["account"] - net["equal parts"]).to_numpy())
+    value = YEAR * gain.value
+    low = YEAR * gain.low
+    high = YEAR * gain.high
+    return {
+        "left": told_apart(low, high),
+        "left_beside": "equal parts",
+        "left_figures": f"{signed_percent(value)} a year [{percent(low)}, {percent(high)}]",
+        "left_from": f"paper account, {len(net)} sessions",
+        "left_link": None,
+    }
+
+
+def _after_costs_of_study(row: Row, *, beside: str, source: str, link: str) -> dict[str, Any]:
+    """Put the gain in Sharpe ratio of a stored study into words."""
+    gain = row["index_gain"]
+    gain_interval = interval(row, "index_gain", 2, signed=True)
+    return {
+        "left": told_apart(row["index_gain_low"], row["index_gain_high"]),
+        "left_beside": beside,
+        "left_figures": f"Sharpe ratio {gain:+.2f} {gain_interval}",
+        "left_from": source,
+        "left_link": link,
+    }

@@ -1,0 +1,203 @@
+"""The page of one stock: what was said of it over a span of sessions, and what happened."""
+
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.connection.frames import head
+from db.rows import attention, markets, predictions, prices, runs
+from db.rows import scores as stored_scores
+from dtml.attention.weights import words as explanation_words
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.errors import UsageError
+from dtml.evaluation.metrics import accuracy, confusion, mcc
+from dtml.pages.charts import Chart, Panel, over_sessions
+from dtml.pages.figures import records
+from flows.dashboard.markets import STOCKS, NotThereError, require_market
+
+SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for
+LONGEST = 3000  # sessions of its charts
+ATTENDED = 5  # nights whose attention is averaged
+SOURCES = 10  # stocks of a table of attention
+KINDS = ("nightly", "backtest", "benchmark")
+WAYS = ("rise, correct", "rise, wrong", "fall, correct", "fall, wrong")
+SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
+
+
+def stock_page(
+    conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
+) -> dict[str, Any]:
+    """Return a stock over a span of sessions, by default the newest: what was said and what
+    happened.
+    """
+    require_span(kind, first, last)
+    require_stock(conn, market, symbol)
+    most = SHOWN if first is None and last is None else LONGEST
+    directions = head(conn, predictions.stock_directions(market, symbol, kind, first, last), most)
+    bars = head(conn, prices.newest_prices(market, symbol, first, last), most)
+    newest = head(conn, predictions.newest_directions(market), STOCKS)
+    newest_of_stock = newest[newest["symbol"] == symbol]
+    sessions = [*directions["target"], *bars["session"]]
+    whole_scores = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
+    looks = attention_tables(conn, market, symbol)
+    return {
+        "market": market,
+        "symbol": symbol,
+        "stock": None if newest_of_stock.empty else records(newest_of_stock)[0],
+        "stocks": newest["symbol"].tolist(),
+        "kind": kind,
+        "kinds": KINDS,
+        "first": first,
+        "last": last,
+        "shown": (min(sessions), max(sessions)) if sessions else None,
+        "directions": records(directions.head(SHOWN)),
+        "held": len(directions),
+        "spans": records(span_scores(directions)),
+        "whole": records(whole_scores),
+        "chart": stock_chart(symbol, directions, bars),
+        "marks": way_counts(directions),
+        "attention": looks["attention"],
+        "nights": looks["nights"],
+        "explained": _explained(conn, market),
+    }
+
+
+def _explained(conn: Connection, market: str) -> str:
+    """Say whether the attention of the market's newest model explains anything."""
+    model = runs.latest_model(conn, market)
+    if model is None:
+        return explanation_words(None)
+    return explanation_words(attention.explanation_log(conn, model["run_id"]))
+
+
+def require_stock(conn: Connection, market: str, symbol: str) -> None:
+    """Raise NotThereError for a market that is not stored, and for a symbol without a prediction or
+    a price.
+    """
+    require_market(conn, market)
+    if not markets.is_known(conn, market, symbol):
+        raise NotThereError(
+            f"no prediction and no price of {symbol!r} in market {market}: check its spelling"
+        )
+
+
+def require_span(kind: str, first: date | None, last: date | None) -> None:
+    """Raise UsageError for a purpose that no model has, and for a span that ends before it
+    begins.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"the span ends before it begins: from {first} to {last}")
+
+
+def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
+    """Score a stock's directions that have an outcome beside the naive rules, on sessions that all
+    of them predict.
+
+    Columns: predictor, n, rises, acc, mcc (0 when one class is never predicted); no row without an
+    outcome.
+    """
+    settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
+    if settled.empty:
+        return pd.DataFrame([], columns=SCORE_COLUMNS)
+
+    with_rules = settled.dropna(subset=list(NAIVE_RULES))
+    used = settled if with_rules.empty else with_rules
+    predicted_directions = {MODEL: used["direction"]}
+    if not with_rules.empty:
+        for rule in NAIVE_RULES:
+            predicted_directions[rule] = used[rule]
+
+    rose = (used["realised_return"] > 0).to_numpy()
+    rows = []
+    for predictor, predicted in predicted_directions.items():
+        predicted_rise = (predicted == "rise").to_numpy()
+        counts = confusion(predicted_rise, rose, np.ones_like(rose)).sum(axis=0)
+        rows.append(
+            {
+                "predictor": predictor,
+                "n": len(used),
+                "rises": int(rose.sum()),
+                "acc": float(accuracy(counts)),
+                "mcc": float(mcc(counts)),
+            }
+        )
+    return pd.DataFrame(rows, columns=SCORE_COLUMNS)
+
+
+def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
+    """Return a stock's prices, its directions by how they came out, and its probabilities, on one
+    axis of time.
+
+    The close is as it was traded and, where it is known, as adjusted for splits and dividends; the
+    band is a standard deviation over the seeds around the probability of a rise.
+    """
+    by_session = bars.set_index("session").sort_index()
+    by_target = directions.drop_duplicates("target").set_index("target").sort_index()
+    panels = [_price_panel(by_session), _ways_panel(by_target), _probability_panel(by_target)]
+    return over_sessions(
+        f"{symbol}: close, directions, probability of a rise", panels, hidden=["adjusted close"]
+    )
+
+
+def _price_panel(bars: pd.DataFrame) -> Panel:
+    closes = {"close": bars["close"]}
+    if (bars["adj_close"] - bars["close"]).abs().max() > 0:
+        closes["adjusted close"] = bars["adj_close"]
+    return Panel("close, as traded", closes, "price")
+
+
+def _ways_panel(directions: pd.DataFrame) -> Panel:
+    """Return a panel of marks, a row of them for each of `WAYS`, the first at the top."""
+    way_of_direction = way_of(directions)
+    marks = {}
+    for place, way in zip((4, 3, 2, 1), WAYS, strict=True):
+        targets = way_of_direction.index[way_of_direction == way]
+        marks[way] = pd.Series(place, targets, dtype=float)
+    return Panel("", marks, labels=WAYS[::-1], height=84)
+
+
+def _probability_panel(directions: pd.DataFrame) -> Panel:
+    probability = directions["probability"].astype(float)
+    std = directions["probability_std"].astype(float)
+    bands = {}
+    if std.notna().any():
+        bands["probability"] = pd.DataFrame(
+            {
+                "low": (probability - std).clip(0, 1),
+                "high": (probability + std).clip(0, 1),
+            }
+        )
+    lines = {"probability": probability, "calibrated": directions["calibrated"].astype(float)}
+    return Panel("probability of a rise", lines, base=0.5, bands=bands)
+
+
+def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
+    """Return which of `WAYS` each direction with an outcome was, by the index of the rows."""
+    settled = directions.dropna(subset=["correct"])
+    endings = {True: ", correct", False: ", wrong"}
+    return settled["direction"] + settled["correct"].astype(bool).map(endings)
+
+
+def way_counts(directions: pd.DataFrame) -> dict[str, int]:
+    """Count the directions of each of `WAYS`, one a session."""
+    counts = way_of(directions.drop_duplicates("target")).value_counts()
+    return {way: int(counts.get(way, 0)) for way in WAYS}
+
+
+def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
+    """Return whom the stock looked at over the last nights (`looks`) and who looked at it
+    (`looked`), as `attention`, and how many nights that were, as `nights`.
+    """
+    attended = attention.attended(conn, market, ATTENDED)
+    tables = {}
+    for name in ("looks", "looked"):
+        weights = attention.mean_weights(
+            conn, market, symbol, attended, looks=name == "looks", most=SOURCES
+        )
+        tables[name] = records(weights)
+    return {"attention": tables, "nights": len(attended)}

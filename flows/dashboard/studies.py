@@ -1,0 +1,69 @@
+"""The pages of stored studies: a backtest, a benchmark, a walk of rankings."""
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.rows import backtests, benchmarks, rankings
+from dtml.pages.backtest import backtest_page
+from dtml.pages.benchmark import benchmark_page
+from dtml.pages.ranking import Ranking, ranking_page
+from flows.dashboard.markets import NotThereError
+
+
+def study_page(conn: Connection, kind: str, name: str) -> str:
+    """Return the page of a study of a kind.
+
+    Raises NotThereError for one that is not stored or not finished. What is computed from its
+    predictions and not stored, rolling scores and calibration, is on the report alone.
+    """
+    pages = {
+        "backtest": _backtest_page,
+        "benchmark": _benchmark_page,
+        "ranking": _ranking_page,
+    }
+    page = pages[kind](conn, name)
+    if page is None:
+        raise NotThereError(f"no finished {kind} {name!r} in the store")
+    return page
+
+
+def _backtest_page(conn: Connection, name: str) -> str | None:
+    backtest = backtests.backtest(conn, name)
+    if backtest is None or backtest["finished_at"] is None:
+        return None
+    return backtest_page(
+        backtest=backtest,
+        folds=backtests.backtest_folds(conn, name),
+        scores=backtests.backtest_scores(conn, name),
+        tracks=backtests.backtest_returns(conn, name),
+        performances=backtests.backtest_portfolios(conn, name),
+        rolling=pd.DataFrame(),
+        curve=pd.DataFrame(),
+        coverage=pd.DataFrame(),
+        served=True,
+    )
+
+
+def _benchmark_page(conn: Connection, name: str) -> str | None:
+    benchmark = benchmarks.benchmark(conn, name)
+    if benchmark is None:
+        return None
+    return benchmark_page(
+        benchmark=benchmark,
+        scores=benchmarks.benchmark_scores(conn, name),
+        seed_scores=benchmarks.benchmark_seeds(conn, name),
+        served=True,
+    )
+
+
+def _ranking_page(conn: Connection, name: str) -> str | None:
+    row = rankings.ranking(conn, name)
+    if row is None:
+        return None
+    ranking = Ranking(
+        row,
+        rankings.ranking_scores(conn, name),
+        rankings.ranking_differences(conn, name),
+        rankings.ranking_portfolios(conn, name),
+    )
+    return ranking_page(ranking, served=True)
