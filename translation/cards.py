@@ -16,9 +16,7 @@ CONFIG = "model.json"
 
 @dataclass(frozen=True)
 class Card:
-    """The description of a model; `network` is the configuration of its kind,
-    `made` how it was trained.
-    """
+    """Describe a model: `network` is the configuration of its kind, `made` how it was trained."""
 
     name: str
     kind: str
@@ -42,46 +40,57 @@ def receipt(card: Card) -> str:
 
 
 def recipe_of(card: Card) -> str:
-    """Return how a model was trained, in a line: a figure of it means nothing without."""
-    training, progress, seeds = (
-        card.made["training"],
-        card.made["progress"],
-        card.made.get("seeds", 1),
-    )
+    """Return in one line how a model was trained, without which its scores mean nothing."""
+    training = card.made["training"]
+    processes = card.made["processes"]
+    parts = [
+        f"{card.made['progress']['step']:,} updates of {training['accumulate']} x "
+        f"{training['batch_tokens']:,} positions",
+        training.get("optimiser", "adam"),
+        _learning_rate(training),
+        f"dropout {card.network['dropout']:g}",
+        f"{card.network['target_vocabulary']:,} subwords",
+        training["precision"],
+        _seeds(card),
+    ]
+    if processes > 1:
+        parts.append(f"{processes} processes")
+    settings = ", ".join(parts)
+    return f"{settings}; weights by validation {card.made['decide_by']}: {_weights(card)}"
+
+
+def _learning_rate(training: Mapping[str, Any]) -> str:
+    schedule = training.get("schedule", "inverse_sqrt")
+    warmup = training["warmup"]
+    # Below 1, the warm-up is a share of the training; otherwise a number of updates.
+    length = f"{warmup:.0%}" if warmup < 1 else f"{warmup:,}"
     peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
-    saved = progress["saved"]
-    weights = (
-        f"mean of {len(saved)} checks to {saved[-1]:,}"
-        if len(saved) > 1
-        else f"check at {saved[0]:,}"
-    )
-    weights = weights if seeds == 1 else "each seed's best"
-    updates = (
-        f"{progress['step']:,} updates of {training['accumulate']} x "
-        f"{training['batch_tokens']:,} positions"
-    )
-    schedule, warmup = (
-        training.get("schedule", "inverse_sqrt"),
-        training["warmup"],
-    )  # a share, or updates
-    warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
-    rates = (
-        f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout "
-        f"{card.network['dropout']:g}"
-    )
-    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, "
-    alone = ", ".join(f"{each:.1f}" for each in card.made.get("validation_bleu_by_seed", []))
-    together = (
-        f"an ensemble of {seeds} seeds from {training['seed']}, alone of validation BLEU {alone}"
-    )
-    rest += f"seed {training['seed']}" if seeds == 1 else together
-    rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
-    return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
+    return f"{schedule} rate, warm-up {length} {peak}"
+
+
+def _seeds(card: Card) -> str:
+    seeds = card.made.get("seeds", 1)
+    first = card.made["training"]["seed"]
+    if seeds == 1:
+        return f"seed {first}"
+    bleu_by_seed = card.made.get("validation_bleu_by_seed", [])
+    alone = ", ".join(f"{bleu:.1f}" for bleu in bleu_by_seed)
+    return f"an ensemble of {seeds} seeds from {first}, alone of validation BLEU {alone}"
+
+
+def _weights(card: Card) -> str:
+    if card.made.get("seeds", 1) != 1:
+        return "each seed's best"
+    saved = card.made["progress"]["saved"]
+    if len(saved) > 1:
+        return f"mean of {len(saved)} checks to {saved[-1]:,}"
+    return f"check at {saved[0]:,}"
 
 
 def read_card(folder: Path) -> Card:
-    """Read the card of a model; raises UsageError if there is no model and
-    TranslationError if the card is damaged.
+    """Read the card of a model.
+
+    Raises UsageError if there is no model, and TranslationError if the card is damaged.
     """
     if not (folder / CONFIG).exists():
         raise UsageError(
@@ -89,7 +98,8 @@ def read_card(folder: Path) -> Card:
         )
     values = read_json(folder / CONFIG)
     try:
-        return Card(**values | {"tokenizer_hashes": tuple(values["tokenizer_hashes"])})
+        values["tokenizer_hashes"] = tuple(values["tokenizer_hashes"])
+        return Card(**values)
     except (TypeError, KeyError) as error:
         raise TranslationError(
             f"{folder / CONFIG} is damaged ({error}): train the model again"

@@ -1,6 +1,4 @@
-"""Find, train and score the translation models of the data folder, and store
-what is known of them.
-"""
+"""Find, train and score the translation models of the data folder, and store their facts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -46,10 +44,12 @@ def train_and_store(
     say: Callable[[str], object],
     on_check: Callable[[Check], object],
 ) -> Model:
-    """Train a recipe's model, store it and its progress; raise TranslationError
-    while another process trains it.
+    """Train a recipe's model, and store it and its progress.
+
+    Raises TranslationError while another process trains it.
     """
-    work, name = work_folder(recipe.name), recipe.name
+    name = recipe.name
+    work = work_folder(name)
     work.mkdir(parents=True, exist_ok=True)
     process_group, place = join_process_group(device)
     try:
@@ -58,14 +58,14 @@ def train_and_store(
                 with transaction(engine) as conn:
                     translations.forget_progress(conn, name)
 
-            def keep(check: Check) -> None:
-                row = {"model": name, "at": datetime.now(UTC)} | asdict(check)
-                del row["seconds_left"]
+            def store_check(check: Check) -> None:
                 with transaction(engine) as conn:
-                    translations.save_progress(conn, [row])
+                    translations.save_progress(conn, [_progress_row(name, check)])
                 on_check(check)
 
-            model = train_model(recipe, models_folder(), work, place, process_group, keep, say)
+            model = train_model(
+                recipe, models_folder(), work, place, process_group, store_check, say
+            )
     except Timeout:
         raise TranslationError(
             f"another process trains {name}: let it end, or name this one otherwise"
@@ -82,56 +82,75 @@ def assist(recipe: Recipe, device: str) -> None:
     train_model(recipe, models_folder(), work_folder(recipe.name), place, process_group)
 
 
+def _progress_row(name: str, check: Check) -> dict[str, Any]:
+    row = {"model": name, "at": datetime.now(UTC)} | asdict(check)
+    del row["seconds_left"]
+    return row
+
+
 def _model_row(model: Model) -> dict[str, Any]:
-    card, made, progress = model.card, model.card.made, model.card.made["progress"]
-    row = {
-        name: getattr(card, name)
-        for name in ("name", "kind", "size", "source_language", "target_language")
-    }
-    row |= {
-        name: made[name] for name in ("pairs", "corpus_hash", "validation_loss", "validation_bleu")
-    }
-    row |= {
-        "parameters": sum(each.numel() for each in model.network.parameters()),
+    card = model.card
+    training_facts = card.made
+    progress = training_facts["progress"]
+    settings = {name: training_facts[name] for name in TRAINED_BY}
+    return {
+        "name": card.name,
+        "kind": card.kind,
+        "size": card.size,
+        "source_language": card.source_language,
+        "target_language": card.target_language,
+        "pairs": training_facts["pairs"],
+        "corpus_hash": training_facts["corpus_hash"],
+        "validation_loss": training_facts["validation_loss"],
+        "validation_bleu": training_facts["validation_bleu"],
+        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
         "vocabulary": model.target.size,
-    }
-    row |= {
         "steps": progress["step"],
         "epochs": progress["epoch"] + progress["place"] / progress["batches"],
+        "config": {**card.network, **settings},
+        "seed": training_facts["training"]["seed"],
+        "code_version": version("dtml-nightshift"),
+        "folder": str(models_folder() / card.name),
+        "checkpoint_hash": card.weights_hash,
+        "tokenizer_hash": card.tokenizer_hashes[0],
+        "receipt": receipt(card),
+        "created_at": datetime.now(UTC),
     }
-    row |= {
-        "config": dict(card.network) | {name: made[name] for name in TRAINED_BY},
-        "seed": made["training"]["seed"],
-    }
-    row |= {"code_version": version("dtml-nightshift"), "folder": str(models_folder() / card.name)}
-    row |= {"checkpoint_hash": card.weights_hash, "tokenizer_hash": card.tokenizer_hashes[0]}
-    return row | {"receipt": receipt(card), "created_at": datetime.now(UTC)}
 
 
 def named_test(
     card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)
 ) -> Corpus:
-    """Return a test of the model's recipe by name, or files, a table's sentences being in these
-    columns.
+    """Return a test set of the model's recipe by its name, or one made of the files named.
 
-    Raises UsageError for a name that is neither, and for files in the other direction.
+    The sentences of a table are in `columns`. Raises UsageError for a name that is neither, and
+    for files in the other direction.
     """
-    named: Mapping[str, Mapping[str, Any]] = card.made["tests"]
-    if test in named and references is None:
-        told = named[test]
-        first, second = told["columns"]
-        return Corpus(
-            Path(told["source"]),
-            told["target"] and Path(told["target"]),
-            (first, second),
-            name=test,
-        )
+    recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
+    if test in recipe_tests and references is None:
+        return _recipe_test(test, recipe_tests[test])
     if not Path(test).exists():
-        known = f"its tests are {', '.join(named)}" if named else "it has no test"
+        known = f"its tests are {', '.join(recipe_tests)}" if recipe_tests else "it has no test"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
-    corpus = Corpus(Path(test), references, columns, name=Path(test).name)
+    corpus = Corpus(
+        source=Path(test),
+        target=references,
+        columns=columns,
+        name=Path(test).name,
+    )
     check_languages(corpus, card.source_language, card.target_language)
     return corpus
+
+
+def _recipe_test(name: str, fields: Mapping[str, Any]) -> Corpus:
+    """Return the test set that a card describes by its `source`, `target` and `columns`."""
+    source_column, target_column = fields["columns"]
+    return Corpus(
+        source=Path(fields["source"]),
+        target=fields["target"] and Path(fields["target"]),
+        columns=(source_column, target_column),
+        name=name,
+    )
 
 
 def score_on(
@@ -139,18 +158,31 @@ def score_on(
 ) -> tuple[Score, Comparison | None]:
     """Translate a test set, score it, alone or against another model, and store the scores."""
     pairs = list(test.pairs())
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    sources = [source for source, _ in pairs]
+    references = [target for _, target in pairs]
     language = model.card.target_language
-    said = [each.text for each in translate(model, sources, how)]
-    found, compared = score(said, references, language=language), None
-    row: dict[str, Any] = {"model": model.card.name, "test": test.name, "test_hash": hash_of(test)}
-    row |= {"bleu": found.bleu, "bleu_low": found.low, "bleu_high": found.high, "chrf": found.chrf}
-    row |= {"sentences": found.sentences, "signature": found.signature}
-    row |= {"search": {"beams": how.beams, "alpha": how.alpha}, "scored_at": datetime.now(UTC)}
+    output = [translation.text for translation in translate(model, sources, how)]
+    test_score = score(output, references, language=language)
+    row: dict[str, Any] = {
+        "model": model.card.name,
+        "test": test.name,
+        "test_hash": hash_of(test),
+        "bleu": test_score.bleu,
+        "bleu_low": test_score.low,
+        "bleu_high": test_score.high,
+        "chrf": test_score.chrf,
+        "sentences": test_score.sentences,
+        "signature": test_score.signature,
+        "search": {"beams": how.beams, "alpha": how.alpha},
+        "scored_at": datetime.now(UTC),
+    }
+    comparison = None
     if against is not None:
-        others = [each.text for each in translate(against, sources, how)]
-        compared = compare(said, others, references, language=language)
-        row |= {"against": against.card.name, "difference": compared.difference, "p": compared.p}
+        other_output = [translation.text for translation in translate(against, sources, how)]
+        comparison = compare(output, other_output, references, language=language)
+        row["against"] = against.card.name
+        row["difference"] = comparison.difference
+        row["p"] = comparison.p
     with transaction(engine) as conn:
         translations.save_score(conn, row)
-    return found, compared
+    return test_score, comparison

@@ -1,7 +1,6 @@
-"""Layers that train faster on a CPU: dropout from fewer random bits, products
-of matrices in bfloat16.
-"""
+"""Train faster on a CPU: dropout from fewer random bits, products of matrices in bfloat16."""
 
+import math
 from typing import Any
 
 import torch
@@ -16,18 +15,22 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Map `x` `[..., in]` by `weight` `[out, in]`."""
-        inputs, factors = x.bfloat16(), weight.bfloat16()
-        ctx.save_for_backward(inputs, factors)
-        return nn.functional.linear(inputs, factors, bias.bfloat16()).float()
+        rounded_x = x.bfloat16()
+        rounded_weight = weight.bfloat16()
+        ctx.save_for_backward(rounded_x, rounded_weight)
+        product = nn.functional.linear(rounded_x, rounded_weight, bias.bfloat16())
+        return product.float()
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients of `x`, `weight` and `bias`."""
-        inputs, factors = ctx.saved_tensors
-        rows = outer[0].flatten(0, -2)
-        slopes = rows.bfloat16()
-        moved = (slopes @ factors).float().view_as(inputs)
-        return moved, (slopes.T @ inputs.flatten(0, -2)).float(), rows.sum(dim=0)
+        x, weight = ctx.saved_tensors
+        gradient = outer[0].flatten(0, -2)  # [rows, out]
+        rounded_gradient = gradient.bfloat16()
+        x_gradient = (rounded_gradient @ weight).float().view_as(x)
+        weight_gradient = (rounded_gradient.T @ x.flatten(0, -2)).float()
+        bias_gradient = gradient.sum(dim=0)
+        return x_gradient, weight_gradient, bias_gradient
 
 
 def _rounded_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
@@ -44,8 +47,9 @@ class _RoundedLinear(nn.Linear):
 
 
 def use_rounded_products(network: nn.Module) -> None:
-    """Have every linear map of a network multiply in bfloat16 where gradients
-    are wanted, with the same parameters.
+    """Have every linear map of a network multiply in bfloat16 where gradients are wanted.
+
+    The parameters stay the same.
     """
     for module in network.modules():
         if type(module) is nn.Linear and module.bias is not None:
@@ -55,25 +59,29 @@ def use_rounded_products(network: nn.Module) -> None:
 
 
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` with 16 random bits an element, to which `p` is rounded: on
-    a CPU torch draws 64 for each.
+    """`nn.Dropout` with 16 random bits an element, to which `p` is rounded.
+
+    On a CPU, torch draws 64 bits for each element.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch names it
         """Set a share `p` of the elements to 0 and multiply the others by 1 / (1 - p)."""
         if not self.training or self.p == 0 or input.is_cuda:
             return super().forward(input)
-        drawn = torch.empty(-(-input.numel() // 4), dtype=torch.int64, device=input.device).random_(
-            -(2**63), None
-        )
-        bits = drawn.view(torch.int16)[: input.numel()].view_as(input)  # from -2^15 to 2^15 - 1
-        kept = bits >= round(self.p * 2**16) - 2**15
-        return input * kept.to(input.dtype).mul_(1 / (1 - self.p) if self.p < 1 else 0.0)
+        elements = input.numel()
+        words = math.ceil(elements / 4)  # of 64 bits, each enough for four elements
+        drawn = torch.empty(words, dtype=torch.int64, device=input.device)
+        drawn.random_(-(2**63), None)
+        bits = drawn.view(torch.int16)[:elements].view_as(input)  # from -2^15 to 2^15 - 1
+        threshold = round(self.p * 2**16) - 2**15
+        kept = bits >= threshold
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return input * kept.to(input.dtype).mul_(scale)
 
 
 def use_fast_dropout(network: nn.Module) -> None:
     """Replace every `nn.Dropout` of a network by a `FastDropout`."""
     for module in list(network.modules()):
-        for name, inner in module.named_children():
-            if type(inner) is nn.Dropout:
-                setattr(module, name, FastDropout(inner.p))
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, FastDropout(child.p))
