@@ -30,7 +30,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.store_loading import postgresql
-from benchmarks.ten_year_store import MARKETS, STOCKS, TenYears, moment
+from benchmarks.ten_year_rows import STOCKS, moment
+from benchmarks.ten_year_store import MARKETS, TenYears
 from db.engine import open_engine, transaction, upgrade
 from db.rows import prices
 

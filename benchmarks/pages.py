@@ -19,7 +19,8 @@ from pathlib import Path
 import pandas as pd
 import uvicorn
 
-from benchmarks.ten_year_store import BACKTEST, BACKTEST_MARKET, MARKETS, STOCKS, TenYears, run_name
+from benchmarks.ten_year_rows import STOCKS, run_name
+from benchmarks.ten_year_store import BACKTEST, BACKTEST_MARKET, MARKETS, TenYears
 from db.engine import open_engine, prepare
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market

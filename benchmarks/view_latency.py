@@ -21,15 +21,8 @@ from sqlalchemy import Engine, text
 
 from benchmarks.pages import time_pages
 from benchmarks.store_loading import postgresql
-from benchmarks.ten_year_store import (
-    BACKTEST_MARKET,
-    MARKETS,
-    RESTATED,
-    STOCKS,
-    TenYears,
-    moment,
-    run_name,
-)
+from benchmarks.ten_year_rows import STOCKS, moment, run_name
+from benchmarks.ten_year_store import BACKTEST_MARKET, MARKETS, RESTATED, TenYears
 from benchmarks.translation_rows import MODELS, TEXTS, write_translations
 from db.admin.copying import table_counts
 from db.connection.user_sql import select
