@@ -55,7 +55,6 @@ def compare_page(
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store")
 
-    is_alone = one is not None and two is None
     return {
         "market": market,
         "markets": stored_markets,
@@ -63,7 +62,7 @@ def compare_page(
         "a": one,
         "b": two,
         "losses": losses_chart(chosen_runs),
-        "made": records(settings(one, one)) if is_alone else [],
+        "made": [] if one is None or two is not None else records(settings(one, one)),
         "pair": None if one is None or two is None else _pair(conn, one, two),
     }
 
