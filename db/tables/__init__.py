@@ -207,10 +207,47 @@ for _file in sorted(Path(__file__).parent.glob("*.toml")):
     for _name, _told in loads(_file.read_text(encoding="utf-8")).items():
         _table(_name, **_told)
 
-
-def __getattr__(name: str) -> sa.Table:
-    """Return the table of that name, as `tables.night`."""
-    try:
-        return metadata.tables[name]
-    except KeyError:
-        raise AttributeError(f"no table {name!r}") from None
+# By name, so that a type checker knows them.
+abstention_band = metadata.tables["abstention_band"]
+abstention_count = metadata.tables["abstention_count"]
+alert = metadata.tables["alert"]
+attention_weight = metadata.tables["attention_weight"]
+backtest = metadata.tables["backtest"]
+backtest_fold = metadata.tables["backtest_fold"]
+backtest_portfolio = metadata.tables["backtest_portfolio"]
+backtest_return = metadata.tables["backtest_return"]
+backtest_score = metadata.tables["backtest_score"]
+benchmark = metadata.tables["benchmark"]
+benchmark_score = metadata.tables["benchmark_score"]
+benchmark_seed = metadata.tables["benchmark_seed"]
+calibration_bin = metadata.tables["calibration_bin"]
+champion = metadata.tables["champion"]
+explanation = metadata.tables["explanation"]
+instrument = metadata.tables["instrument"]
+market_file = metadata.tables["market_file"]
+membership = metadata.tables["membership"]
+night = metadata.tables["night"]
+night_drift = metadata.tables["night_drift"]
+outcome = metadata.tables["outcome"]
+paper_position = metadata.tables["paper_position"]
+paper_return = metadata.tables["paper_return"]
+prediction = metadata.tables["prediction"]
+price = metadata.tables["price"]
+price_fetch = metadata.tables["price_fetch"]
+rank_score = metadata.tables["rank_score"]
+ranker = metadata.tables["ranker"]
+ranking = metadata.tables["ranking"]
+ranking_difference = metadata.tables["ranking_difference"]
+ranking_portfolio = metadata.tables["ranking_portfolio"]
+ranking_score = metadata.tables["ranking_score"]
+rejected_bar = metadata.tables["rejected_bar"]
+rule_direction = metadata.tables["rule_direction"]
+run = metadata.tables["run"]
+score = metadata.tables["score"]
+stock_rank = metadata.tables["stock_rank"]
+symbol_warning = metadata.tables["symbol_warning"]
+target_position = metadata.tables["target_position"]
+translation_model = metadata.tables["translation_model"]
+translation_progress = metadata.tables["translation_progress"]
+translation_score = metadata.tables["translation_score"]
+translation_text = metadata.tables["translation_text"]

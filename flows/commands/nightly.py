@@ -1,7 +1,7 @@
 """The nightly commands: a whole night, or one step of it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from typing import Annotated
 
@@ -31,7 +31,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, finished_night, missed_nights, run_night
 from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
-from flows.service.prefect_server import run_attended
+from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
 commands = typer.Typer()
@@ -81,7 +81,10 @@ def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_jso
         err.print("no night was missed")
         return _show_nights(context, [run_night(context, last)], as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
-    done = run_attended("flows.service.flows.missed", request, last)
+    require_server()  # before Prefect is imported
+    from flows.service.flows import missed as run_missed
+
+    done = run_missed(replace(request, attended=True), last)
     if done.nights:
         _show_nights(context, done.nights, as_json=as_json)
     if done.refused:
@@ -94,8 +97,10 @@ def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
     if finished_night(context, day) is not None:
         return run_night(context, day)
     err.print(f"night of {day}")
-    night: Night = run_attended("flows.service.flows.nightly", request, day)
-    return night
+    require_server()  # before Prefect is imported
+    from flows.service.flows import nightly as run_nightly
+
+    return run_nightly(replace(request, attended=True), day)
 
 
 @commands.command()
@@ -149,7 +154,10 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     """
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
-    model = run_attended("flows.service.flows.train", request, last)
+    require_server()  # before Prefect is imported
+    from flows.service.flows import train as run_training
+
+    model = run_training(replace(request, attended=True), last)
     with reading(context.engine) as conn:
         run = runs.run(conn, model.run_id)
     if as_json:

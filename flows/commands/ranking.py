@@ -3,6 +3,7 @@ through history, and orders for tomorrow.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from enum import StrEnum
 from math import inf
@@ -26,7 +27,7 @@ from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
-from flows.service.prefect_server import run_attended
+from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
 
 commands = typer.Typer()
@@ -223,8 +224,10 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
         err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    found: page.Ranking = run_attended("flows.benchmark.flow.ranking", request, plan, workers)
-    return found
+    require_server()  # before Prefect is imported
+    from flows.benchmark.flow import ranking as run_walk
+
+    return run_walk(replace(request, attended=True), plan, workers)
 
 
 def print_ranking(found: page.Ranking) -> None:

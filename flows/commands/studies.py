@@ -53,7 +53,7 @@ from flows.explain import Trial, explain_run, latest_run
 from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.service.prefect_server import run_attended
+from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
 commands = typer.Typer()
@@ -167,10 +167,10 @@ def _benchmark(
     if (stored := stored_benchmark(context.engine, experiment.id)) is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    found: Benchmark = run_attended(
-        "flows.benchmark.flow.benchmark", request, seeds, epochs, with_grid
-    )
-    return found
+    require_server()  # before Prefect is imported
+    from flows.benchmark.flow import benchmark as run_benchmark
+
+    return run_benchmark(replace(request, attended=True), seeds, epochs, with_grid)
 
 
 def _require_stored(request: RunRequest, advice: str) -> None:
@@ -364,9 +364,12 @@ def _backtest(
     if stored_backtest(found.context.engine, found.id) is not None:
         err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
         return run_backtest(found, attention_on=kept)
-    place = {"workers": workers, "cluster": cluster}
-    result: Result = run_attended("flows.backtest.flow.backtest_flow", request, plan, kept, **place)
-    return result
+    require_server()  # before Prefect is imported
+    from flows.backtest.flow import backtest_flow
+
+    return backtest_flow(
+        replace(request, attended=True), plan, kept, workers=workers, cluster=cluster
+    )
 
 
 def print_backtest(result: Result) -> None:

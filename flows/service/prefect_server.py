@@ -13,13 +13,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any
+from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -87,15 +86,6 @@ def require_server() -> None:
 
         _wait(server, lambda: _last_line(words))
     Thread(target=_end_with, args=(server,), daemon=True).start()
-
-
-def run_attended(flow: str, request: Any, *asked: Any, **more: Any) -> Any:
-    """Run a flow, such as `flows.service.flows.nightly`, of a command's
-    request: a signal ends it at once.
-    """
-    require_server()
-    module, _, name = flow.rpartition(".")
-    return getattr(import_module(module), name)(replace(request, attended=True), *asked, **more)
 
 
 def stop_temporary_servers() -> None:
