@@ -292,7 +292,7 @@ def backtest(
     Each fold trains, predicts and scores; portfolios follow the predictions. Interrupted, it
     resumes when run again.
 
-    Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02
+    Example: dtml backtest simulated --from 2024-01-02 --to 2024-06-28
     """
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(request, workers, cluster)
