@@ -12,9 +12,11 @@ import pytest
 
 from tests.house_measures import (
     DENSEST_FILE,
+    DENSEST_FOLDER,
     DENSEST_PACKAGE,
     cycles,
     file_densities,
+    folder_densities,
     folder_sizes,
     function_lines,
     imports,
@@ -53,10 +55,13 @@ def test_no_file_is_over_500_lines_and_no_function_over_60() -> None:
 
 
 def test_a_line_of_code_holds_little() -> None:
-    dense = {name: value for name, value in package_densities().items() if value > DENSEST_PACKAGE}
-    assert dense == {}
-    dense = {name: value for name, value in file_densities().items() if value > DENSEST_FILE}
-    assert dense == {}
+    bounds = (
+        (package_densities(), DENSEST_PACKAGE),
+        (folder_densities(), DENSEST_FOLDER),
+        (file_densities(), DENSEST_FILE),
+    )
+    for densities, densest in bounds:
+        assert {name: value for name, value in densities.items() if value > densest} == {}
 
 
 def test_the_formatter_decides_the_layout_of_every_file() -> None:
