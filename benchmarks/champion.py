@@ -2,9 +2,9 @@
 benchmarks.champion.
 
 200 runs each. The break: in the simulated market each follower's leader changes on a day; the
-champion goes on looking
-at the old one, one of three challengers looked at the new one all along, two guess. The equals:
-four candidates see the same leaders through independent noise of one size, a year of nights.
+champion goes on looking at the old one, one of three challengers looked at the new one all along,
+two guess. The equals: four candidates see the same leaders through independent noise of one size, a
+year of nights.
 """
 
 import numpy as np

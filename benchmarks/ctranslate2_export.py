@@ -3,9 +3,8 @@ faster.
 
 `python -m benchmarks.ctranslate2_export MODEL --to FOLDER [--int8]`: MODEL is the folder of a model
 that `dtml translate train` has made. Needs the extra ctranslate2. Prints how many sentences of the
-model's first test set
-are translated, greedily, as ours are. Position tables are exported too: those that CTranslate2
-computes put all sines before the cosines.
+model's first test set are translated, greedily, as ours are. Position tables are exported too:
+those that CTranslate2 computes put all sines before the cosines.
 """
 
 import argparse

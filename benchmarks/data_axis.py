@@ -1,8 +1,8 @@
 """Compare DTML with the best possible accuracy, which is known on the simulated market.
 
 Each variant trains three seeds; the epoch is chosen on 250 validation sessions and the last 500
-sessions are read once.
-Printed: the share of the best possible excess accuracy over one half that is reached on followers.
+sessions are read once. Printed: the share of the best possible excess accuracy over one half that
+is reached on followers.
 """
 
 import time

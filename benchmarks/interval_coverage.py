@@ -1,10 +1,9 @@
 """Measure how often the 95 % intervals hold the truth, on simulated markets without any signal.
 
 The 67 stocks of a market share its direction: each day has its own chance of a rise, normal around
-one half with a
-standard deviation of .2. Predictors know nothing of it, so the truth is exact: ACC 1/2, MCC 0, and
-0 for the difference between any two. The difference is to a rule that predicts one direction for
-the whole market, anew each day.
+one half with a standard deviation of .2. Predictors know nothing of it, so the truth is exact: ACC
+1/2, MCC 0, and 0 for the difference between any two. The difference is to a rule that predicts one
+direction for the whole market, anew each day.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@ memory.
 
 `python -m benchmarks.large_universe [--stocks 2400] [--from 2016-01-04] [--epochs 1] [--database
 URL]`: a simulated market of that many stocks and ten years, in a parquet file that the commands
-read as they would anybody's. A line for
-each command: seconds by the clock, of the processor, and the memory of its largest process.
+read as they would anybody's. A line for each command: seconds by the clock, of the processor, and
+the memory of its largest process.
 """
 
 import argparse

@@ -3,11 +3,10 @@
 
 Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain
 network has torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are
-cores, of a thread each. Beside
-it: the same network a day at a time on all cores, as public code trains. Every way but that
-validates after each epoch. They take turns; medians of three rounds. The share of the machine's
-peak counts the matrix products that the network needs if each session is projected once a step,
-forward and twice that backward.
+cores, of a thread each. Beside it: the same network a day at a time on all cores, as public code
+trains. Every way but that validates after each epoch. They take turns; medians of three rounds. The
+share of the machine's peak counts the matrix products that the network needs if each session is
+projected once a step, forward and twice that backward.
 
 First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on
 the machine disturbs least, and what each core does in the ways above.

@@ -2,8 +2,8 @@
 processor time.
 
 `python -m benchmarks.translation_joeynmt [--rounds 5] [--updates 4] [--batch-tokens 4096]`, in an
-environment that has
-JoeyNMT: it is not among the extras, as it holds back what we need. Make one beside ours:
+environment that has JoeyNMT: it is not among the extras, as it holds back what we need. Make one
+beside ours:
 
     python3 -m venv joeynmt && joeynmt/bin/pip install torch==2.13.0 joeynmt==2.3.0 jaxtyping
     safetensors \

@@ -2,9 +2,8 @@
 they leave.
 
 `python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless
-told, and goes on
-each time it is started again. Its result must be that of one that nobody disturbed: the same
-weights, the same file, each queued text translated once.
+told, and goes on each time it is started again. Its result must be that of one that nobody
+disturbed: the same weights, the same file, each queued text translated once.
 """
 
 import hashlib

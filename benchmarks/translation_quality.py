@@ -4,9 +4,8 @@ printed figures.
 `python -m benchmarks.translation_quality NAME ...` trains and scores the recipes named, of
 `benchmarks/recipes` (by default all), in the folder `--folder`, where an interrupted training
 resumes; then it prints a line a test set, or the validation set's by greedy search where a recipe
-names no test. The
-corpora are those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). A recipe has a
-thread, but for those with more processes.
+names no test. The corpora are those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). A
+recipe has a thread, but for those with more processes.
 """
 
 import argparse

@@ -2,9 +2,8 @@
 each kind.
 
 The libraries choose their instructions when they are loaded, so each kind is a process of its own
-in which they are
-told of fewer than there are. This machine must have what is left: a setting never adds an
-instruction.
+in which they are told of fewer than there are. This machine must have what is left: a setting never
+adds an instruction.
 """
 
 import os

@@ -19,9 +19,8 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """Write `file` atomically, even with several writers or a power cut.
 
     `write` gets the path of a temporary file beside `file` and must fill that very file, which then
-    replaces `file`.
-    The temporary file is locked: other writers of `file` wait, and the next one overwrites what a
-    killed one left.
+    replaces `file`. The temporary file is locked: other writers of `file` wait, and the next one
+    overwrites what a killed one left.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")

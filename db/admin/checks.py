@@ -140,10 +140,9 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     ones.
 
     Nothing changes where none lies a day or more ahead: so much is made up for by itself. The
-    moments keep their order
-    and stay after all others, and what leads from one row to another still does: a night is
-    replayed from the same bars. What was known at any moment up to now does not change, and what is
-    fetched next comes after. Asked inside a `transaction`.
+    moments keep their order and stay after all others, and what leads from one row to another still
+    does: a night is replayed from the same bars. What was known at any moment up to now does not
+    change, and what is fetched next comes after. Asked inside a `transaction`.
     """
     now = datetime.now(UTC)
     stored = (

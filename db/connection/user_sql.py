@@ -231,9 +231,8 @@ def guarded(
     SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are
     opened with theirs, which is taken from one that never `ends`. An `interruption` ends it at
     once. There only what gives rows may begin the statement, and no role may type one that could
-    reach the server's files
-    or programs: nothing holds a superuser's SQL that is written against what holds it. Raises
-    StoreUsageError for what is refused.
+    reach the server's files or programs: nothing holds a superuser's SQL that is written against
+    what holds it. Raises StoreUsageError for what is refused.
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":

@@ -98,9 +98,8 @@ def finish_backtest(
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
     backtest_portfolio but backtest_id; what has no value is NaN or None. `counts` holds what
-    `COUNTS` names.
-    Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with
-    another value.
+    `COUNTS` names. Figures of a finished backtest stand: raises StoreError, naming it, when one is
+    stored with another value.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:

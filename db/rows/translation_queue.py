@@ -84,11 +84,10 @@ def take_texts(
 
     All are of the model of the first one. What a worker died of, or beside, is taken alone: so a
     text that kills its worker takes no other with it. Together they have `MOST_CHARACTERS`: so a
-    long one keeps few waiting. Each is a
-    mapping of id, model, text, priority, attempts, this one counted, and unfit: None, or why a text
-    that was put in by an INSERT cannot be translated. Nobody else takes it for `lease_s` seconds. A
-    text that was taken `MAX_ATTEMPTS` times and never finished is failed. Raises StoreUsageError
-    for a limit below 1.
+    long one keeps few waiting. Each is a mapping of id, model, text, priority, attempts, this one
+    counted, and unfit: None, or why a text that was put in by an INSERT cannot be translated.
+    Nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS` times and never
+    finished is failed. Raises StoreUsageError for a limit below 1.
     """
     if limit < 1:
         raise StoreUsageError(f"a worker takes 1 text or more, not {limit}")

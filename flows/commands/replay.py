@@ -76,9 +76,8 @@ def replay(
     """Make a past night, or one prediction, again and compare it to the last bit.
 
     Of a market: the last complete night, the one of --as-of, or --all. With --known-at, compare
-    what the night would
-    predict from the bars as known at that moment. Of a receipt: that prediction, and with --retrain
-    its model too. The exit code is 1 when anything differs.
+    what the night would predict from the bars as known at that moment. Of a receipt: that
+    prediction, and with --retrain its model too. The exit code is 1 when anything differs.
 
     Example: dtml replay simulated --as-of 2026-11-19
 

@@ -1,9 +1,8 @@
 """Fork the runs of `dtml serve` from a process that has imported what they need.
 
 Prefect's runner starts `python -m prefect.engine` for each run, whose imports take longer than most
-runs' work. Here
-the engine runs in a fork of a process that holds the modules and nothing else: no thread, no
-connection.
+runs' work. Here the engine runs in a fork of a process that holds the modules and nothing else: no
+thread, no connection.
 """
 
 import atexit

@@ -110,9 +110,8 @@ def own_server(folder: Path) -> Iterator[Server]:
     afterwards.
 
     It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its log in
-    `folder`, beside its
-    login for the reader of its pages: PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises
-    DtmlError when it does not start.
+    `folder`, beside its login for the reader of its pages: PREFECT_SERVER_API_AUTH_STRING, or a
+    random one. Raises DtmlError when it does not start.
     """
     words, login = folder / "server.log", folder / "login"
     with _start_lock(folder) as starting:

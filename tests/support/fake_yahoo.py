@@ -2,8 +2,7 @@
 process.
 
 It is a CONNECT proxy that ends TLS itself, with a certificate of its own authority, and answers for
-every
-host: cookie, crumb and chart JSON. A client needs nothing but two environment variables:
+every host: cookie, crumb and chart JSON. A client needs nothing but two environment variables:
 
     with FakeYahoo({"AAA": bars}) as yahoo:
         subprocess.run([...], env=yahoo.environment())

@@ -1,8 +1,8 @@
 """Which tests compute: the laws of numbers that cost little, need no server and run no night.
 
 `python -m tests.processors` runs them once for each kind of processor, and `make soak` calls it. A
-pass takes about
-a minute of a processor. The files are named, not marked: what a file tests is one thing.
+pass takes about a minute of a processor. The files are named, not marked: what a file tests is one
+thing.
 """
 
 NUMERICAL = (

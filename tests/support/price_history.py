@@ -94,8 +94,7 @@ def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> Hist
     """A random market over these sessions, whose events come from `told_from` on.
 
     A dividend comes every fifth session or so, a split every twentieth; one stock is renamed in
-    each quarter, and one
-    goes in the second half: never so many that a night could not be complete.
+    each quarter, and one goes in the second half: never so many that a night could not be complete.
     """
     draw, rng = random.Random(seed), np.random.default_rng(seed)
     common = rng.normal(0.0003, 0.008, len(sessions))

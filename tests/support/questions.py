@@ -2,9 +2,8 @@
 answers.
 
 The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula,
-because trained
-weights differ from machine to machine: a follower's chance to rise goes with its leader's last
-return, blurred by random numbers that grow with the model's age. `python -m
+because trained weights differ from machine to machine: a follower's chance to rise goes with its
+leader's last return, blurred by random numbers that grow with the model's age. `python -m
 tests.support.questions` writes db/QUESTIONS.md anew.
 """
 

@@ -132,8 +132,8 @@ class Rules:
 
     `longest` is the limit of pieces of either side; `ratio` that of (longer + 1) / (shorter + 1),
     in pieces; `drop_repeated` drops a pair that came before; `drop_same` a pair whose two sides are
-    the same text. This is off
-    by default: names, numbers and titles may well be the same in two languages.
+    the same text. This is off by default: names, numbers and titles may well be the same in two
+    languages.
     """
 
     longest: int = 200

@@ -150,9 +150,8 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]
     beams]`, one a beam.
 
     Returns sums, beams and tokens, each `[sentences, beams]`, the highest sum first. They lie in
-    the blocks of the
-    vocabulary with the highest maxima: to sort these alone takes a third of the time of `topk` over
-    all.
+    the blocks of the vocabulary with the highest maxima: to sort these alone takes a third of the
+    time of `topk` over all.
     """
     beams, vocabulary = scores.shape[1:]
     whole = vocabulary // BLOCK

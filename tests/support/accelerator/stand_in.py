@@ -3,13 +3,11 @@ computes on the CPU.
 
 Its tensors hold real numbers and refuse what an accelerator refuses: a tensor or a generator of
 another device in the same operation, NumPy, and the state of another device's generator. What a
-CUDA device accepts without a word, such as
-an index that lies on the CPU, is refused too: it would wait for a copy. A tensor of no axis passes,
-as it does there.
+CUDA device accepts without a word, such as an index that lies on the CPU, is refused too: it would
+wait for a copy. A tensor of no axis passes, as it does there.
 
 What it does not notice: a generator of its own in an operation of the CPU, and the library kernels
-of a real device.
-It needs what torch calls experimental:
+of a real device. It needs what torch calls experimental:
 `torch.utils.backend_registration._setup_privateuseone_for_python_backend`.
 """
 

@@ -1,8 +1,7 @@
 """Nights of a made market through the real command, while its source misbehaves and its processes
 die.
 
-    tally = run(folder, nights=8, seed=1)
-    assert tally.broken == []
+    tally = run(folder, nights=8, seed=1) assert tally.broken == []
 
 A folder on a disk of its own, of less than 1 GB, is really filled where a night's disk is to be
 full.

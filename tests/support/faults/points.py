@@ -1,7 +1,6 @@
 """Every write, commit and rename of a process below a folder, numbered, and a fault at one of them.
 
-    watch = Watch(home, Fault("kill", 7))
-    with watch_files(watch), watch_drivers(watch):
+    watch = Watch(home, Fault("kill", 7)) with watch_files(watch), watch_drivers(watch):
         work()
     watch.end()
 
