@@ -1,7 +1,10 @@
-"""What a notebook asks of this package: a market's bars and features,
-estimators walked forward, own code audited.
+"""What a notebook asks of this package.
+
+It asks for a market's bars and features, for estimators walked forward, and for the audit of a
+file of own code.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from html import escape
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.evaluation.ranking import decile_spreads, rank_ics, score_ranking
-from dtml.markets import load_market, load_market_file
+from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, scored
@@ -23,54 +26,74 @@ from dtml.prices.sessions import last_closed_session, sessions_between
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import RULES, rule_scores, sessions_to
 from dtml.ranking.panel import Grid
-from dtml.ranking.walk import History, folds, market_panel
-from dtml.sources import open_source
+from dtml.ranking.walk import Fold, History, folds, market_panel
+from dtml.sources import Source, open_source
 
 Day = str | date
+RANK_FIGURES = ("rank_ic", "auc", "acc", "mcc", "decile_spread")
+CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 
 
 class Walked:
-    """The scores of an estimator on the days of a walk, `scores` [sessions
-    stocks], and what they were worth.
+    """The scores of an estimator on the days of a walk, and what they were worth.
+
+    `scores` are [sessions stocks], `figures` has a row a figure, `daily` the rank IC and the decile
+    spread of each session.
     """
 
     def __init__(self, name: str, scores: pd.DataFrame, outcome: pd.DataFrame, leg: Leg) -> None:
-        self.name, self.scores, grids = name, scores, (scores.to_numpy(), outcome.to_numpy())
-        self._found = score_ranking(*grids, overlap=sessions_to(leg))
-        names = ("rank_ic", "auc", "acc", "mcc", "decile_spread")
-        self.figures = pd.DataFrame({each: vars(getattr(self._found, each)) for each in names}).T
-        daily = {"rank_ic": rank_ics(*grids), "decile_spread": decile_spreads(*grids)}
-        self.daily = pd.DataFrame(daily, index=scores.index)
+        self.name = name
+        self.scores = scores
+        score_grid = scores.to_numpy()
+        outcome_grid = outcome.to_numpy()
+        self._rank_score = score_ranking(score_grid, outcome_grid, overlap=sessions_to(leg))
+        estimates = {name: vars(getattr(self._rank_score, name)) for name in RANK_FIGURES}
+        self.figures = pd.DataFrame(estimates).T
+        self.daily = pd.DataFrame(
+            {
+                "rank_ic": rank_ics(score_grid, outcome_grid),
+                "decile_spread": decile_spreads(score_grid, outcome_grid),
+            },
+            index=scores.index,
+        )
 
     def __repr__(self) -> str:
-        ic, t = self._found.rank_ic, figure(self._found.t, 1)
+        rank_ic = self._rank_score.rank_ic
         return (
-            f"{self.name}: rank IC {figure(ic.value)} {between(ic.low, ic.high)}, t {t}, "
-            f"{self._found.days} days"
+            f"{self.name}: rank IC {figure(rank_ic.value)} {between(rank_ic.low, rank_ic.high)}, "
+            f"t {figure(self._rank_score.t, 1)}, {self._rank_score.days} days"
         )
 
     def _repr_html_(self) -> str:
+        return (
+            f"<p>{escape(repr(self))}</p>"
+            f"{self.figures.to_html()}"
+            "<p>best tenth less worst, summed:</p>"
+            f"{self._spread_curve()}"
+        )
+
+    def _spread_curve(self) -> str:
+        """Return the summed decile spread as SVG."""
         curve = self.daily["decile_spread"].fillna(0).cumsum()
-        high, low = max(curve.max(), 1e-9), min(curve.min(), 0)
-        points = " ".join(f"{x},{80 * (high - y) / (high - low):.0f}" for x, y in enumerate(curve))
-        line = f'<polyline points="{points}" fill="none" stroke="teal"/>'
-        drawn = (
-            f'<svg viewBox="0 0 {len(curve)} 80" width="600" height="80" '
-            f'preserveAspectRatio="none">{line}</svg>'
+        high = max(curve.max(), 1e-9)
+        low = min(curve.min(), 0)
+        points = " ".join(
+            f"{x},{CURVE_HEIGHT * (high - y) / (high - low):.0f}" for x, y in enumerate(curve)
         )
         return (
-            f"<p>{escape(repr(self))}</p>{self.figures.to_html()}<p>best tenth less worst, "
-            f"summed:</p>{drawn}"
+            f'<svg viewBox="0 0 {len(curve)} {CURVE_HEIGHT}" width="600" height="{CURVE_HEIGHT}" '
+            f'preserveAspectRatio="none">'
+            f'<polyline points="{points}" fill="none" stroke="teal"/>'
+            "</svg>"
         )
 
 
 class Study:
-    """A market's good bars, `bars`, and what rankers read of them: features and outcomes of each
-    day's constituents.
+    """A market's good bars, `bars`, and the features and outcomes of each day's constituents.
 
-    `market` is a name, or the path of a TOML file. Bars come from the files `prices` and `index`,
-    else from the market's own source, from `first` to `last` (None: the last closed session); `leg`
-    is the return to be ordered.
+    These are what rankers read of the bars. `market` is a name, or the path of a TOML file. Bars
+    come from the files `prices` and `index`, else from the market's own source, from `first` to
+    `last` (None: the last closed session); `leg` is the return to be ordered.
     """
 
     def __init__(
@@ -83,98 +106,133 @@ class Study:
         index: Path | None = None,
         leg: Leg = "next_close",
     ) -> None:
-        named = (
-            load_market_file(Path(market))
-            if str(market).endswith(".toml")
-            else load_market(str(market))
+        loaded = _load(market)
+        source = open_source(
+            "files" if prices else loaded.source,
+            loaded,
+            prices=prices,
+            index=index,
         )
-        source = open_source("files" if prices else named.source, named, prices=prices, index=index)
-        self.market = named if named.symbols else named.with_symbols(source.symbols() or ())
-        start, closed = (
-            pd.Timestamp(first).date(),
-            last_closed_session(named.calendar, datetime.now(UTC)),
-        )
-        end = min(pd.Timestamp(last).date(), closed) if last else closed
-        made, whole = named.index.of_constituents, named.index.symbol
-        asked = self.market.symbols if made else (*self.market.symbols, whole)
-        bars = source.fetch(dict.fromkeys(asked, start), end).bars
-        days = sessions_between(named.calendar, start, end)
-        self.bars = check(
-            bars,
-            sessions=days,
-            closed_until=end,
-            checks=named.checks,
-            index_symbol=whole,
-            returns=named.returns,
-        ).accepted
-        if made:
-            self.bars = pd.concat(
-                [self.bars, index_of_constituents(self.market, self.bars)], ignore_index=True
-            )
-        self.leg, panel = leg, market_panel(self.market, self.bars)
-        among = self.market.membership(panel.sessions)
-        self._panel, self._history = (
-            panel,
-            History.of(panel, leg, among, max_return=named.checks.max_return),
+        self.market = loaded
+        if not loaded.symbols:
+            self.market = loaded.with_symbols(source.symbols() or ())
+        start = pd.Timestamp(first).date()
+        end = last_closed_session(loaded.calendar, datetime.now(UTC))
+        if last:
+            end = min(pd.Timestamp(last).date(), end)
+        self.leg = leg
+        self.bars = _good_bars(self.market, source, start, end)
+        self._panel = market_panel(self.market, self.bars)
+        self._history = History.of(
+            self._panel,
+            leg,
+            among=self.market.membership(self._panel.sessions),
+            max_return=self.market.checks.max_return,
         )
         self.outcomes = self._frame(self._history.outcome, slice(None))
 
     def features(self, day: Day | None = None, code: str | Path | None = None) -> pd.DataFrame:
-        """Return the features as of a day (None: the last), a row a stock: the built-in ones'
-        ranks, -0.5 to 0.5.
+        """Return the features as of a day (None: the last), a row a stock.
 
-        With `code`, a file of your own: its values, computed in a process of its own.
+        They are the ranks of the built-in ones, -0.5 to 0.5. With `code`, a file of your own: its
+        values, computed in a process of its own.
         """
-        names, values = list(FEATURES), self._history.features
+        names = list(FEATURES)
+        values = self._history.features
         if code is not None:
-            told, values = Asked(OwnCode.read(Path(code))).values(self._panel)
-            names = told["features"]
-        row = -1 if day is None else self._panel.sessions.get_loc(pd.Timestamp(day))
+            description, values = _own(code).values(self._panel)
+            names = description["features"]
+        row = -1
+        if day is not None:
+            row = self._panel.sessions.get_loc(pd.Timestamp(day))
         return pd.DataFrame(
-            values[row], index=pd.Index(self._panel.symbols, name="symbol"), columns=names
+            values[row],
+            index=pd.Index(self._panel.symbols, name="symbol"),
+            columns=names,
         )
 
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
-        """Walk forward from first to last: train every 63 sessions on what was known, and score
-        each day.
+        """Walk forward from `first` to `last`, and return the scores of each day.
 
-        `estimator` is a scikit-learn estimator, a torch module, the path of a file of your own, or
-        the name of a rule.
+        Every 63 sessions the estimator is trained on what was known. It is a scikit-learn
+        estimator, a torch module, the path of a file of your own, or the name of a rule.
         """
-        of, name = (
-            self._history,
-            estimator if isinstance(estimator, str) else type(estimator).__name__,
-        )
-        walked = folds(of, pd.Timestamp(first), pd.Timestamp(last or self._panel.sessions[-1]))
-        scores = np.full_like(of.outcome, np.nan)
-        if name in RULES:
-            scores = np.where(of.there, rule_scores(of.features, name), np.nan)
-        elif isinstance(estimator, str | Path):
-            spans = [(each.trained, each.scored) for each in walked]
-            scores, _ = Asked(OwnCode.read(Path(estimator))).walk(
-                self._panel, of.there, of.relative, spans
-            )
+        history = self._history
+        last_day = pd.Timestamp(last or self._panel.sessions[-1])
+        walk_folds = folds(history, pd.Timestamp(first), last_day)
+        if not isinstance(estimator, str | Path):
+            scores = self._scores_of_estimator(estimator, walk_folds)
+        elif estimator in RULES:
+            scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
         else:
-            for each in walked:
-                model = fit(estimator, of.features, of.relative, each.trained)
-                scores[each.scored] = scored(model, of.features[each.scored], of.there[each.scored])
-        days = slice(walked[0].scored.start, walked[-1].scored.stop)
+            spans = [(fold.trained, fold.scored) for fold in walk_folds]
+            scores, _ = _own(estimator).walk(self._panel, history.there, history.relative, spans)
+        days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
+        name = estimator if isinstance(estimator, str) else type(estimator).__name__
         return Walked(name, self._frame(scores, days), self.outcomes[days], self.leg)
 
     def audit(self, code: str | Path) -> pd.DataFrame:
         """Look for look-ahead in a file of your own: rows check, what, passed, detail."""
-        return pd.DataFrame(
-            admit(Asked(OwnCode.read(Path(code))), past_of(self.market, self.bars), self.leg)
-        )
+        findings = admit(_own(code), past_of(self.market, self.bars), self.leg)
+        return pd.DataFrame(findings)
 
     def __repr__(self) -> str:
-        sessions, symbols = self._panel.sessions, self._panel.symbols
+        sessions = self._panel.sessions
         return (
-            f"{self.market.name}: {len(symbols)} stocks, {sessions[0].date()} to "
-            f"{sessions[-1].date()}, {self.leg}"
+            f"{self.market.name}: {len(self._panel.symbols)} stocks, "
+            f"{sessions[0].date()} to {sessions[-1].date()}, {self.leg}"
         )
+
+    def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Fold]) -> Grid:
+        """Fit a scikit-learn estimator or a torch module on each fold, and score its days."""
+        history = self._history
+        scores = np.full_like(history.outcome, np.nan)
+        for fold in walk_folds:
+            model = fit(estimator, history.features, history.relative, fold.trained)
+            scores[fold.scored] = scored(
+                model,
+                history.features[fold.scored],
+                history.there[fold.scored],
+            )
+        return scores
 
     def _frame(self, grid: Grid, days: slice) -> pd.DataFrame:
         return pd.DataFrame(
-            grid[days], index=self._panel.sessions[days], columns=list(self._panel.symbols)
+            grid[days],
+            index=self._panel.sessions[days],
+            columns=list(self._panel.symbols),
         )
+
+
+def _load(market: str | Path) -> Market:
+    if str(market).endswith(".toml"):
+        return load_market_file(Path(market))
+    return load_market(str(market))
+
+
+def _own(code: str | Path) -> Asked:
+    return Asked(OwnCode.read(Path(code)))
+
+
+def _good_bars(market: Market, source: Source, start: date, end: date) -> pd.DataFrame:
+    """Fetch the bars of a market and its index, and return those that pass its checks.
+
+    An index of the constituents is made of these bars.
+    """
+    index = market.index
+    symbols = market.symbols
+    if not index.of_constituents:
+        symbols = (*symbols, index.symbol)
+    fetched = source.fetch(dict.fromkeys(symbols, start), end)
+    checked = check(
+        fetched.bars,
+        sessions=sessions_between(market.calendar, start, end),
+        closed_until=end,
+        checks=market.checks,
+        index_symbol=index.symbol,
+        returns=market.returns,
+    )
+    bars = checked.accepted
+    if not index.of_constituents:
+        return bars
+    return pd.concat([bars, index_of_constituents(market, bars)], ignore_index=True)

@@ -1,7 +1,6 @@
-"""The published experiment: its data sets and their spans, the recipe of each model, and the
-published figures.
+"""The published experiment: its data sets, the recipe of each model, and the published figures.
 
-They stand in `published.toml`, with where each comes from.
+They stand in `published.toml`, with the spans of each set and with where each comes from.
 """
 
 import tomllib
@@ -20,8 +19,13 @@ from dtml.markets import Market, load_market
 from dtml.model import ModelConfig
 from dtml.training.recipe import TrainingConfig
 
-CONFIGS: dict[str, type[NetworkConfig]] = {"dtml": ModelConfig, "stocknet": StockNetConfig}
-CONFIGS |= dict.fromkeys(("lstm", "alstm", "adv_alstm"), RecurrentConfig)
+CONFIGS: dict[str, type[NetworkConfig]] = {
+    "dtml": ModelConfig,
+    "stocknet": StockNetConfig,
+    "lstm": RecurrentConfig,
+    "alstm": RecurrentConfig,
+    "adv_alstm": RecurrentConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Figure:
-    """Published ACC and MCC, mean and standard deviation over 10 seeds (Yoo et
-    al., KDD 2021, table 2).
+    """Published ACC and MCC, mean and standard deviation over 10 seeds.
+
+    They are those of table 2 of Yoo et al., KDD 2021.
     """
 
     acc: float
@@ -47,11 +52,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A public data set: spans of sessions predicted, both ends included, and the models trained on
-    it.
+    """A public data set and the models trained on it.
 
-    `notes` say how the public files compare with the paper's set; `data_until` is their last
-    session, where they end before the test span does.
+    Spans are those of the sessions predicted, both ends included. `notes` say how the public files
+    compare with the paper's set; `data_until` is their last session, where they end before the test
+    span does.
     """
 
     market: str
@@ -77,39 +82,60 @@ def require_set(market: Market, paper: PublishedSet) -> None:
     public files hold.
     """
     listed = set(load_market(paper.market).symbols)
-    named = listed if len(listed) == paper.stocks else set(market.symbols)
-    if len(market.symbols) != paper.stocks or named != set(market.symbols):
-        theirs = (
-            f"{len(market.symbols)} stocks, {len(listed & set(market.symbols))} of them in "
-            "its market's list"
+    symbols = set(market.symbols)
+    expected = listed if len(listed) == paper.stocks else symbols
+    if len(market.symbols) != paper.stocks or expected != symbols:
+        raise UsageError(
+            f"this is not {paper.market}'s data: {len(market.symbols)} stocks, "
+            f"{len(listed & symbols)} of them in its market's list; "
+            f"the set has {paper.stocks}: name its files with --prices and --index"
         )
-        ours = f"the set has {paper.stocks}: name its files with --prices and --index"
-        raise UsageError(f"this is not {paper.market}'s data: {theirs}; {ours}")
 
 
 def _recipe(network: str, settings: Mapping[str, Any]) -> Recipe:
-    kinds: tuple[type, ...] = (CONFIGS[network], TrainingConfig)
-    model, training = (
-        kind(**{f.name: settings[f.name] for f in fields(kind) if f.name in settings})
-        for kind in kinds
+    config = CONFIGS[network]
+    return Recipe(
+        window=settings["window"],
+        model=config(**_settings_of(config, settings)),
+        training=TrainingConfig(**_settings_of(TrainingConfig, settings)),
     )
-    return Recipe(settings["window"], model, training)
+
+
+def _settings_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are fields of a configuration."""
+    names = [setting.name for setting in fields(config)]
+    return {name: settings[name] for name in names if name in settings}
 
 
 def _read_sets() -> dict[str, PublishedSet]:
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     shared = tables.pop("networks")
-    found = {}
-    for market, table in tables.items():
-        recipes = {
-            name: _recipe(name, shared[name] | mine) for name, mine in table.pop("recipes").items()
-        }
-        published = {name: Figure(*figures) for name, figures in table.pop("published").items()}
-        rest: dict[str, Any] = {
-            key: tuple(each) if isinstance(each, list) else each for key, each in table.items()
-        }
-        found[market] = PublishedSet(market, recipes=recipes, published=published, **rest)
-    return found
+    return {market: _published_set(market, table, shared) for market, table in tables.items()}
+
+
+def _published_set(
+    market: str, table: Mapping[str, Any], shared: Mapping[str, Any]
+) -> PublishedSet:
+    """Return the set of a table; `shared` has what the recipes of each network share."""
+    recipes = {
+        network: _recipe(network, shared[network] | settings)
+        for network, settings in table["recipes"].items()
+    }
+    published = {
+        network: Figure(acc=acc, acc_sd=acc_sd, mcc=mcc, mcc_sd=mcc_sd)
+        for network, (acc, acc_sd, mcc, mcc_sd) in table["published"].items()
+    }
+    return PublishedSet(
+        market=market,
+        stocks=table["stocks"],
+        train=tuple(table["train"]),
+        validation=tuple(table["validation"]),
+        test=tuple(table["test"]),
+        recipes=recipes,
+        published=published,
+        notes=tuple(table.get("notes", ())),
+        data_until=table.get("data_until"),
+    )
 
 
 SETS: Mapping[str, PublishedSet] = _read_sets()
@@ -117,9 +143,13 @@ SETS: Mapping[str, PublishedSet] = _read_sets()
 
 def name_of(model: NetworkConfig) -> str:
     """Return the name of a network in the published table."""
-    if isinstance(model, RecurrentConfig):
-        return ("adv_alstm" if model.epsilon else "alstm") if model.attention else "lstm"
-    return "stocknet" if isinstance(model, StockNetConfig) else "dtml"
+    if isinstance(model, StockNetConfig):
+        return "stocknet"
+    if not isinstance(model, RecurrentConfig):
+        return "dtml"
+    if not model.attention:
+        return "lstm"
+    return "adv_alstm" if model.epsilon else "alstm"
 
 
 def grid(recipe: Recipe) -> list[Recipe]:
@@ -129,20 +159,26 @@ def grid(recipe: Recipe) -> list[Recipe]:
     case.
     """
     assert isinstance(recipe.model, ModelConfig)
-    axes = product((10, 15), (64, 128), (0.01, 0.1, 1.0), (1e-3, 1e-4))
+    windows = (10, 15)
+    hidden_sizes = (64, 128)
+    betas = (0.01, 0.1, 1.0)
+    learning_rates = (1e-3, 1e-4)
     return [
         Recipe(
-            window,
-            replace(recipe.model, hidden=hidden, beta=beta),
-            replace(recipe.training, learning_rate=rate),
+            window=window,
+            model=replace(recipe.model, hidden=hidden, beta=beta),
+            training=replace(recipe.training, learning_rate=learning_rate),
         )
-        for window, hidden, beta, rate in axes
+        for window, hidden, beta, learning_rate in product(
+            windows, hidden_sizes, betas, learning_rates
+        )
     ]
 
 
 def shortened(paper: PublishedSet, epochs: int | None) -> PublishedSet:
-    """Return the same experiment with at most so many epochs of training: for a
-    quick look, not for a table.
+    """Return the same experiment with at most so many epochs of training.
+
+    It is for a quick look, not for a table.
     """
     if epochs is None:
         return paper

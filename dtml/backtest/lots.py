@@ -1,5 +1,6 @@
-"""Orders in whole lots: from the shares held towards the weights wanted, for no
-more than the capital.
+"""Orders in whole lots: from the shares held towards the weights wanted.
+
+They cost no more than the capital.
 """
 
 import numpy as np
@@ -35,11 +36,16 @@ def trades(
     is the difference to the weight, rounded down to whole lots, so that no sale leaves less than
     the weight. Purchases shrink by one factor where they and their costs exceed the cash left.
     """
-    gap = np.where(kept, 0.0, weights * capital / price - held)
-    sold = np.where(weights > 0, whole_lots(np.maximum(-gap, 0.0), lot), held)
-    purchase, sale = rates
-    cash = capital - held @ price + (sold @ price) * (1 - sale)
+    purchase_rate, sale_rate = rates
+    wanted = weights * capital / price
+    gap = np.where(kept, 0.0, wanted - held)
+    surplus = whole_lots(np.maximum(-gap, 0.0), lot)
+    sold = np.where(weights > 0, surplus, held)
+    cash = capital - held @ price + (sold @ price) * (1 - sale_rate)
     asked = np.maximum(gap, 0.0)
-    needed = (asked @ price) * (1 + purchase)
-    share = min(1.0, max(cash, 0.0) / needed) if needed > 0 else 0.0
-    return whole_lots(share * asked, lot) - sold
+    cost = (asked @ price) * (1 + purchase_rate)
+    share = 0.0
+    if cost > 0:
+        share = min(1.0, max(cash, 0.0) / cost)
+    bought = whole_lots(share * asked, lot)
+    return bought - sold

@@ -1,8 +1,8 @@
-"""Logistic regression and gradient boosting on flattened windows: what can be predicted without a
-network.
+"""Logistic regression and gradient boosting on flattened windows.
 
-One row is one stock-day: the window of the stock, then the window of the index. Settings are chosen
-from the lists below by the accuracy on the validation span; `Fitted.tried` counts the choices.
+They show what can be predicted without a network. One row is one stock-day: the window of the
+stock, then the window of the index. Settings are chosen from the lists below by the accuracy on the
+validation span; `Fitted.tried` counts the choices.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,26 +65,30 @@ class Fitted:
 def design(
     windows: Windows, which: Bool[ndarray, "days stocks"] | None = None
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
-    """Return the rows of the observed stock-days, or of those in `which`, with the positions of day
-    and stock.
+    """Return the rows of the observed stock-days, or of those in `which`.
 
-    Columns are the features in percent of the stock, oldest session first, then of the index: 2 x
-    window x features.
+    With them come the positions of day and stock. Columns are the features in percent of the stock,
+    oldest session first, then of the index: 2 x window x features.
     """
-    day, stock = np.nonzero(windows.observed.numpy() if which is None else which)
-    both = np.stack([windows.stocks.numpy()[day, stock], windows.index.numpy()[day]], axis=1)
-    return both.reshape(len(day), 2 * windows.index.shape[1:].numel()), day, stock
+    if which is None:
+        which = windows.observed.numpy()
+    day, stock = np.nonzero(which)
+    of_stocks = windows.stocks.numpy()[day, stock]
+    of_index = windows.index.numpy()[day]
+    columns = 2 * windows.index.shape[1:].numel()
+    rows = np.stack([of_stocks, of_index], axis=1).reshape(len(day), columns)
+    return rows, day, stock
 
 
 def fit_classifier(
     kind: Kind, train: Windows, validation: Windows, protocol: LabelProtocol, seed: int
 ) -> Fitted:
-    """Fit every configuration on `train` and keep the most accurate on `validation`; of equals, the
-    first.
+    """Fit every configuration on `train` and keep the most accurate on `validation`.
 
-    `protocol` says which stock-days count. The seed draws the columns that each split of a boosting
-    may use; the logistic regression has one solution, the same for every seed. Raises DtmlError
-    where no stock-day counts, or where all that count rise, or all fall.
+    Of equals, the first is kept. `protocol` says which stock-days count. The seed draws the columns
+    that each split of a boosting may use; the logistic regression has one solution, the same for
+    every seed. Raises DtmlError where no stock-day counts, or where all that count rise, or all
+    fall.
     """
     train_rows = _labelled(train, protocol, "training")
     validation_rows = _labelled(validation, protocol, "validation")
@@ -101,7 +105,7 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     x, day, stock = design(windows, windows.labelled(protocol).numpy())
     if not len(x):
         raise DtmlError(f"no stock-day of the {span} span counts under the protocol {protocol!r}")
-    return Labelled(x, windows.rises().numpy()[day, stock])
+    return Labelled(x=x, rises=windows.rises().numpy()[day, stock])
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
@@ -112,8 +116,10 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
     """
     fitted: list[Fitted] = []
     for c in INVERSE_PENALTIES:
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=c, solver="newton-cholesky"))
-        rising = _rising(model.fit(*train).predict_proba)
+        regression = LogisticRegression(C=c, solver="newton-cholesky")
+        model = make_pipeline(StandardScaler(), regression)
+        model.fit(train.x, train.rises)
+        rising = _rising(model.predict_proba)
         accuracy = _accuracy(rising(validation.x), validation.rises)
         fitted.append(
             Fitted(
@@ -141,9 +147,11 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
             random_state=seed,
             max_features=COLUMNS_A_SPLIT,
             early_stopping=False,  # it would split training days at random
-        ).fit(*train)
+        )
+        model.fit(train.x, train.rises)
         accuracies = [
-            _accuracy(p[:, 1], validation.rises) for p in model.staged_predict_proba(validation.x)
+            _accuracy(classes[:, 1], validation.rises)
+            for classes in model.staged_predict_proba(validation.x)
         ]
         trees = int(np.argmax(accuracies)) + 1
         fitted.append(
@@ -158,14 +166,24 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
 
 
 def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
-    return _rising(lambda x: next(islice(model.staged_predict_proba(x), trees - 1, None)))
+    """Return the probability of a rise by the first trees of a model alone."""
+
+    def classes(x: Float[ndarray, "rows columns"]) -> Float[ndarray, "rows 2"]:
+        stages = model.staged_predict_proba(x)
+        return next(islice(stages, trees - 1, None))
+
+    return _rising(classes)
 
 
 def _rising(
     classes: Callable[[Float[ndarray, "rows columns"]], Float[ndarray, "rows 2"]],
 ) -> Rising:
     """Return the probability of the second class of two: a rise."""
-    return lambda x: classes(x)[:, 1]
+
+    def rising(x: Float[ndarray, "rows columns"]) -> Float[ndarray, " rows"]:
+        return classes(x)[:, 1]
+
+    return rising
 
 
 def _accuracy(probability: Float[ndarray, " rows"], rises: Bool[ndarray, " rows"]) -> float:

@@ -1,8 +1,8 @@
 """The one-line rules that every model is printed beside.
 
 Each rule gives all stocks of a session one direction. On the public data sets the best of these
-rules on the training
-span does as well as the published models: a model that does not beat them has shown no skill.
+rules on the training span does as well as the published models: a model that does not beat them has
+shown no skill.
 """
 
 from datetime import date
@@ -19,10 +19,12 @@ from dtml.prices.sessions import sessions_up_to
 MODEL = "dtml"  # the name of the model among the predictors
 NAIVE_RULES = {
     "always_up": "every stock rises",
-    "index_reversal": "every stock rises after a session in which the index fell, and falls after "
-    "the others",
-    "index_below_mean20": "every stock rises while the index closes below its mean of 20 sessions, "
-    "else falls",
+    "index_reversal": (
+        "every stock rises after a session in which the index fell, and falls after the others"
+    ),
+    "index_below_mean20": (
+        "every stock rises while the index closes below its mean of 20 sessions, else falls"
+    ),
 }
 RULE_HISTORY = 20  # sessions of the index, the last one included, that the longest rule reads
 
@@ -43,16 +45,18 @@ def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
 
 
 def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return `naive_directions` of the index among `bars` for the session after
-    each day; NaN where it has no bar.
+    """Return `naive_directions` of the index among `bars` for the session after each day.
+
+    They are NaN where the index has no bar.
     """
     index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
     return naive_directions(index).reindex(days)
 
 
 def rules_read_from(calendar: str, day: date) -> date:
-    """Return the first session that a direction predicted on `day` may read,
-    allowing for missing bars of the index.
+    """Return the first session that a direction predicted on `day` may read.
+
+    It allows for missing bars of the index.
     """
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
@@ -60,25 +64,29 @@ def rules_read_from(calendar: str, day: date) -> date:
 def beside_rules(
     scores: pd.DataFrame, nights: str = "nights"
 ) -> "tuple[pd.Series[Any], pd.DataFrame] | None":
-    """Return the model's row of one session's scores and the rows of the rules; None where the
-    model has none.
+    """Return the model's row of one session's scores, and the rows of the rules.
 
     `scores` has a row a predictor; rules scored on another number of nights, in column `nights`,
-    are left out.
+    are left out. None where the model has no row.
     """
-    own = scores[scores["predictor"] == MODEL]
-    if own.empty:
+    is_model = scores["predictor"] == MODEL
+    if not is_model.any():
         return None
-    model = own.iloc[0]
-    return model, scores[(scores["predictor"] != MODEL) & (scores[nights] == model[nights])]
+    model = scores[is_model].iloc[0]
+    same_nights = scores[nights] == model[nights]
+    return model, scores[~is_model & same_nights]
 
 
 def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
-    """Return the row of the rule with the highest figure, of equals the first;
-    None where no rule has it.
+    """Return the row of the rule with the highest figure, of equals the first.
+
+    None where no rule has that figure.
     """
     known = rules.dropna(subset=[figure])
-    return None if known.empty else known.iloc[int(known[figure].to_numpy(dtype=float).argmax())]
+    if known.empty:
+        return None
+    figures = known[figure].to_numpy(dtype=float)
+    return known.iloc[int(figures.argmax())]
 
 
 def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
@@ -91,15 +99,21 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     numbers of days differ, or when no day has both directions and a label.
     """
     if len(directions) != len(movement):
-        days = f"directions of {len(directions)} days and movements of {len(movement)}"
-        raise ValueError(f"{days}: one row of each a day expected")
-    labels = np.where(directions.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
+        raise ValueError(
+            f"directions of {len(directions)} days and movements of {len(movement)}: "
+            f"one row of each a day expected"
+        )
+    has_directions = directions.notna().all(axis=1).to_numpy()
+    labels = np.where(has_directions[:, None], paper_labels(movement), 0)
     if not labels.any():
-        both = "a direction of every rule and a return large enough for a label"
-        raise ValueError(f"no day of {len(directions)} has {both}")
-    rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
-    correct = {
-        rule: int(np.where(directions[rule] == 1, rises, falls).sum())
-        for rule in directions.columns
-    }
+        raise ValueError(
+            f"no day of {len(directions)} has a direction of every rule "
+            f"and a return large enough for a label"
+        )
+    rises = (labels == 1).sum(axis=1)
+    falls = (labels == -1).sum(axis=1)
+    correct = {}
+    for rule in directions.columns:
+        correct_by_day = np.where(directions[rule] == 1, rises, falls)
+        correct[rule] = int(correct_by_day.sum())
     return max(correct, key=lambda rule: correct[rule])

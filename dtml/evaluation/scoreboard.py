@@ -110,20 +110,24 @@ def scoreboard(
     best_rule: str,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Return a row a predictor and protocol, in `COLUMNS`, on the stock-days for which every model
-    has a probability.
+    """Return a row a predictor and protocol, in `COLUMNS`.
 
-    `movement` is the return to `target`, a ratio minus 1, NaN where it is not known; protocol 'all'
-    counts every known return, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for
-    one seed) are over the seeds; all other figures are of the ensemble, the mean probability. Gains
-    are paired differences to the rule `best_rule`. `brier` is a mean squared error; slope 1 and
-    intercept 0 are calibrated; `auc` (.5 is no skill) is the share of pairs of a riser and a faller
-    of the same day in which the riser was the more probable, NaN without such a pair; `rank_ic` is
-    the mean over days of the rank correlation of probability and return within the day;
-    `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction. Rules
-    have no probabilities and no seeds: of these figures only the last. Intervals are NaN below
-    `MINIMUM_DAYS`. Raises ValueError when shapes or names do not fit, a rule has no direction where
-    the models have a probability, or a protocol is left without a stock-day.
+    A row is of the stock-days for which every model has a probability. `movement` is the return to
+    `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known return,
+    'paper' those large enough for a label. Means and sd (ddof 1, NaN for one seed) are over the
+    seeds; all other figures are of the ensemble, the mean probability:
+
+    - gains are paired differences to the rule `best_rule`;
+    - `brier` is a mean squared error; slope 1 and intercept 0 are calibrated;
+    - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
+      the riser was the more probable, NaN without such a pair;
+    - `rank_ic` is the mean over days of the rank correlation of probability and return within the
+      day;
+    - `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction.
+
+    Rules have no probabilities and no seeds: of these figures only the last. Intervals are NaN
+    below `MINIMUM_DAYS`. Raises ValueError when shapes or names do not fit, a rule has no direction
+    where the models have a probability, or a protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
@@ -153,7 +157,8 @@ def member_scores(
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
     """
-    counted = labelled(movement, "paper") & np.isfinite(probability).all(axis=0)
+    has_probability = np.isfinite(probability).all(axis=0)
+    counted = labelled(movement, "paper") & has_probability
     if not counted.any():
         raise ValueError(
             f"none of {movement.size} stock-days has a label and a probability of every seed"
@@ -165,11 +170,11 @@ def member_scores(
 
 
 def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> tuple[float, float]:
-    """Return slope and intercept of the logistic regression of the outcome on the logit of its
-    probability (Cox, 1958).
+    """Return slope and intercept of the calibration line (Cox, 1958).
 
-    NaN where it has no finite solution: one outcome only, one probability only, or a threshold that
-    separates the two.
+    It is the logistic regression of the outcome on the logit of its probability. NaN where it has
+    no finite solution: one outcome only, one probability only, or a threshold that separates the
+    two.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -194,18 +199,20 @@ def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> t
 def pairs_by_day(
     probability: PerStock, rose: StockDays, counted: StockDays
 ) -> Float[ndarray, "days 2"]:
-    """Count the pairs of a riser and a faller of each day: those whose riser was the more probable,
-    and all.
+    """Count the pairs of a riser and a faller of each day.
 
-    A tie is half a pair. Only stock-days that are counted form pairs.
+    The first column counts those whose riser was the more probable, the second all. A tie is half a
+    pair. Only stock-days that are counted form pairs.
     """
     from scipy.stats import rankdata
 
     # What is not counted ranks above all that is.
     rank = rankdata(np.where(counted, probability, np.inf), axis=1)
-    risers = (counted & rose).sum(axis=1)
+    is_riser = counted & rose
+    risers = is_riser.sum(axis=1)
     fallers = (counted & ~rose).sum(axis=1)
-    won = np.where(counted & rose, rank, 0.0).sum(axis=1) - risers * (risers + 1) / 2
+    rank_sum = np.where(is_riser, rank, 0.0).sum(axis=1)
+    won = rank_sum - risers * (risers + 1) / 2
     return np.stack([won, risers * fallers], axis=-1).astype(float)
 
 
@@ -223,58 +230,64 @@ def _check(
     if len(target) != len(movement):
         raise ValueError(f"{len(target)} targets for the movements of {len(movement)} days")
     for predictor in predictors:
-        if (found := predictor.probability.shape[1:]) != (wanted := movement.shape):
+        shape = predictor.probability.shape[1:]
+        if shape != movement.shape:
             raise ValueError(
-                f"{predictor.name} has probabilities of (days, stocks) {found}, expected {wanted}"
+                f"{predictor.name} has probabilities of (days, stocks) {shape}, "
+                f"expected {movement.shape}"
             )
 
 
 def common_stock_days(
     predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex
 ) -> StockDays:
-    """Return where the return is known and every seed of every model has a probability: the rows of
-    `scoreboard`.
+    """Return where the return is known and every seed of every model has a probability.
 
-    Raises ValueError when a rule has no direction on one of them.
+    These are the stock-days of `scoreboard`. Raises ValueError when a rule has no direction on one
+    of them.
     """
-    said = (np.isfinite(model.probability).all(axis=0) for model in predictors if not model.is_rule)
-    known = np.logical_and.reduce([np.isfinite(movement), *said])
+    known = np.isfinite(movement)
+    for predictor in predictors:
+        if not predictor.is_rule:
+            known = known & np.isfinite(predictor.probability).all(axis=0)
     for rule in predictors:
         silent = known & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():
-            first = target[np.flatnonzero(silent.any(axis=1))[0]]
-            days = f"{silent.sum()} stock-days that count, first {first:%Y-%m-%d}"
-            raise ValueError(f"{rule.name} has no direction on {days}")
+            silent_days = np.flatnonzero(silent.any(axis=1))
+            raise ValueError(
+                f"{rule.name} has no direction on {silent.sum()} stock-days that count, "
+                f"first {target[silent_days[0]]:%Y-%m-%d}"
+            )
     return np.asarray(known)
 
 
 def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
-    said = [predictor.probability[:, sample.days] for predictor in predictors]
-    together = [seeds.mean(axis=0) for seeds in said]
-    counts = np.stack([sample.counts(probability) for probability in together], axis=1)
-    rises = counts[..., :2].sum(axis=-1) / counts.sum(
-        axis=-1
-    )  # the share of each day's stocks said to rise
-    best = [predictor.name for predictor in predictors].index(best_rule)
-    paired = np.concatenate(
-        [counts, np.broadcast_to(counts[:, best : best + 1], counts.shape)], axis=-1
-    )
+    """Return the rows of `scoreboard` of one sample, a row a predictor."""
+    names = [predictor.name for predictor in predictors]
+    best = names.index(best_rule)
+    of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
+    of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
+    counts = np.stack([sample.counts(probability) for probability in of_ensembles], axis=1)
+    # The share of each day's stocks predicted to rise.
+    predicted_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
+    of_best_rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
+    paired = np.concatenate([counts, of_best_rule], axis=-1)
     frame = pd.DataFrame(
         {
-            "predictor": [predictor.name for predictor in predictors],
+            "predictor": names,
             "is_rule": [predictor.is_rule for predictor in predictors],
             "days": len(counts),
             "n": int(sample.counted.sum()),
             "rises": int((sample.counted & sample.rose).sum()),
-            "seeds": [float(len(seeds)) for seeds in said],
+            "seeds": [float(len(seeds)) for seeds in of_seeds],
             "configurations": [float(predictor.configurations) for predictor in predictors],
-            **_of_members(said, sample),
+            **_of_members(of_seeds, sample),
             **measured("acc", counts, accuracy, sample.resamples),
             **measured("mcc", counts, mcc, sample.resamples),
             **measured("acc_gain", paired, difference(accuracy), sample.resamples),
             **measured("mcc_gain", paired, difference(mcc), sample.resamples),
-            **_of_probabilities(together, sample),
-            "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
+            **_of_probabilities(of_ensembles, sample),
+            "same_direction": np.maximum(predicted_rises, 1 - predicted_rises).mean(axis=0),
         }
     )
     frame.loc[best, OF_GAINS] = np.nan
@@ -282,19 +295,24 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     return frame
 
 
-def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
-    columns = {}
-    for name, statistic in (("acc", accuracy), ("mcc", mcc)):
-        each = [
-            pd.Series([float(statistic(sample.counts(one).sum(axis=0))) for one in seeds])
-            for seeds in said
-        ]
-        columns[f"{name}_mean"] = np.array([scores.mean() for scores in each])
-        columns[f"{name}_sd"] = np.array([scores.std() for scores in each])
-    return columns
+def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
+    """Return mean and standard deviation of ACC and MCC over the seeds of each predictor."""
+    accs = []
+    mccs = []
+    for seeds in of_seeds:
+        totals = [sample.counts(probability).sum(axis=0) for probability in seeds]
+        accs.append(pd.Series([float(accuracy(total)) for total in totals]))
+        mccs.append(pd.Series([float(mcc(total)) for total in totals]))
+    return {
+        "acc_mean": np.array([scores.mean() for scores in accs]),
+        "acc_sd": np.array([scores.std() for scores in accs]),
+        "mcc_mean": np.array([scores.mean() for scores in mccs]),
+        "mcc_sd": np.array([scores.std() for scores in mccs]),
+    }
 
 
-def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
+def _of_probabilities(of_ensembles: Sequence[PerStock], sample: _Sample) -> Columns:
+    """Return the figures of each predictor that read probabilities and not directions alone."""
     counted = sample.counted
     rose = sample.rose
     stocks_by_day = counted.sum(axis=1)
@@ -302,13 +320,13 @@ def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
     pairs = []
     lines = []
     rank_ic = []
-    for probability in together:
+    for probability in of_ensembles:
         error = np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1)
         brier.append(np.stack([error, stocks_by_day], axis=-1))
         pairs.append(pairs_by_day(probability, rose, counted))
         lines.append(calibration_line(probability[counted], rose[counted]))
-        known = both_known(np.where(counted, probability, np.nan), sample.movement)
-        rank_ic.append(mean_of_days(rank_ics(*known)))
+        scores, outcome = both_known(np.where(counted, probability, np.nan), sample.movement)
+        rank_ic.append(mean_of_days(rank_ics(scores, outcome)))
     all_pairs = np.stack(pairs, axis=1)
     auc = measured("auc", all_pairs, ratio, sample.resamples)
     if not all_pairs[..., 1].any():

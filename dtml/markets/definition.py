@@ -1,8 +1,7 @@
-"""A market: its exchange, its index, its constituents with their dates, its bounds for good bars,
-how it is traded.
+"""A market: its exchange, its index, its constituents with their dates, and how it is traded.
 
-Trading is what it costs, which trades are refused, and how the nights follow an order of the
-stocks.
+Its bounds for good bars are part of it. Trading is what it costs, which trades are refused, and how
+the nights follow an order of the stocks.
 """
 
 import re
@@ -25,20 +24,36 @@ SourceName = Literal["yahoo", "files", "simulated"]
 Universe = Literal["list", "source"]  # whether the market or its source names the stocks
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
-LabelProtocol = Literal[
-    "paper", "all"
-]  # which stock-days count: those that the paper labels, or all
+# Which stock-days count: those that the paper labels, or all.
+LabelProtocol = Literal["paper", "all"]
 Retrain = Literal["never", "missing"] | int
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
 RelativeName = Literal[
-    "dtml_relative", "lstm_relative", "alstm_relative", "adv_alstm_relative", "stocknet_relative"
+    "dtml_relative",
+    "lstm_relative",
+    "alstm_relative",
+    "adv_alstm_relative",
+    "stocknet_relative",
 ]
 RankerName = Literal[
-    "ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own", "earned"
+    "ridge",
+    "boosting",
+    "blend",
+    "dtml",
+    RelativeName,
+    "blend_relative",
+    "own",
+    "earned",
 ]
+# Of a return.
 Leg = Literal[
-    "next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"
-]  # of a return
+    "next_close",
+    "overnight",
+    "intraday",
+    "open_to_open",
+    "second_close",
+    "five_days",
+]
 
 EARNED = "earned"
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
@@ -55,17 +70,25 @@ CALENDARS = frozenset(_CODES.split())
 
 # The keys of [model], with their types; the configurations that they override check the ranges.
 MODEL_KEYS: dict[str, type] = {
-    **dict.fromkeys(("window", "hidden", "heads"), int),
-    **dict.fromkeys(("beta", "dropout"), float),
+    "window": int,
+    "hidden": int,
+    "heads": int,
+    "beta": float,
+    "dropout": float,
     "normalisation": str,
     "identity": float,
     "protocol": str,
     "penalty": float,
     "learning_rate": float,
-    **dict.fromkeys(
-        ("epochs", "first_kept_epoch", "patience", "batch_days", "stocks_a_step", "seeds"), int
-    ),
-    **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int),
+    "epochs": int,
+    "first_kept_epoch": int,
+    "patience": int,
+    "batch_days": int,
+    "stocks_a_step": int,
+    "seeds": int,
+    "train_sessions": int,
+    "validation_sessions": int,
+    "gap_sessions": int,
     "warm_start": bool,
 }
 
@@ -85,8 +108,9 @@ Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from 
 
 
 def is_symbol(text: str) -> bool:
-    """Say whether a text may be a symbol: up to 24 letters and digits, single .
-    - & = _ between them.
+    """Say whether a text may be a symbol.
+
+    One has up to 24 letters and digits, and single . - & = _ between them.
     """
     return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
 
@@ -110,10 +134,10 @@ class Constituent:
 
 @dataclass(frozen=True)
 class Index:
-    """The index of a market: the symbol its bars carry, the symbol its source knows it by, its
-    name.
+    """The index of a market.
 
-    One `of_constituents` is asked of no source: it is the equal-weight mean of the constituents.
+    Its bars carry `symbol`, its source knows it by `source_symbol`. One `of_constituents` is asked
+    of no source: it is the equal-weight mean of the constituents.
     """
 
     symbol: str
@@ -126,14 +150,14 @@ class Index:
 class Checks:
     """Bounds beyond which bars, or a user's own code, are rejected.
 
-    max_return: largest believable absolute return of one session with no split recorded, a ratio
-    (0.35 is 35 %);
-    max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night is
-    refused;
-    stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale
-    day;
-    max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None
-    for .3, or three times that of the market's best one-line rule.
+    - max_return: largest believable absolute return of one session with no split recorded, a ratio
+      (0.35 is 35 %);
+    - max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night
+      is refused;
+    - stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a
+      stale day;
+    - max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None
+      for .3, or three times that of the market's best one-line rule.
     """
 
     max_return: float = 0.35
@@ -143,7 +167,9 @@ class Checks:
 
 
 def _values(rate: Rate) -> list[float]:
-    return [rate] if isinstance(rate, float | int) else [value for _, value in rate]
+    if isinstance(rate, float | int):
+        return [rate]
+    return [value for _, value in rate]
 
 
 def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64]":
@@ -152,11 +178,11 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
 
     if isinstance(rate, float | int):
         return np.full(len(sessions), float(rate))
-    since, value = (np.array(each) for each in zip(*rate, strict=True))
-    found = since.astype("datetime64[D]").searchsorted(
-        sessions.to_numpy().astype("datetime64[D]"), side="right"
-    )
-    return np.asarray(value[np.maximum(found - 1, 0)], dtype=float)
+    since = np.array([day for day, _ in rate]).astype("datetime64[D]")
+    values = np.array([value for _, value in rate])
+    days = sessions.to_numpy().astype("datetime64[D]")
+    dates_begun = since.searchsorted(days, side="right")
+    return np.asarray(values[np.maximum(dates_begun - 1, 0)], dtype=float)
 
 
 @dataclass(frozen=True)
@@ -175,27 +201,29 @@ class Costs:
     sale_tax: Rate = 0.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            for value in _values(getattr(self, each.name)):
+        for cost in fields(self):
+            for value in _values(getattr(self, cost.name)):
                 if not 0 <= value < inf:
-                    raise UsageError(f"{each.name} must be 0 basis points or more, got {value}")
+                    raise UsageError(f"{cost.name} must be 0 basis points or more, got {value}")
 
     def of_trades(
         self, sessions: "pd.DatetimeIndex"
     ) -> "tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]":
-        """Return what a purchase and what a sale costs on each session, as a
-        share of the value traded.
+        """Return what a purchase and what a sale costs on each session.
+
+        Both are shares of the value traded.
         """
-        both = rate_on(self.commission, sessions) + rate_on(self.half_spread, sessions)
-        bought, sold = (both + rate_on(tax, sessions) for tax in (self.purchase_tax, self.sale_tax))
-        return bought * BASIS_POINT, sold * BASIS_POINT
+        of_any_trade = rate_on(self.commission, sessions) + rate_on(self.half_spread, sessions)
+        of_purchase = of_any_trade + rate_on(self.purchase_tax, sessions)
+        of_sale = of_any_trade + rate_on(self.sale_tax, sessions)
+        return of_purchase * BASIS_POINT, of_sale * BASIS_POINT
 
     def of_shorts(self, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64]":
         """Return the cost of a session as a share of the value held short."""
         return rate_on(self.borrow, sessions) * BASIS_POINT / YEAR
 
 
-FREE = Costs(0.0, 0.0, 0.0)
+FREE = Costs(commission=0.0, half_spread=0.0, borrow=0.0)
 STANDARD = Costs()
 
 
@@ -205,10 +233,9 @@ class Trading:
 
     A stock that opens `price_limit` (a ratio; 0.3 is 30 %) from the close before cannot be bought,
     or sold, there; None where the exchange has no such limit. Orders are for multiples of `lot`
-    shares. The nights hold the `top` stocks of
-    the order, in equal parts: by the mean rank of the last `smooth` nights, and a stock held is
-    kept while its place is at most `band` times `top`. `sources` says where each fact comes from,
-    and as of when.
+    shares. The nights hold the `top` stocks of the order, in equal parts: by the mean rank of the
+    last `smooth` nights, and a stock held is kept while its place is at most `band` times `top`.
+    `sources` says where each fact comes from, and as of when.
     """
 
     costs: Costs = STANDARD
@@ -231,14 +258,20 @@ class Trading:
 class Market:
     """A market as its file describes it.
 
-    calendar is a code of exchange_calendars; without constituents, they are those found in the
-    prices that the user names; returns says which price they and averages are taken from; z_close
-    "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies between two
-    bars; leg is the return by which its nights order the stocks of a day (`dtml.ranking.outcomes`),
-    ranker whose order they show, "earned" that of the champion of the candidates
-    (`dtml.evaluation.drift`); retrain says when to train: never, when there is no model, or every N
-    sessions; level is the share of outcomes, above 0 and below 1, that the night's directions are
-    to cover (an abstention band); model overrides settings of the model and of the training.
+    - calendar is a code of exchange_calendars;
+    - without constituents, they are those found in the prices that the user names;
+    - returns says which price they and averages are taken from;
+    - z_close "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies
+      between two bars;
+    - leg is the return by which its nights order the stocks of a day (`dtml.ranking.outcomes`);
+    - ranker is whose order they show, "earned" that of the champion of the candidates
+      (`dtml.evaluation.drift`);
+    - retrain says when to train: never, when there is no model, or every N sessions;
+    - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
+      (an abstention band);
+    - model overrides settings of the model and of the training;
+    - code is a user's own features and model;
+    - file is that of a user's own market, and what it says.
     """
 
     name: str
@@ -262,73 +295,79 @@ class Market:
     retrain: Retrain = 63
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
-    code: Path | None = None  # a user's own features and model
-    file: tuple[Path, str] | None = field(
-        default=None, compare=False
-    )  # of a user's own market, and what it says
+    code: Path | None = None
+    file: tuple[Path, str] | None = field(default=None, compare=False)
 
     @property
     def settings(self) -> dict[str, object]:
         """Return all that decides figures; of own code the text does, wherever its file lies."""
-        found = {
-            name: value for name, value in asdict(self).items() if name not in ("code", "file")
-        }
-        del found["trading"]["sources"]  # words
-        return found
+        settings = asdict(self)
+        del settings["code"]
+        del settings["file"]
+        del settings["trading"]["sources"]  # words
+        return settings
 
     @property
     def speakers(self) -> tuple[RankerName, ...]:
-        """Return the rankers one of which orders the stocks of a night: the one
-        named, or all candidates.
+        """Return the rankers one of which orders the stocks of a night.
+
+        It is the one named, or all candidates.
         """
-        return self.candidates if self.ranker == EARNED else (self.ranker,)
+        if self.ranker == EARNED:
+            return self.candidates
+        return (self.ranker,)
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Return the symbols of all constituents listed, whatever their dates,
-        without the index.
+        """Return the symbols of all constituents listed, whatever their dates.
+
+        The index is not among them.
         """
-        return tuple(dict.fromkeys(each.symbol for each in self.constituents))
+        return tuple(dict.fromkeys(stay.symbol for stay in self.constituents))
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return the constituents of a day, in the order of the list: `since` <= day < `until`."""
-        stays = (each for each in self.constituents if each.since is None or each.since <= day)
-        return tuple(each for each in stays if each.until is None or day < each.until)
+        return tuple(
+            stay
+            for stay in self.constituents
+            if (stay.since is None or stay.since <= day)
+            and (stay.until is None or day < stay.until)
+        )
 
     def membership(
         self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None
     ) -> "npt.NDArray[np.bool_]":
-        """Return which stocks were constituents on each day: [days, stocks], in
-        the order of `symbols` or of these.
+        """Return which stocks were constituents on each day: [days, stocks].
+
+        The stocks are in the order of `symbols`, or of `stocks`.
         """
         import numpy as np
 
         day = days.to_numpy().astype("datetime64[D]")
-        column = {
-            symbol: position
-            for position, symbol in enumerate(self.symbols if stocks is None else stocks)
-        }
-        found = np.zeros((len(days), len(column)), dtype=bool)
-        for stay in (each for each in self.constituents if each.symbol in column):
-            since, until = (
-                np.datetime64(stay.since or date.min),
-                np.datetime64(stay.until or date.max),
-            )
-            found[:, column[stay.symbol]] |= (since <= day) & (day < until)
-        return found
+        symbols = self.symbols if stocks is None else stocks
+        column = {symbol: position for position, symbol in enumerate(symbols)}
+        is_constituent = np.zeros((len(days), len(column)), dtype=bool)
+        for stay in self.constituents:
+            if stay.symbol not in column:
+                continue
+            since = np.datetime64(stay.since or date.min)
+            until = np.datetime64(stay.until or date.max)
+            is_constituent[:, column[stay.symbol]] |= (since <= day) & (day < until)
+        return is_constituent
 
     @property
     def is_snapshot(self) -> bool:
-        """Return whether the list gives no dates of membership, so that one
-        day's constituents stand for all days.
+        """Return whether the list gives no dates of membership.
+
+        One day's constituents then stand for all days.
         """
-        return all(each.since is None and each.until is None for each in self.constituents)
+        return all(stay.since is None and stay.until is None for stay in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
-        """Return the same market with these symbols alone, in order, and what the list says of
-        each.
+        """Return the same market with these symbols alone, in order.
 
-        The index is left out. Raises UsageError for a symbol that cannot be one or comes twice.
+        What the list says of each is kept; the index is left out. Raises UsageError for a symbol
+        that cannot be one or comes twice.
         """
         listed: dict[str, list[Constituent]] = {}
         for stay in self.constituents:
@@ -343,7 +382,8 @@ class Market:
                 raise UsageError(
                     f"market {self.name}: symbol {symbol!r} comes {times} times; name it once"
                 )
-        stays = (
-            stay for symbol in wanted for stay in listed.get(symbol, [Constituent(symbol, symbol)])
-        )
+        stays: list[Constituent] = []
+        for symbol in wanted:
+            unlisted = Constituent(symbol=symbol, source_symbol=symbol)
+            stays.extend(listed.get(symbol, [unlisted]))
         return replace(self, constituents=tuple(stays))

@@ -10,6 +10,7 @@ alone.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ from dtml.ranking.outcomes import RULES, outcomes, rule_scores, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, mean_of_known, ranked
 from dtml.ranking.walk import market_panel
 
-STOCKS, SESSIONS = 50, 600  # of the part that is changed, at most; more sessions for a long HISTORY
+STOCKS = 50  # of the part that is changed, at most
+SESSIONS = 600  # of the same; more of them for a long HISTORY
 FEW = 12  # stocks that are asked about on every session of a year
 YEAR = 253  # sessions, one of which is the last of a year
 LEAST = 63  # sessions on which a feature must be asked with the whole of its HISTORY
@@ -51,10 +53,9 @@ MEANING = {
     "asked_twice": "differs when it is asked again: it keeps state, or is not seeded",
     "rescaled_past": "knows later dividends and splits",
     "read_too_far": (
-        "reads more sessions than HISTORY, which a night has not (an `ewm` or `expanding` "
-        "reads all: "
-        "return its last row, `.iloc[-1]`, which is asked of the last HISTORY sessions of "
-        "each day; "
+        "reads more sessions than HISTORY, which a night has not "
+        "(an `ewm` or `expanding` reads all: return its last row, `.iloc[-1]`, "
+        "which is asked of the last HISTORY sessions of each day; "
         "or give HISTORY a larger number)"
     ),
     "permuted_labels": "knows what a coin decided",
@@ -66,19 +67,40 @@ MEANING = {
 Finding = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _OtherHistory:
+    """A history that differs from the part asked about in what must not matter.
+
+    It is the same up to the session `at`, a position.
+    """
+
+    check: str
+    at: int
+    panel: Panel
+
+
 def past_of(market: Market, bars: pd.DataFrame) -> History:
     """Return a market's bars as the audit changes them."""
     first = bars["session"].min().date()
     last = next_session(market.calendar, bars["session"].max().date())
-    return History(bars, sessions_between(market.calendar, first, last), market)
+    return History(
+        bars=bars,
+        sessions=sessions_between(market.calendar, first, last),
+        market=market,
+    )
 
 
 def require_admitted(asked: Asked, history: History, leg: Leg) -> None:
     """Audit a user's code; raise OwnCodeError that names what looked ahead, and by how much."""
-    found = reversed(admit(asked, history, leg))
-    failed = {each["what"]: each["detail"] for each in found if not each["passed"]}
-    if failed:
-        why = "; ".join(failed.values())
+    findings = admit(asked, history, leg)
+    # The first finding about a feature or the model stands for all of it.
+    details = {
+        finding["what"]: finding["detail"]
+        for finding in reversed(findings)
+        if not finding["passed"]
+    }
+    if details:
+        why = "; ".join(details.values())
         raise OwnCodeError(f"{asked.code.name} is refused by the audit: {why}")
 
 
@@ -90,33 +112,41 @@ def admit(asked: Asked, history: History, leg: Leg) -> list[Finding]:
     """
     whole = _panel(history)
     told, _ = asked.values(cut(whole, slice(-EARLY[1], None)))
-    if too_long := _history_is_too_long(told, whole):
+    too_long = _history_is_too_long(told, whole)
+    if too_long is not None:
         return [too_long]
     needed = int(told["history"]) + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
-    base, found = _changed(asked, told, part)
+    base, findings = _changed(asked, told, part)
     bound = _believable(history.market, whole, leg)
-    if _passed(found):
-        found += _as_nights(asked, told, part, whole, leg, bound)
-    if _passed(found):
-        found += _model(asked, told, base, leg, part, bound)
-    return found
+    if _passed(findings):
+        findings += _as_nights(asked, told, part, whole, leg, bound)
+    if _passed(findings):
+        findings += _model(asked, told, base, leg, part, bound)
+    return findings
 
 
-def _passed(found: list[Finding]) -> bool:
-    return all(each["passed"] for each in found)
+def _passed(findings: list[Finding]) -> bool:
+    return all(finding["passed"] for finding in findings)
 
 
 def _history_is_too_long(told: Told, whole: Panel) -> Finding | None:
-    """Refuse a HISTORY that the audit cannot ask for in full; the usual one is
-    as long as it can be.
+    """Refuse a HISTORY that the audit cannot ask for in full.
+
+    The usual one is as long as it can be.
     """
     most = max(len(whole.sessions) - LEAST, HISTORY)
     if told["history"] <= most:
         return None
-    asks = f"HISTORY is {told['history']} sessions, and the market has {len(whole.sessions)}"
-    detail = f"{asks}: the audit can ask for at most {most} in full"
-    return {"check": "whole_history", "what": "HISTORY", "passed": False, "detail": detail}
+    return {
+        "check": "whole_history",
+        "what": "HISTORY",
+        "passed": False,
+        "detail": (
+            f"HISTORY is {told['history']} sessions, and the market has {len(whole.sessions)}: "
+            f"the audit can ask for at most {most} in full"
+        ),
+    }
 
 
 def _changed(asked: Asked, told: Told, part: History) -> tuple[Answers, list[Finding]]:
@@ -124,28 +154,45 @@ def _changed(asked: Asked, told: Told, part: History) -> tuple[Answers, list[Fin
 
     Return the answers, and a finding for each feature and check.
     """
-    panel = _panel(part)
-    sessions, last = panel.sessions, len(panel.sessions) - 1
-    earliest = min(max(last // 2, int(told["history"])), last - 1)
-    drawn = np.random.default_rng(0).integers(earliest, last, DATES)
-    ats = [int(each) for each in (*EARLY, *drawn) if each < last]
+    sessions = _panel(part).sessions
+    ats = _sessions_before_changes(len(sessions) - 1, int(told["history"]))
     for at in ats:
         part = part.with_holes(sessions[at], seed=at)
     panel = _panel(part)
     base = answers_of(asked, panel)
-    others = [("scrambled_future", at, part.scrambled_after(sessions[at], seed=at)) for at in ats]
-    others += [("rescaled_past", last, part.rescaled())]
-    changed = [(check, at, _panel(each)) for check, at, each in others]
-    changed += [("asked_twice", last, panel)]  # after all that was asked between
     # What is not the same twice differs from all else too: that is said first.
-    said = {("asked_twice", name): "" for name in told["features"]}
-    for check, at, other in changed:
-        days = range(at + 1)
-        _, values = asked.values(other, days)
+    differences = {("asked_twice", name): "" for name in told["features"]}
+    for other in _other_histories(part, panel, ats):
+        days = range(other.at + 1)
+        _, values = asked.values(other.panel, days)
         for column, name in enumerate(told["features"]):
             differs = base.on(days).difference(column, values)
-            said[check, name] = said.get((check, name)) or differs
-    return base, [_finding(check, name, differs) for (check, name), differs in said.items()]
+            earlier = differences.get((other.check, name))
+            differences[other.check, name] = earlier or differs
+    findings = [_finding(check, name, differs) for (check, name), differs in differences.items()]
+    return base, findings
+
+
+def _sessions_before_changes(last: int, history: int) -> list[int]:
+    """Return the positions of the sessions after which the future is changed."""
+    earliest = min(max(last // 2, history), last - 1)
+    drawn = np.random.default_rng(0).integers(earliest, last, DATES)
+    return [int(at) for at in (*EARLY, *drawn) if at < last]
+
+
+def _other_histories(part: History, panel: Panel, ats: list[int]) -> list[_OtherHistory]:
+    """Return a part with other futures, then rescaled, and last of all as it is."""
+    last = len(panel.sessions) - 1
+    others = []
+    for at in ats:
+        scrambled = part.scrambled_after(panel.sessions[at], seed=at)
+        others.append(_OtherHistory("scrambled_future", at=at, panel=_panel(scrambled)))
+    rescaled = _panel(part.rescaled())
+    return [
+        *others,
+        _OtherHistory("rescaled_past", at=last, panel=rescaled),
+        _OtherHistory("asked_twice", at=last, panel=panel),
+    ]
 
 
 def _as_nights(
@@ -156,31 +203,34 @@ def _as_nights(
     The market is asked about at its own size, and with a session and a stock more and less.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
-    every = answers_of(asked, few, _last_days(few, YEAR))
-    days, turned = _last_days(whole, SCORED), turns(whole.sessions)
-    answers = answers_of(asked, whole, sorted({*days, *turned}))
-    some_days = answers.on(sorted({*turned, days[0], days[-1]}))
-    others = [
-        answers_of(asked, panel, _last_days(panel, NEIGHBOURS)) for panel in other_sizes(whole)
-    ]
-    compared = [("every_session", every)]
-    compared += [("market_size", each) for each in (some_days, *others)]
-    windows = windows_of(asked, told, every)
-    found = []
-    for check, each in compared:
-        differing = disagreements(asked, told, each, windows)
-        found += [_disagreed(check, name, differing.get(name)) for name in told["features"]]
+    every_session = answers_of(asked, few, _last_days(few, YEAR))
+    days = _last_days(whole, SCORED)
+    turning_days = turns(whole.sessions)
+    answers = answers_of(asked, whole, sorted({*days, *turning_days}))
+    some_days = answers.on(sorted({*turning_days, days[0], days[-1]}))
+    compared = [("every_session", every_session), ("market_size", some_days)]
+    for panel in other_sizes(whole):
+        neighbours = answers_of(asked, panel, _last_days(panel, NEIGHBOURS))
+        compared.append(("market_size", neighbours))
+    windows = windows_of(asked, told, every_session)
+    findings = []
+    for check, compared_answers in compared:
+        differing = disagreements(asked, told, compared_answers, windows)
+        findings += [_disagreed(check, name, differing.get(name)) for name in told["features"]]
     outcome = outcomes(whole, leg)[days]
+    values = answers.on(days).values
     for column, name in enumerate(told["features"]):
-        scored = both_known(answers.on(days).values[..., column], outcome)
-        found.append(_believed(name, scored, bound))
-    return found
+        scores, known_outcome = both_known(values[..., column], outcome)
+        findings.append(_believed(name, scores, known_outcome, bound))
+    return findings
 
 
 def _disagreed(check: str, name: str, differs: Disagreement | None) -> Finding:
     if differs is None:
         return _finding(check, name, "")
-    return _finding("read_too_far" if differs.reads_too_far else check, name, differs.detail)
+    if differs.reads_too_far:
+        return _finding("read_too_far", name, differs.detail)
+    return _finding(check, name, differs.detail)
 
 
 def _last_days(panel: Panel, count: int) -> list[int]:
@@ -190,40 +240,52 @@ def _last_days(panel: Panel, count: int) -> list[int]:
 
 
 def _believable(market: Market, whole: Panel, leg: Leg) -> float:
-    """Return the rank IC above which nothing is believed: the market's file may say another."""
+    """Return the rank IC above which nothing is believed.
+
+    The market's file may say another.
+    """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic
     days = slice(-SCORED, None)
     recent = cut(whole, slice(-SCORED - RULES_READ, None))
     features = ranked_features(recent, names={feature for feature, _ in RULES.values()})
     outcome = outcomes(recent, leg)[days]
-    scores = (both_known(rule_scores(features[days], rule), outcome) for rule in RULES)
-    best = max(abs(float(mean_of_known(rank_ics(*each), 0))) for each in scores)
+    rank_ic_of_rules = []
+    for rule in RULES:
+        scores, known_outcome = both_known(rule_scores(features[days], rule), outcome)
+        rank_ic_of_rules.append(_mean_rank_ic(scores, known_outcome))
+    best = max(abs(rank_ic) for rank_ic in rank_ic_of_rules)
     return max(BELIEVED, TIMES_THE_RULES * best)
 
 
-def _believed(name: str, scored: tuple[Grid, Grid], bound: float) -> Finding:
+def _believed(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
     """Refuse what orders far better than any rule, until a person says that it may.
 
-    `scored` are the scores and the outcomes, [days stocks].
+    Scores and outcomes are [days stocks].
     """
-    daily = rank_ics(*scored)
-    rank_ic = float(mean_of_known(daily, 0))
+    rank_ic = _mean_rank_ic(scores, outcome)
     if abs(rank_ic) <= bound:
         return _finding("too_good", name, "")
-    more = "if you know why, set max_rank_ic in [checks] of the market's file"
-    why = f"its rank IC is {rank_ic:+.3f}, and no more than {bound:.3g} is believed; {more}"
-    return _finding("too_good", name, why)
+    return _finding(
+        "too_good",
+        name,
+        f"its rank IC is {rank_ic:+.3f}, and no more than {bound:.3g} is believed; "
+        f"if you know why, set max_rank_ic in [checks] of the market's file",
+    )
+
+
+def _mean_rank_ic(scores: Grid, outcome: Grid) -> float:
+    return float(mean_of_known(rank_ics(scores, outcome), 0))
 
 
 def _model(
     asked: Asked, told: Told, base: Answers, leg: Leg, part: History, bound: float
 ) -> Iterator[Finding]:
     """Fit the model before the last days of a part, and ask it about them in several ways."""
-    panel, there = base.panel, base.panel.observed
-    first = len(panel.sessions) - min(SCORED, len(panel.sessions) // 3)
-    days = slice(first, len(panel.sessions))
-    ranks = ranks_of(base.values, there)
+    panel = base.panel
+    count = len(panel.sessions)
+    days = slice(count - min(SCORED, count // 3), count)
+    ranks = ranks_of(base.values, panel.observed)
     try:
         scores, outcome = _scores(asked, panel, ranks, leg, days)
     except OwnCodeError as error:
@@ -239,35 +301,49 @@ def _model(
         unseeded = differs(backwards=False) if reordered else ""
         yield _finding("fitted_twice", "MODEL", unseeded)
         yield _finding("backwards", "MODEL", "" if unseeded else reordered)
-    yield _believed("MODEL", both_known(scores[days], outcome[days]), bound)
+    known_scores, known_outcome = both_known(scores[days], outcome[days])
+    yield _believed("MODEL", known_scores, known_outcome, bound)
     yield _by_coin(asked, part, leg, days)
 
 
 def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
     """Draw the direction of every session: of honest models 2 x .025 x .025 fail."""
-    sides, told = [], ""
+    sides = []
+    last_rank_ic = ""
     for seed in range(2):
         panel = _panel(part.tossed(seed))
         ranks = asked.ranks(panel, panel.observed)
-        ic = score_ranking(
-            *_scores(asked, panel, ranks, leg, days), overlap=sessions_to(leg)
-        ).rank_ic
-        told = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
+        scores, outcome = _scores(asked, panel, ranks, leg, days)
+        ic = score_ranking(scores, outcome, overlap=sessions_to(leg)).rank_ic
+        last_rank_ic = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
         sides.append((ic.low > 0) - (ic.high < 0))
-    return _finding("permuted_labels", "MODEL", told if abs(sum(sides)) == 2 else "")
+    on_one_side = abs(sum(sides)) == 2
+    return _finding("permuted_labels", "MODEL", last_rank_ic if on_one_side else "")
 
 
 def _scores(
-    asked: Asked, panel: Panel, ranks: Features, leg: Leg, days: slice, *, backwards: bool = False
+    asked: Asked,
+    panel: Panel,
+    ranks: Features,
+    leg: Leg,
+    days: slice,
+    *,
+    backwards: bool = False,
 ) -> tuple[Grid, Grid]:
     """Return the scores of some days, and the outcomes.
 
     The model is fitted on all days whose outcomes ended before them.
     """
-    found = np.where(panel.observed, outcomes(panel, leg), np.nan)
-    fold = slice(0, days.start - sessions_to(leg)), days
-    scores, _ = asked.fits(ranks, panel.observed, ranked(found), [fold], backwards=backwards)
-    return scores, found
+    outcome = np.where(panel.observed, outcomes(panel, leg), np.nan)
+    trained = slice(0, days.start - sessions_to(leg))
+    scores, _ = asked.fits(
+        ranks,
+        panel.observed,
+        ranked(outcome),
+        [(trained, days)],
+        backwards=backwards,
+    )
+    return scores, outcome
 
 
 def _panel(part: History) -> Panel:
@@ -275,7 +351,10 @@ def _panel(part: History) -> Panel:
     return market_panel(part.market, bars)
 
 
-def _finding(check: str, what: str, said: str) -> Finding:
-    meaning = MEANING.get(check, "looked ahead")
-    detail = f"{what} {meaning}: {said}" if said else f"{what} passed"
-    return {"check": check, "what": what, "passed": not said, "detail": detail}
+def _finding(check: str, what: str, failure: str) -> Finding:
+    """Return the row of a check, which passed where there is no failure to tell."""
+    detail = f"{what} passed"
+    if failure:
+        meaning = MEANING.get(check, "looked ahead")
+        detail = f"{what} {meaning}: {failure}"
+    return {"check": check, "what": what, "passed": not failure, "detail": detail}

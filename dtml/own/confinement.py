@@ -1,9 +1,9 @@
-"""What the process of a user's own code may write: its own empty folder, which no other question
-sees.
+"""What the process of a user's own code may write.
 
-A feature that keeps an answer in a file could give it back to a later question, whatever is asked
-then. Landlock (Linux 5.13) forbids a process and all that it starts to write elsewhere, without any
-privilege. Where there is none, no file may grow at all.
+It is its own empty folder, which no other question sees. A feature that keeps an answer in a file
+could give it back to a later question, whatever is asked then. Landlock (Linux 5.13) forbids a
+process and all that it starts to write elsewhere, without any privilege. Where there is none, no
+file may grow at all.
 """
 
 import ctypes
@@ -13,7 +13,9 @@ import tempfile
 from pathlib import Path
 
 # Landlock's system calls have these numbers on every architecture of Linux but Alpha.
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+CREATE_RULESET = 444
+ADD_RULE = 445
+RESTRICT_SELF = 446
 GET_VERSION = 1  # a flag of CREATE_RULESET
 BENEATH_PATH = 1  # a type of rule
 SET_NO_NEW_PRIVILEGES = 38  # of prctl, which Landlock asks for
@@ -21,7 +23,8 @@ SET_NO_NEW_PRIVILEGES = 38  # of prctl, which Landlock asks for
 # Rights of linux/landlock.h: the bits of all that changes a file or a folder.
 WRITE_FILE = 1 << 1
 CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make whatever a folder holds
-TRUNCATE, TRUNCATE_SINCE = 1 << 14, 3  # and the first version that knows it
+TRUNCATE = 1 << 14
+TRUNCATE_SINCE = 3  # the first version of Landlock that knows it
 
 # Libraries discard output in one, and share memory between their processes in the other.
 NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here
@@ -63,18 +66,26 @@ def _landlocked(folder: Path) -> bool:
     version = system.syscall(CREATE_RULESET, None, 0, GET_VERSION)
     if version < 1:
         return False
-    rights = WRITE_FILE | CHANGE_FOLDERS | (TRUNCATE if version >= TRUNCATE_SINCE else 0)
-    of_files = rights & ~CHANGE_FOLDERS
-    handled = _Ruleset(rights)
+    rights = WRITE_FILE | CHANGE_FOLDERS
+    if version >= TRUNCATE_SINCE:
+        rights |= TRUNCATE
+    handled = _Ruleset(handled_access_fs=rights)
     ruleset = system.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     if ruleset < 0:
         return False
-    for path in (folder, *filter(Path.exists, NEEDED)):
-        opened = os.open(path, os.O_RDONLY)
-        rule = _Rule(rights if path.is_dir() else of_files, opened)
-        system.syscall(ADD_RULE, ruleset, BENEATH_PATH, ctypes.byref(rule), 0)
-        os.close(opened)
+    needed = [path for path in NEEDED if path.exists()]
+    for path in (folder, *needed):
+        _allow(system, ruleset, path, rights)
     system.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    done = system.syscall(RESTRICT_SELF, ruleset, 0) == 0
+    is_restricted = system.syscall(RESTRICT_SELF, ruleset, 0) == 0
     os.close(ruleset)
-    return bool(done)
+    return bool(is_restricted)
+
+
+def _allow(system: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
+    """Let a ruleset allow these rights beneath a path; of a file, those that files have."""
+    descriptor = os.open(path, os.O_RDONLY)
+    allowed = rights if path.is_dir() else rights & ~CHANGE_FOLDERS
+    rule = _Rule(allowed_access=allowed, parent_fd=descriptor)
+    system.syscall(ADD_RULE, ruleset, BENEATH_PATH, ctypes.byref(rule), 0)
+    os.close(descriptor)

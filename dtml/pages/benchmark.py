@@ -16,7 +16,8 @@ import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
-from dtml.pages.charts import Chart, calibration, colour, environment, script
+from dtml.pages.charts import Chart, calibration, environment, script
+from dtml.pages.colours import colour
 from dtml.pages.figures import (
     Row,
     day,

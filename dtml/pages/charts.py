@@ -1,58 +1,46 @@
-"""Draw charts, each described once in the grammar of Vega-Lite by a file of `templates/charts`, in
-two ways.
+"""Draw charts in two ways, each described once by a file of `templates/charts`.
 
-vl-convert draws a description here as SVG, which needs no script; a browser draws the same one
-where a page is `live`, with values under the cursor, zoom, and lines to switch on and off
-(`templates/charts.js`, which a page carries or a server sends beside Vega, both out of vl-convert's
-wheel). Colours are the page's CSS variables, so that both are right in the dark. Dates are UTC.
+The files are in the grammar of Vega-Lite. vl-convert draws a description here as SVG, which needs
+no script; a browser draws the same one where a page is `live`, with values under the cursor, zoom,
+and lines to switch on and off (`templates/charts.js`, which a page carries or a server sends beside
+Vega, both out of vl-convert's wheel). Colours are the page's CSS variables, so that both are right
+in the dark. Dates are UTC.
 """
 
 import json
-import re
-from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal
-from zlib import crc32
+from typing import Any, Literal, NamedTuple
 
 import jinja2
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
 from markupsafe import Markup
-from numpy import ndarray
 
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.baselines.naive_rules import MODEL
+from dtml.pages.chart_rows import known_values, short, thinned
+from dtml.pages.colours import PALETTE, colour
 from dtml.pages.figures import WORDS, day, figure, percent
+from dtml.pages.svg import compact
 
-POINTS = 300  # of a line at most in a chart that stands still
 WIDTH = 400  # of such a chart, in pixels
-PALETTE = 10  # colours of lines
 LOGARITHMIC = 3  # from the lowest to the highest value of an equity, from which on its scale is one
 SHORT = 14  # days, at most, of an axis of time with a mark for each
 COLUMNS = 72  # of a chart of stacked marks
 NARROWEST = 0.02  # of a probability from one half, that a scale of probabilities holds in any case
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
-MODELS = ("lstm", "alstm", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting")
-PLACES = {name: number for number, name in enumerate((MODEL, *NAIVE_RULES, *MODELS))}
-PLACES |= {"long": 0, "long-short": 4, "weighted": 5, "probability": 0, "calibrated": 9}
-PLACES |= {"account": 0, "account, no costs": 1}
-COLOURS = {name: f"var(--s{number})" for name, number in PLACES.items()}
-COLOURS |= {"rise": "var(--rise)", "fall": "var(--fall)"} | dict.fromkeys(
-    ("index", "close"), "var(--ink)"
-)
-COLOURS |= dict.fromkeys(("equal weight", "equal parts", "adjusted close"), "var(--faint)")
 
 Form = Literal["ratio", "percent", "price"]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear scale from `low` and `high` to 0 and 100 percent, for the marks
-    in the cells of tables.
+    """A linear scale from `low` and `high` to 0 and 100 percent.
+
+    It is for the marks in the cells of tables.
     """
 
     low: float
@@ -60,33 +48,40 @@ class Axis:
 
     def at(self, value: float) -> str:
         """Return the place of a value in percent."""
-        return f"{100 * (value - self.low) / (self.high - self.low):.2f}".rstrip("0").rstrip(".")
+        percent_of_scale = 100 * (value - self.low) / (self.high - self.low)
+        return f"{percent_of_scale:.2f}".rstrip("0").rstrip(".")
 
 
 def probability_axis(values: Iterable[float]) -> Axis:
-    """Return a scale of probabilities with one half in its middle that holds
-    all values, never beyond 0 and 1.
+    """Return a scale of probabilities that holds all values, with one half in its middle.
+
+    It never goes beyond 0 and 1.
     """
-    off = [abs(float(value) - 0.5) for value in values if not pd.isna(value)]
-    reach = min(1.08 * max([NARROWEST, *off]), 0.5)
-    return Axis(0.5 - reach, 0.5 + reach)
+    distances = [abs(float(value) - 0.5) for value in values if not pd.isna(value)]
+    furthest = max([NARROWEST, *distances])
+    reach = min(1.08 * furthest, 0.5)
+    return Axis(low=0.5 - reach, high=0.5 + reach)
 
 
-def colour(name: str) -> str:
-    """Return the colour of a model, a rule or a form of portfolio: the same one on every page."""
-    form = name.partition(",")[0]
-    return COLOURS.get(form) or f"var(--s{crc32(form.encode()) % PALETTE})"
+class Key(NamedTuple):
+    """A line's entry below its chart.
 
+    `id` is its name in the description, `last` its last value in words.
+    """
 
-# A line's entry below its chart: its name in the description, its name, colour, last value in
-# words.
-Key = namedtuple("Key", "id name colour last is_shown is_dashed")
+    id: str
+    name: str
+    colour: str
+    last: str
+    is_shown: bool
+    is_dashed: bool
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: its title, what it shows in words, which file describes it, that
-    file's values, and rows by name.
+    """A chart: its title, what it shows in words, and which file describes it.
+
+    `values` are those of that file, `data` its rows by name.
     """
 
     title: str
@@ -99,46 +94,44 @@ class Chart:
     @property
     def svg(self) -> Markup:
         """Return it as SVG that fills its place, of `POINTS` a line."""
-        rows = {
-            name: [_known(row) for row in _thinned(each).to_dict("records")]
-            for name, each in self.data.items()
+        description = self._described(live=False)
+        description["datasets"] = {
+            name: [known_values(row) for row in thinned(frame).to_dict("records")]
+            for name, frame in self.data.items()
         }
-        return Markup(_drawn(json.dumps(self._described(live=False) | {"datasets": rows})))  # noqa: S704 - Vega escapes
+        return Markup(_drawn(json.dumps(description)))  # noqa: S704 - Vega escapes
 
     @property
     def json(self) -> Markup:
-        """Return its description for a script element, rows without their
-        names, which `charts.js` puts to them.
+        """Return its description for a script element.
+
+        Its rows lack their names, which `charts.js` puts to them.
         """
-        rows = {
+        description = self._described(live=True)
+        description["datasets"] = {
             name: {
-                "names": list(each),
-                "rows": [[_short(value) for value in row] for row in each.to_numpy(object)],
+                "names": list(frame),
+                "rows": [[short(value) for value in row] for row in frame.to_numpy(object)],
             }
-            for name, each in self.data.items()
+            for name, frame in self.data.items()
         }
-        text = json.dumps(
-            self._described(live=True) | {"datasets": rows},
-            ensure_ascii=False,
-            separators=(",", ":"),
-        )
+        text = json.dumps(description, ensure_ascii=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag can end the element
 
     def _described(self, *, live: bool) -> dict[str, Any]:
         template = _descriptions().get_template(f"{self.file}.json")
-        found: dict[str, Any] = json.loads(
-            template.render(self.values, keys=self.keys, live=live, width=WIDTH)
-        )
-        return found
+        text = template.render(self.values, keys=self.keys, live=live, width=WIDTH)
+        description: dict[str, Any] = json.loads(text)
+        return description
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over sessions upwards on one scale, whose title says the unit; what is NaN is skipped.
+    """Lines over sessions upwards on one scale, whose title says the unit.
 
-    `base` is a value that the scale holds in any case, drawn as a line. `bands` have the `low` and
-    `high` of a line by session. With `labels` the lines are rows of ticks, at 1 for the first
-    label.
+    What is NaN is skipped. `base` is a value that the scale holds in any case, drawn as a line.
+    `bands` have the `low` and `high` of a line by session. With `labels` the lines are rows of
+    ticks, at 1 for the first label.
     """
 
     title: str
@@ -151,91 +144,155 @@ class Panel:
 
     @property
     def is_log(self) -> bool:
-        """Return whether a value that compounds grows so far that equal ratios
-        need equal distances.
+        """Return whether a value that compounds grows far.
+
+        Equal ratios then need equal distances.
         """
-        ends = [
-            end
-            for line in self.lines.values()
-            for end in (line.min(), line.max())
-            if self.base == 1
-        ]
-        return bool(ends) and min(ends) > 0 and max(ends) / min(ends) > LOGARITHMIC
+        if self.base != 1 or not self.lines:
+            return False
+        lines = self.lines.values()
+        low = min(line.min() for line in lines)
+        high = max(line.max() for line in lines)
+        return bool(low > 0 and high / low > LOGARITHMIC)
 
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
-        """Return a row a session: its day as `t`, the lines by their ids, the
-        ends of the bands as low and high.
+        """Return a row a session: its day as `t`, and the lines by their ids.
+
+        The ends of the bands are columns `low` and `high` with the id of their line.
         """
-        columns = {ids[name]: line.dropna() for name, line in self.lines.items() if name in ids}
-        bands = {ids[name]: band for name, band in self.bands.items() if name in ids}
-        columns |= {
-            f"{end}{name}": band[end].dropna()
-            for name, band in bands.items()
-            for end in ("low", "high")
-        }
+        columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
+        for name, band in self.bands.items():
+            if name in ids:
+                columns[f"low{ids[name]}"] = band["low"]
+                columns[f"high{ids[name]}"] = band["high"]
+        known = {column: values.dropna() for column, values in columns.items()}
         frame = pd.DataFrame(
-            {name: line[~line.index.duplicated()] for name, line in columns.items()}
+            {column: values[~values.index.duplicated()] for column, values in known.items()}
         )
         frame = frame.dropna(how="all").sort_index()
-        frame.insert(0, "t", [day(each) for each in frame.index])
+        frame.insert(0, "t", [day(session) for session in frame.index])
         return frame
 
-    def said(self, name: str) -> tuple[str, str]:
-        """Return the last value of a line in words, and its extremes; of ticks,
-        how many there are.
+    def in_words(self, name: str) -> tuple[str, str]:
+        """Return the last value of a line in words, and its extremes.
+
+        Of ticks it is how many there are.
         """
         line = self.lines[name].dropna()
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
-        digits = {"price": 2, "ratio": 3}.get(self.form)
-        ends = [float(each) for each in (line.iloc[-1], line.min(), line.max())]
-        last, low, high = (
-            percent(each) if digits is None else figure(each, digits) for each in ends
-        )
+        last = self._written(float(line.iloc[-1]))
+        low = self._written(float(line.min()))
+        high = self._written(float(line.max()))
         return last, f"{low} to {high}"
+
+    def _written(self, value: float) -> str:
+        if self.form == "price":
+            return figure(value, digits=2)
+        if self.form == "ratio":
+            return figure(value, digits=3)
+        return percent(value)
+
+
+class _LineInWords(NamedTuple):
+    """What a line shows: its panel's title, its name, its last value and its extremes."""
+
+    panel: str
+    name: str
+    last: str
+    extremes: str
+
+    def __str__(self) -> str:
+        return f"{self.panel}, {self.name}: {self.last} at the end, {self.extremes} on the way;"
 
 
 def over_sessions(
     title: str, panels: Sequence[Panel], *, hidden: Iterable[str] = (), dashed: Iterable[str] = ()
 ) -> Chart | None:
-    """Return panels one below the other on one axis of time; lines without a value are left out.
+    """Return panels one below the other on one axis of time.
 
-    `hidden` lines wait to be switched on, `dashed` ones are drawn so. None without two sessions.
+    Lines without a value are left out; `hidden` ones wait to be switched on, `dashed` ones are
+    drawn so. None without two sessions.
     """
-    names = list(
-        dict.fromkeys(
-            name for panel in panels for name, line in panel.lines.items() if line.notna().any()
-        )
-    )
-    ids = {name: f"v{number}" for number, name in enumerate(names)}
-    drawn = [(panel, rows) for panel in panels if len(rows := panel.rows(ids))]
-    days = sorted({each for _, rows in drawn for each in rows["t"]})
+    ids = _line_ids(panels)
+    drawn: list[tuple[Panel, pd.DataFrame]] = []
+    days: set[str] = set()
+    for panel in panels:
+        rows = panel.rows(ids)
+        if len(rows):
+            drawn.append((panel, rows))
+            days.update(rows["t"])
     if len(days) < 2:
         return None
-    said = [
-        (panel, name, *panel.said(name))
+
+    lines = [
+        _LineInWords(panel.title, name, *panel.in_words(name))
         for panel, _ in drawn
         for name in panel.lines
         if name in ids
     ]
-    last = {name: end for _, name, end, _ in reversed(said)}  # of the first panel that has it
-    off, dashes = set(hidden), set(dashed)
-    keys = [
-        Key(ids[name], name, colour(name), last[name], name not in off, name in dashes)
-        for name in names
-    ]
-    shown = [
-        vars(panel) | {"columns": list(rows), "labels": list(panel.labels), "is_log": panel.is_log}
-        for panel, rows in drawn
-    ]
-    words = " ".join(
-        f"{panel.title}, {name}: {end} at the end, {way} on the way;"
-        for panel, name, end, way in said
+    first_day = min(days)
+    last_day = max(days)
+    words = " ".join(str(line) for line in lines)
+    length = pd.Timestamp(last_day) - pd.Timestamp(first_day)
+    return Chart(
+        title=title,
+        words=f"{first_day} to {last_day}. {words}",
+        file="sessions",
+        data={f"panel{number}": rows for number, (_, rows) in enumerate(drawn)},
+        values={
+            "panels": [_panel_values(panel, rows) for panel, rows in drawn],
+            "thick": ids.get(MODEL, ""),
+            "is_short": length <= pd.Timedelta(days=SHORT),
+        },
+        keys=_keys(ids, lines, hidden=set(hidden), dashed=set(dashed)),
     )
-    data = {f"panel{number}": rows for number, (_, rows) in enumerate(drawn)}
-    is_short = pd.Timestamp(days[-1]) - pd.Timestamp(days[0]) <= pd.Timedelta(days=SHORT)
-    values = {"panels": shown, "thick": ids.get(MODEL, ""), "is_short": is_short}
-    return Chart(title, f"{days[0]} to {days[-1]}. {words}", "sessions", data, values, keys)
+
+
+def _line_ids(panels: Sequence[Panel]) -> dict[str, str]:
+    """Return the names in the description of the lines that have a value."""
+    names: list[str] = []
+    for panel in panels:
+        for name, line in panel.lines.items():
+            if name not in names and line.notna().any():
+                names.append(name)
+    return {name: f"v{number}" for number, name in enumerate(names)}
+
+
+def _panel_values(panel: Panel, rows: pd.DataFrame) -> dict[str, Any]:
+    """Return what the file of a chart over sessions reads of a panel."""
+    return {
+        **vars(panel),
+        "columns": list(rows),
+        "labels": list(panel.labels),
+        "is_log": panel.is_log,
+    }
+
+
+def _keys(
+    ids: Mapping[str, str],
+    lines: Sequence[_LineInWords],
+    hidden: Collection[str],
+    dashed: Collection[str],
+) -> list[Key]:
+    """Return the entries of the lines.
+
+    The last value is that of the first panel that has a line.
+    """
+    last: dict[str, str] = {}
+    for line in lines:
+        last.setdefault(line.name, line.last)
+    return [
+        Key(
+            id=line_id,
+            name=name,
+            colour=colour(name),
+            last=last[name],
+            is_shown=name not in hidden,
+            is_dashed=name in dashed,
+        )
+        for name, line_id in ids.items()
+    ]
 
 
 def square(
@@ -247,124 +304,128 @@ def square(
     *,
     joined: bool = True,
 ) -> Chart:
-    """Return a square in which the diagonal is agreement: rows `x, y`, maybe
-    `low, high`, `n` and `chosen`.
+    """Return a square in which the diagonal is agreement.
+
+    Its rows are `x, y`, maybe `low, high`, `n` and `chosen`.
     """
-    values = {"axes": axes, "domain": domain, "joined": joined, "columns": list(rows)}
-    return Chart(title, words, "square", {"rows": rows}, values)
+    return Chart(
+        title=title,
+        words=words,
+        file="square",
+        data={"rows": rows},
+        values={"axes": axes, "domain": domain, "joined": joined, "columns": list(rows)},
+    )
 
 
 def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
-    """Return a square for each curve of `mean_probability, share_risen, n`, with its ends where it
-    has them.
+    """Return a square for each curve of `mean_probability, share_risen, n`.
 
-    One scale holds every point, and of wide intervals the part near the points.
+    It shows the ends `share_risen_low, share_risen_high` where a curve has them. One scale holds
+    every point, and of wide intervals the part near the points.
     """
-    points = [
-        found[["mean_probability", "share_risen"]].to_numpy(dtype=float).ravel()
-        for found in curves.values()
-    ]
-    known = np.concatenate([np.array([0.5]), *points])
-    low, high = float(np.nanmin(known)), float(np.nanmax(known))
-    margin = max(0.3 * max(high - 0.5, 0.5 - low), 0.02)
-    domain = [round(max(low - margin, 0), 3), round(min(high + margin, 1), 3)]
-    short = {
+    domain = _domain(curves.values())
+    short_names = {
         "mean_probability": "x",
         "share_risen": "y",
         "share_risen_low": "low",
         "share_risen_high": "high",
     }
-    drawn = {}
-    for name, found in curves.items():
-        rows = (
-            found.rename(columns=short)
-            .reindex(columns=["x", "y", "low", "high", "n"])
-            .dropna(axis=1, how="all")
+    squares = {}
+    for name, curve in curves.items():
+        rows = curve.rename(columns=short_names)
+        rows = rows.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
+        points = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
+        words = [f"said {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in points]
+        squares[name] = square(
+            title=f"Predicted and actual share of rises, {name}",
+            words="; ".join(words),
+            rows=rows,
+            axes=("predicted probability", "share that rose"),
+            domain=domain,
         )
-        told = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
-        words = "; ".join(
-            f"said {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in told
-        )
-        axes = ("predicted probability", "share that rose")
-        drawn[name] = square(
-            f"Predicted and actual share of rises, {name}", words, rows, axes, domain
-        )
-    return drawn
+    return squares
+
+
+def _domain(curves: Iterable[pd.DataFrame]) -> list[float]:
+    """Return the ends of a scale of probabilities that holds every point of some curves."""
+    points = [
+        curve[["mean_probability", "share_risen"]].to_numpy(dtype=float).ravel() for curve in curves
+    ]
+    values = np.concatenate([np.array([0.5]), *points])
+    low = float(np.nanmin(values))
+    high = float(np.nanmax(values))
+    margin = max(0.3 * max(high - 0.5, 0.5 - low), 0.02)
+    return [
+        round(max(low - margin, 0), 3),
+        round(min(high + margin, 1), 3),
+    ]
 
 
 def stacked(
     title: str, words: str, rows: pd.DataFrame, axis: Axis, band: tuple[float, float] | None
 ) -> Chart:
-    """Return a mark for each known `value` of `value, kind, words`, stacked in
-    `COLUMNS` columns over the axis.
+    """Return a mark for each known `value` of `value, kind, words`.
+
+    The marks are stacked in `COLUMNS` columns over the axis.
     """
     known = rows.dropna(subset=["value"]).sort_values("value", kind="stable")
-    step = (axis.high - axis.low) / COLUMNS
-    place = ((known["value"] - axis.low) / step).astype(int).clip(0, COLUMNS - 1)
-    known = known.assign(
-        place=axis.low + (place + 0.5) * step, row=known.groupby(place).cumcount() + 0.5
+    width = (axis.high - axis.low) / COLUMNS
+    column = ((known["value"] - axis.low) / width).astype(int).clip(0, COLUMNS - 1)
+    marks = known.assign(
+        place=axis.low + (column + 0.5) * width,
+        row=known.groupby(column).cumcount() + 0.5,
     )
-    highest = float(known["row"].max() + 0.5) if len(known) else 1.0
-    values = {"axis": axis, "band": band, "rows": max(highest, 8), "height": max(60, 7 * highest)}
-    return Chart(title, words, "stacked", {"rows": known}, values)
+    highest = float(marks["row"].max() + 0.5) if len(marks) else 1.0
+    return Chart(
+        title=title,
+        words=words,
+        file="stacked",
+        data={"rows": marks},
+        values={
+            "axis": axis,
+            "band": band,
+            "rows": max(highest, 8),
+            "height": max(60, 7 * highest),
+        },
+    )
 
 
 def cells(
-    title: str, words: str, rows: pd.DataFrame, side: tuple[int, int], form: Form, **looks: bool
+    title: str,
+    words: str,
+    rows: pd.DataFrame,
+    side: tuple[int, int],
+    form: Form,
+    *,
+    is_signed: bool = False,
+    is_written: bool = False,
 ) -> Chart:
     """Return a map of cells `x, y, value` in their order: darker for more, `side` pixels each.
 
     With `is_signed` one colour stands above 0 and another below, with `is_written` the values are
     in the cells.
     """
-    size, shares = rows["value"].abs(), (0.0 if looks.get("is_signed") else 0.02, 0.98)
-    low, high = (float(size.quantile(share)) if len(rows) else 0.0 for share in shares)
-    ends = [0.0 if looks.get("is_signed") else low, max(high, low + 1e-9)]
-    order = {"across": list(dict.fromkeys(rows["x"])), "upwards": list(dict.fromkeys(rows["y"]))}
-    values = (
-        {"side": side, "form": form, "ends": ends, "is_signed": False, "is_written": False}
-        | order
-        | looks
+    size = rows["value"].abs()
+    low = 0.0
+    high = 0.0
+    if len(rows):
+        low = float(size.quantile(0.0 if is_signed else 0.02))
+        high = float(size.quantile(0.98))
+    return Chart(
+        title=title,
+        words=words,
+        file="cells",
+        data={"rows": rows},
+        values={
+            "side": side,
+            "form": form,
+            "ends": [0.0 if is_signed else low, max(high, low + 1e-9)],
+            "is_signed": is_signed,
+            "is_written": is_written,
+            "across": list(dict.fromkeys(rows["x"])),
+            "upwards": list(dict.fromkeys(rows["y"])),
+        },
     )
-    return Chart(title, words, "cells", {"rows": rows}, values)
-
-
-def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
-    """Return which values to draw, `POINTS` at most: the first, the last, the
-    lowest and highest of each stretch.
-    """
-    if len(values) <= POINTS:
-        return np.arange(len(values))
-    stretches = np.array_split(np.arange(len(values)), POINTS // 2 - 1)
-    finite = np.where(np.isfinite(values), values, np.nanmean(values))
-    ends = [
-        stretch[choose(finite[stretch])]
-        for stretch in stretches
-        for choose in (np.argmin, np.argmax)
-    ]
-    return np.unique([0, *ends, len(values) - 1])
-
-
-def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    if "t" not in frame or len(frame) <= POINTS:
-        return frame
-    lines = frame.drop(columns="t").to_numpy(dtype=float).T
-    return frame.iloc[
-        np.unique(np.concatenate([thin(line) for line in lines if np.isfinite(line).any()]))
-    ]
-
-
-def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): _short(value) for name, value in row.items() if not pd.isna(value)}
-
-
-def _short(value: Any) -> Any:
-    """Return a number with five digits, None where it is missing; words as they are."""
-    if pd.isna(value):
-        return None
-    if isinstance(value, (float, np.floating)):
-        return float(f"{value:.5g}")
-    return value.item() if isinstance(value, np.generic) else value
 
 
 @lru_cache(256)
@@ -372,25 +433,7 @@ def _drawn(spec: str) -> str:
     """Return a description as SVG as wide as its place, without what only a script reads."""
     import vl_convert
 
-    text = vl_convert.vegalite_to_svg(spec, vl_version=GRAMMAR)
-    unread = (
-        r' (?:(?:aria-[a-z]+|role|pointer-events|opacity)="(?:[a-z '
-        r'-]+|1)"|(?:xmlns|version)[a-z:]*="[^"]*")'
-    )
-    text = re.sub(unread, "", text)
-    text = re.sub(r'<path(?: class="\w+")? d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>', "", text)
-    text = re.sub(
-        r'<path([^>]*?) d="M([\d.]+),0A\2,\2,0,1,1,-\2,0A\2,\2,0,1,1,\2,0Z?"',
-        r'<circle\1 r="\2"',
-        text,
-    )
-    wide = re.search(r'width="([\d.]+)"', text)
-    begun = (
-        f'<svg aria-hidden="true" style="max-width:{1.4 * float(wide[1]):.0f}px" '
-        if wide
-        else "<svg "
-    )
-    return text.replace("<svg ", begun, 1)
+    return compact(vl_convert.vegalite_to_svg(spec, vl_version=GRAMMAR))
 
 
 @cache
@@ -399,15 +442,16 @@ def script() -> str:
     import vl_convert
 
     vega: str = vl_convert.javascript_bundle(vl_version=GRAMMAR)  # type: ignore[call-arg]
-    return f"{vega}\n{(TEMPLATES / 'charts.js').read_text(encoding='utf-8')}"
+    ours = (TEMPLATES / "charts.js").read_text(encoding="utf-8")
+    return f"{vega}\n{ours}"
 
 
 @cache
 def _descriptions() -> jinja2.Environment:
     files = jinja2.FileSystemLoader(TEMPLATES / "charts")
-    found = jinja2.Environment(loader=files, undefined=jinja2.StrictUndefined)  # noqa: S701 - JSON, by `tojson`
-    found.filters["combined"] = lambda one, other: one | other
-    return found
+    descriptions = jinja2.Environment(loader=files, undefined=jinja2.StrictUndefined)  # noqa: S701 - JSON, by `tojson`
+    descriptions.filters["combined"] = lambda one, other: one | other
+    return descriptions
 
 
 def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jinja2.Environment:
@@ -415,15 +459,17 @@ def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jin
 
     They may call the words of `figures` and `filters` by their names; all is escaped.
     """
-    found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+    folders = [folder, TEMPLATES] if folder else [TEMPLATES]
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update({function.__name__: function for function in (*WORDS, *filters)})
-    found.filters["zip"] = zip
-    found.tests["missing"] = lambda value: bool(pd.isna(value))
-    found.globals.update(palette=PALETTE, live=False)
-    return found
+    for function in (*WORDS, *filters):
+        templates.filters[function.__name__] = function
+    templates.filters["zip"] = zip
+    templates.tests["missing"] = lambda value: bool(pd.isna(value))
+    templates.globals.update(palette=PALETTE, live=False)
+    return templates

@@ -14,7 +14,9 @@ from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.backtest import PAPERS, readme_lines, survivorship, verdict
 from dtml.pages.backtest_returns import drawdowns, ratios, tracks_chart
-from dtml.pages.charts import POINTS, Panel, colour, over_sessions, thin
+from dtml.pages.chart_rows import POINTS, thin
+from dtml.pages.charts import Panel, over_sessions
+from dtml.pages.colours import colour
 from dtml.pages.figures import figure, percent
 from tests.support.backtest_page import (
     BACKTEST,
