@@ -142,9 +142,7 @@ class Study:
         if code is not None:
             description, values = _own(code).values(self._panel)
             names = description["features"]
-        row = -1
-        if day is not None:
-            row = self._panel.sessions.get_loc(pd.Timestamp(day))
+        row = -1 if day is None else self._panel.sessions.get_loc(pd.Timestamp(day))
         return pd.DataFrame(
             values[row],
             index=pd.Index(self._panel.symbols, name="symbol"),
@@ -162,7 +160,7 @@ class Study:
         walk_folds = folds(history, pd.Timestamp(first), last_day)
         if not isinstance(estimator, str | Path):
             scores = self._scores_of_estimator(estimator, walk_folds)
-        elif estimator in RULES:
+        elif isinstance(estimator, str) and estimator in RULES:
             scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
         else:
             spans = [(fold.trained, fold.scored) for fold in walk_folds]

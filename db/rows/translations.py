@@ -49,22 +49,28 @@ def forget_progress(conn: Connection, model: str) -> int:
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
-    """Store a score, in place of the one of its model, test set, search and other model; 1 when it
-    is new.
+    """Store a score in place of the one with its key; return 1 when it is new.
 
-    The columns of translation_score by name but id and search_text; what may be missing may be left
-    out.
+    The key is its model, test set, search and other model. `score` has the columns of
+    translation_score by name but id and search_text; what may be missing may be left out.
     """
     table = tables.translation_score
-    given = dict.fromkeys(("bleu_low", "bleu_high", "against", "difference", "p")) | dict(score)
-    given["search_text"] = json.dumps(given["search"], sort_keys=True)
-    key = (
-        table.c[name].is_not_distinct_from(given[name])
+    values: dict[str, object] = {
+        "bleu_low": None,
+        "bleu_high": None,
+        "against": None,
+        "difference": None,
+        "p": None,
+        **score,
+    }
+    values["search_text"] = json.dumps(values["search"], sort_keys=True)
+    has_key = [
+        table.c[name].is_not_distinct_from(values[name])
         for name in ("model", "test_hash", "search_text", "against")
-    )
-    if conn.execute(sa.update(table).where(*key).values(given)).rowcount:
+    ]
+    if conn.execute(sa.update(table).where(*has_key).values(values)).rowcount:
         return 0
-    conn.execute(sa.insert(table), [given])
+    conn.execute(sa.insert(table), [values])
     return 1
 
 

@@ -46,19 +46,21 @@ class View:
 
     def meanings(self) -> dict[str, str]:
         """Return the meaning of each column by its name."""
-        return {each.name: each.meaning for each in self.columns}
+        return {column.name: column.meaning for column in self.columns}
 
     @property
     def comments(self) -> str:
         """Return the statements that tell PostgreSQL, and what browses it, what
         the view and its columns mean.
         """
-        told = {f"view {self.name}": self.meaning}
-        told |= {
-            f'column {self.name}."{name}"': meaning for name, meaning in self.meanings().items()
-        }
-        quoted = {what: said.replace("'", "''") for what, said in told.items()}
-        return ";".join(f"comment on {what} is '{said}'" for what, said in quoted.items())
+        meanings = {f"view {self.name}": self.meaning}
+        for name, meaning in self.meanings().items():
+            meanings[f'column {self.name}."{name}"'] = meaning
+        statements = []
+        for what, meaning in meanings.items():
+            quoted = meaning.replace("'", "''")
+            statements.append(f"comment on {what} is '{quoted}'")
+        return ";".join(statements)
 
 
 @cache
@@ -66,35 +68,44 @@ def views() -> Mapping[str, View]:
     """Return the documented views by name, sorted; a view reads tables alone,
     so any order creates them.
     """
-    files = sorted(FOLDER.glob("*.sql"))
-    return MappingProxyType(
-        {each.stem: parse_view(each.stem, each.read_text(encoding="utf-8")) for each in files}
-    )
+    parsed = {}
+    for file in sorted(FOLDER.glob("*.sql")):
+        text = file.read_text(encoding="utf-8")
+        parsed[file.stem] = parse_view(file.stem, text)
+    return MappingProxyType(parsed)
 
 
 @cache
 def view(name: str) -> sa.TableClause:
     """Return a documented view to select from, with the types that both engines give back alike."""
-    return sa.table(
-        name, *(sa.column(each.name, COLUMN_TYPES[each.type]) for each in views()[name].columns)
-    )
+    columns = [
+        sa.column(column.name, COLUMN_TYPES[column.type]) for column in views()[name].columns
+    ]
+    return sa.table(name, *columns)
 
 
 def parse_view(name: str, text: str) -> View:
     """Return the view that a file's text defines; raises ValueError, naming the
     line, for a head of another form.
     """
-    said, columns, select = _split(name, text)
-    found = [_COLUMN.fullmatch(line) for line in columns]
-    if None in found:
-        line = columns[found.index(None)]
-        raise ValueError(
-            f"view {name}: {line!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}"
-        )
-    made = tuple(ViewColumn(*each.groups()) for each in found if each is not None)
-    if not made or len({each.name for each in made}) < len(made):
+    meaning, lines, select = _split(name, text)
+    columns = []
+    for line in lines:
+        match = _COLUMN.fullmatch(line)
+        if match is None:
+            raise ValueError(
+                f"view {name}: {line!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}"
+            )
+        columns.append(ViewColumn(name=match[1], type=match[2], meaning=match[3]))
+    names = {column.name for column in columns}
+    if not columns or len(names) < len(columns):
         raise ValueError(f"view {name}: no column is explained, or one is twice")
-    return View(name, said, made, f"create view {name} as\n{select}")
+    return View(
+        name=name,
+        meaning=meaning,
+        columns=tuple(columns),
+        sql=f"create view {name} as\n{select}",
+    )
 
 
 def _split(name: str, text: str) -> tuple[str, list[str], str]:
