@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from db.admin.copying import table_counts
+from db.connection import locks
 from db.connection.locks import market_lock
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
@@ -230,16 +231,17 @@ def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
     assert f"the night of {FOLLOWING[0]} knows: it may have seen later revisions" in caplog.text
 
 
-@pytest.mark.soak
-def test_catching_up_beside_another_process_at_the_market_ends_at_once(
-    context: MarketContext,
+def test_a_night_beside_another_process_at_the_market_ends_at_once(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(locks, "WAIT_S", 0.1)
     after_nights(context, AS_OF)
-    with (
-        market_lock(context.engine, context.name),
-        pytest.raises(StoreBusyError, match="another process"),
-    ):
-        catch_up(context, FOLLOWING[0])
+    for begin in (catch_up, run_night):
+        with (
+            market_lock(context.engine, context.name),
+            pytest.raises(StoreBusyError, match="another process"),
+        ):
+            begin(context, FOLLOWING[0])
     assert statuses(context) == {AS_OF: "complete"}
 
 
