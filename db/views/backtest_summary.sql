@@ -1,4 +1,4 @@
--- Figures of each backtest: one row per portfolio, beside the model's scores and those of the best naive rule.
+-- Backtest results: one row per backtest and portfolio, with the scores of the model and of the best naive rule.
 --
 -- market             text       Name of the market.
 -- backtest_id        text       The backtest: a row of backtest.
@@ -12,19 +12,19 @@
 -- sharpe             number     Annual Sharpe ratio of the net return, no risk-free rate; missing with too few days.
 -- sharpe_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- sharpe_high        number     Upper end of that interval; missing with too few days.
--- index_gain         number     The Sharpe ratio less the index's on the same sessions; missing without it.
+-- index_gain         number     Sharpe ratio minus that of the index on the same sessions; missing without the index.
 -- index_gain_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- index_gain_high    number     Upper end of that interval; missing with too few days.
--- deflated_sharpe    number     Probability that the true Sharpe ratio is above the best that chance gives of all that was tried, 0 to 1 (Bailey and Lopez de Prado, 2014); missing for a yardstick or with too few days.
+-- deflated_sharpe    number     Probability that the true Sharpe ratio exceeds the best that chance would produce among all portfolios tried, 0 to 1 (Bailey and Lopez de Prado, 2014); missing for the index and equal weight, or with too few days.
 -- tried              integer    Portfolios that followed predictions on this market so far, these included.
 -- expected_best      number     The Sharpe ratio a year that the best of so many tries would have without skill.
 -- max_drawdown       number     Largest fall of net equity from a peak, -0.01 is 1 %; missing with too few days.
 -- hit_rate           number     Share of sessions with a net return above 0, 0 to 1; missing with too few days.
--- turnover           number     Mean a session of the value traded, as a share of equity; missing with too few days.
--- break_even         number     Cost at which net is 0, in basis points of value traded; missing untraded.
--- settled            integer    Positions sold at the last price before a move that nothing explains, such as one of a rejected bar.
--- unbooked           number     What these moves would have added, the sum of shares of the equity at each; 0.01 is 1 %.
--- n                  integer    Stock-days scored; missing with the model's figures.
+-- turnover           number     Mean value traded per session, as a share of equity; missing with too few days.
+-- break_even         number     Cost at which the net return is 0, in basis points of value traded; missing when nothing was traded.
+-- settled            integer    Positions sold at the last price before an unexplained price move, such as that of a rejected bar.
+-- unbooked           number     Sum of the returns that these moves would have added, as shares of equity; 0.01 is 1 %.
+-- n                  integer    Stock-days scored; missing when the model was not scored.
 -- acc                number     Share of correct directions of the model on every stock-day, 0 to 1; missing when not scored.
 -- acc_low            number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- acc_high           number     Upper end of that interval; missing with too few days.
@@ -38,10 +38,10 @@
 -- rule_mcc           number     Matthews correlation of that rule, -1 to 1; missing without one.
 -- rule_mcc_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rule_mcc_high      number     Upper end of that interval; missing with too few days.
--- model_gain         number     The model's mcc less that rule's on the same stock-days; missing without one.
+-- model_gain         number     The model's mcc minus that of the rule on the same stock-days; missing without one.
 -- model_gain_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- model_gain_high    number     Upper end of that interval; missing with too few days.
--- seconds            number     Time the backtest took in all, in seconds.
+-- seconds            number     Total time of the backtest, in seconds.
 -- finished_at        timestamp  When its figures were stored, UTC.
 select
     b.market, p.backtest_id, b.first, b.last, b.retrain_every, p.portfolio, p.days, p.annual_return,

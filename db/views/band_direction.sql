@@ -1,17 +1,17 @@
--- The direction of each prediction at each level: none where the probability lies in the abstention band.
+-- The direction of each prediction at each level: 'none' where the probability is inside the abstention band.
 --
 -- market           text     Name of the market.
 -- symbol           text     The market's own symbol.
 -- as_of            date     Last session the model saw; always before target.
 -- target           date     Session predicted.
--- level            number   Nominal share of outcomes that are to be covered, 0 to 1.
--- is_default       integer  1 at the market's own level, at which the night's page and latest_prediction give directions; else 0.
+-- level            number   Nominal coverage: the share of outcomes that the band should cover, 0 to 1.
+-- is_default       integer  1 at the market's default level, which the night's page and latest_prediction use; else 0.
 -- calibrated       number   Probability of a rise after calibration on validation, 0 to 1.
--- low              number   A fall is predicted below it.
--- high             number   A rise is predicted above it; between the two it abstains.
+-- low              number   Below this probability a fall is predicted.
+-- high             number   Above this probability a rise is predicted; between low and high the model abstains.
 -- direction        text     'rise', 'fall' or 'none'.
--- realised_return  number   Adjusted close over the one before, minus 1; missing until the target's bar is known.
--- covered          integer  1 without a direction or with a right one, 0 with a wrong one; missing with the realised_return.
+-- realised_return  number   Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
+-- covered          integer  1 when there is no direction or it is correct, 0 when it is wrong; missing when realised_return is.
 -- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id           text     The model that predicted: a row of run.
 select

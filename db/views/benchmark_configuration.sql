@@ -1,19 +1,19 @@
--- Every configuration that a benchmark tried, over its seeds: one row per predictor and configuration.
+-- Every configuration that a benchmark tried, aggregated over seeds: one row per predictor and configuration.
 --
 -- market          text     Name of the market.
 -- benchmark_id    text     The benchmark: a row of benchmark.
 -- predictor       text     Name of the model.
 -- configuration   integer  Number of the configuration.
--- settings        json     What this configuration sets, as JSON.
+-- settings        json     Settings of this configuration, as JSON.
 -- kept            integer  1 when this configuration was chosen on validation, else 0.
 -- seeds           integer  Seeds trained.
 -- validation_acc  number   Mean over the seeds of the share of correct directions on validation; missing if not scored.
--- acc_mean        number   The same on the test, the paper's labels, for every seed alike; missing if not scored.
--- acc_min         number   Smallest of the seeds; missing if not scored.
--- acc_max         number   Largest of the seeds; missing if not scored.
+-- acc_mean        number   Mean over the seeds of the share of correct directions on the test, published labels; missing if not scored.
+-- acc_min         number   Smallest value over the seeds; missing if not scored.
+-- acc_max         number   Largest value over the seeds; missing if not scored.
 -- mcc_mean        number   Mean over the seeds of the Matthews correlation on the test; missing if not scored.
--- mcc_min         number   Smallest of the seeds; missing if not scored.
--- mcc_max         number   Largest of the seeds; missing if not scored.
+-- mcc_min         number   Smallest value over the seeds; missing if not scored.
+-- mcc_max         number   Largest value over the seeds; missing if not scored.
 select
     b.market, c.benchmark_id, c.predictor, c.configuration, m.settings,
     case when m.kept then 1 else 0 end as kept,

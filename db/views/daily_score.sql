@@ -1,22 +1,22 @@
--- Scores of each night, and of all nights up to it: one row per market, session, label protocol and predictor.
+-- Scores of each night, and running scores of all nights so far: one row per market, session, label protocol and predictor.
 --
 -- market            text       Name of the market.
 -- target            date       Session predicted.
--- protocol          text       'paper': labelled stock-days alone; 'all': every one.
+-- protocol          text       'paper': only stock-days with a published label; 'all': every stock-day.
 -- predictor         text       'dtml', or the name of a naive rule.
 -- n                 integer    Stock-days scored that night.
--- rises             integer    Stock-days of them that rose.
+-- rises             integer    Stock-days scored that night that rose.
 -- acc               number     Share of correct directions that night, 0 to 1; missing when n is 0.
 -- mcc               number     Matthews correlation that night, -1 to 1; missing when n is 0.
--- running_nights    integer    Sessions scored up to and with this one.
--- running_n         integer    Stock-days scored up to and with this night.
+-- running_nights    integer    Sessions scored up to and including this one.
+-- running_n         integer    Stock-days scored up to and including this night.
 -- running_acc       number     Share of correct directions over all of them, 0 to 1.
 -- running_acc_low   number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- running_acc_high  number     Upper end of that interval; missing below 20 nights.
 -- running_mcc       number     Matthews correlation over all of them pooled, -1 to 1.
 -- running_mcc_low   number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- running_mcc_high  number     Upper end of that interval; missing below 20 nights.
--- model_gain        number     The model's running_mcc less this rule's on the same stock-days; missing for the model.
+-- model_gain        number     The model's running_mcc minus that of this rule on the same stock-days; missing for the model.
 -- model_gain_low    number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- model_gain_high   number     Upper end of that interval; missing below 20 nights.
 -- scored_at         timestamp  When the night's row was last changed, UTC.

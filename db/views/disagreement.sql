@@ -1,14 +1,14 @@
--- How far the seeds of an ensemble agreed: one row per prediction for which that was kept.
+-- How far the seeds of an ensemble agree: one row per prediction for which this was stored.
 --
 -- market           text     Name of the market.
 -- symbol           text     The market's own symbol.
 -- as_of            date     Last session the model saw; always before target.
 -- target           date     Session predicted.
 -- probability      number   Probability of a rise, 0 to 1; mean of the seeds.
--- probability_std  number   Standard deviation over the seeds; 0 with one.
+-- probability_std  number   Standard deviation over the seeds; 0 with one seed.
 -- lowest           number   Smallest probability among the seeds.
 -- highest          number   Largest probability among the seeds.
--- rising_share     number   Share of the seeds above 0.5.
+-- rising_share     number   Share of the seeds whose probability is above 0.5.
 -- unanimous        integer  1 when all seeds predict the same direction, else 0.
 -- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id           text     The model that predicted: a row of run.

@@ -1,13 +1,13 @@
--- Whether inputs, skill and coverage of each night are still what its model was trained on.
+-- Drift tests: whether the inputs, skill and coverage of each night still match the model's training. One row per night and measure.
 --
 -- market    text     Name of the market.
 -- as_of     date     The night.
 -- measure   text     Name of a feature, 'stock-day', 'rank IC' or 'coverage'.
--- value     number   Its mean now: of 20 sessions for inputs, in units of the training's, of a year for the others.
--- expected  number   What it was in training, or before; the level of the band for coverage.
--- evidence  number   Standard deviations from that for inputs, what a fair bet of 1 has become for the others.
--- needed    number   What the evidence must reach.
--- drifted   integer  1 if it has, else 0.
+-- value     number   Recent mean: over 20 sessions for inputs, in units of the training's scale; over a year for the others.
+-- expected  number   Mean in training, or before the recent year; for coverage, the level of the band.
+-- evidence  number   For inputs, standard deviations from the expected value; for the others, wealth of a fair bet that started at 1.
+-- needed    number   Evidence at which drift is reported.
+-- drifted   integer  1 if the evidence reached it, else 0.
 select
     market, as_of, measure, value, expected, evidence, needed, case when drifted then 1 else 0 end as drifted
 from night_drift

@@ -1,24 +1,24 @@
--- Whether a model's attention says more than that of models trained on nonsense: one row per model.
+-- Tests of whether a model's attention differs from that of models trained on shuffled labels: one row per model.
 --
 -- market              text       Name of the market.
--- run_id              text       The market's model it is about: a row of run.
+-- run_id              text       The model that was tested: a row of run.
 -- as_of               date       Last session read.
 -- made_at             timestamp  When it was measured, UTC.
 -- stocks              integer    Stocks of the networks compared.
--- days                integer    Days of validation looked at.
+-- days                integer    Validation days used.
 -- seeds               integer    Networks trained on true labels.
--- shuffles            integer    Networks trained on labels of shuffled days.
--- epochs              integer    Epochs that each was trained.
--- distance            number     Energy distance between the attention of both groups.
--- distance_p          number     Its p-value, by permuting who belongs to which group.
--- told_apart          integer    1 when it is at most 0.05, else 0.
+-- shuffles            integer    Networks trained on labels whose days were shuffled.
+-- epochs              integer    Epochs that each network was trained for.
+-- distance            number     Energy distance between the attention of the two groups.
+-- distance_p          number     p-value of the distance, from permutations of the networks between the groups.
+-- told_apart          integer    1 when distance_p is at most 0.05, else 0.
 -- agreement           number     Mean over stocks of Spearman's correlation of attention with permutation importance.
 -- agreement_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- agreement_high      number     Upper end of that interval; missing with too few days.
--- top                 integer    Sources of each stock that are held against its true driver.
--- drivers             number     Share of stocks whose true driver is among them; missing where none is known.
--- drivers_chance      number     The share that chance gives; missing with drivers.
--- drivers_importance  number     The share by permutation importance; missing with drivers.
+-- top                 integer    Number of most attended stocks in which the true driver is searched for.
+-- drivers             number     Share of stocks whose true driver is among their `top` most attended; missing where no driver is known.
+-- drivers_chance      number     The share expected by chance; missing when drivers is.
+-- drivers_importance  number     The same share by permutation importance; missing when drivers is.
 -- seconds             number     Time it took, in seconds.
 select
     market, run_id, as_of, made_at, stocks, days, seeds, shuffles, epochs, distance, distance_p,

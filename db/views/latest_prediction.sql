@@ -1,4 +1,4 @@
--- The newest prediction for the next session of each market: one row per stock, of the nightly models alone.
+-- The newest nightly predictions of each market: one row per stock.
 --
 -- market           text       Name of the market.
 -- symbol           text       The market's own symbol.
@@ -7,12 +7,12 @@
 -- as_of            date       Last session the model saw; always before target.
 -- target           date       Session predicted.
 -- probability      number     Probability of a rise, 0 to 1; mean of the seeds.
--- probability_std  number     Standard deviation over the seeds; 0 with one, missing if not kept.
--- calibrated       number     The probability as calibrated on validation; missing if not kept.
--- direction        text       'rise', 'fall' or 'none' at the market's own level, as on the night's page; that of one half where the model has no band.
--- above_half       text       'rise' when the probability is above 0.5, else 'fall': what the scores count.
--- place            integer    Place in the night's order of the stocks, 1 is the best; missing where they were not ordered.
--- leg              text       Return by which they are ordered, such as next_close; missing with place.
+-- probability_std  number     Standard deviation over the seeds; 0 with one seed, missing if not stored.
+-- calibrated       number     The probability as calibrated on validation; missing if not stored.
+-- direction        text       'rise', 'fall' or 'none' at the market's default level, as on the night's page; where the model has no band, by whether the probability is above 0.5.
+-- above_half       text       'rise' when the probability is above 0.5, else 'fall'; the scores use this.
+-- place            integer    Place in the night's ranking, 1 is the best; missing if the stocks were not ranked.
+-- leg              text       Return that the ranking predicts, such as next_close; missing when place is.
 -- run_id           text       The model that predicted: a row of run.
 -- known_at         timestamp  Latest known_at of the prices it saw, UTC.
 -- made_at          timestamp  When it was computed, UTC.

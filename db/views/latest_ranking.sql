@@ -1,18 +1,18 @@
--- The order of the stocks in the next session of each market, best first: one row per stock, of the newest night.
+-- The newest night's ranking of each market, best first: one row per stock.
 --
 -- market       text       Name of the market.
--- place        integer    Place in the order of the day, 1 is the best.
+-- place        integer    Place in the ranking, 1 is the best.
 -- symbol       text       The market's own symbol.
 -- name         text       Name of the company; missing when unknown.
 -- sector       text       Sector; missing when unknown.
 -- as_of        date       Last session seen; always before target.
--- target       date       Session whose stocks are ordered.
--- leg          text       Return by which they are ordered, such as next_close.
--- predictor    text       Whose order the market's file asks for: ridge, boosting, blend or dtml.
--- score        number     What orders the stocks of the day; its size means nothing.
+-- target       date       Target session, whose stocks are ranked.
+-- leg          text       Return that the ranking predicts, such as next_close.
+-- predictor    text       Ranker whose ranking the market shows: ridge, boosting, blend or dtml.
+-- score        number     Score that the stocks are ranked by; its scale has no meaning.
 -- probability  number     Probability of a return above the day's median, 0 to 1; missing for dtml.
--- ranker_id    text       The rankers that were asked: a row of ranker.
--- known_at     timestamp  Latest known_at of the prices they saw, UTC.
+-- ranker_id    text       The trained rankers: a row of ranker.
+-- known_at     timestamp  Latest known_at of the prices that they saw, UTC.
 -- made_at      timestamp  When it was computed, UTC.
 with newest as (
     select market, max(target) as target

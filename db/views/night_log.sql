@@ -1,10 +1,10 @@
 -- How each night ended and what it did: one row per market and night.
 --
 -- market       text       Name of the market.
--- as_of        date       Last closed session: the last one seen.
--- target       date       The session after it: the one predicted.
+-- as_of        date       Last closed session, the last one seen.
+-- target       date       The session after it, which is predicted.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
--- reason       text       Why it was refused, or what is to be known of its own code; missing otherwise.
+-- reason       text       Why the night was refused, or what happened to the user's own code; missing otherwise.
 -- source       text       Where bars came from: yahoo, files, simulated.
 -- fetched      integer    Bars the source returned; missing while running.
 -- stored       integer    Bars that were new or restated; missing while running.
@@ -13,7 +13,7 @@
 -- gaps         json       Stocks left out, a JSON list of {symbol, reason}; missing while running.
 -- run_id       text       The model used: a row of run; missing until there is one.
 -- known_at     timestamp  Latest known_at of the prices used, UTC; missing until known.
--- inputs_hash  text       SHA-256 of the windows the model read; missing until it has.
+-- inputs_hash  text       SHA-256 of the windows that the model read; missing until it has read them.
 -- started_at   timestamp  When the night began, UTC.
 -- finished_at  timestamp  When it ended, UTC; missing while running.
 select

@@ -1,13 +1,13 @@
--- What the paper account of each market earned from one open to the next, beside the same without costs, equal parts of all constituents and the index.
+-- Returns of each market's paper account from one open to the next, with the account before costs, equal parts of all constituents and the index for comparison.
 --
 -- market     text     Name of the market.
 -- session    date     Session of the first of the two opens.
 -- portfolio  text     'account', 'account, no costs', 'equal parts' or 'index'.
--- gross      number   Return before costs, a ratio minus 1.
+-- gross      number   Return before costs; 0.01 is 1 %.
 -- turnover   number   Value bought and sold at the first open, as a share of equity.
--- cost       number   Commission, spread and taxes of that, as a share of equity.
--- net        number   Return after costs, a ratio minus 1.
--- equity     number   What 1 has become by the second open.
+-- cost       number   Commission, spread and taxes on that value, as a share of equity.
+-- net        number   Return after costs; 0.01 is 1 %.
+-- equity     number   Equity at the second open, of an account that started at 1.
 -- holdings   integer  Stocks held by the account.
 select
     p.market, p.session, p.portfolio, p.gross, p.turnover, p.cost, p.net, p.equity,

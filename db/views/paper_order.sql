@@ -1,12 +1,12 @@
--- What to hold from the open of each session on, by the order of the night before, and what the paper account then held.
+-- Target weights from the open of each session on, by the night's ranking, and what the paper account then held: one row per market, session and stock.
 --
 -- market      text       Name of the market.
--- target      date       Session at whose open it is traded.
+-- target      date       Session at whose open the trade is made.
 -- symbol      text       The stock.
 -- name        text       Name of the company; missing when not known.
 -- weight      number     Share of the equity to hold.
--- kept        integer    1 where a stock that is held already is left as it is, else 0.
--- held        number     Share of the equity that the paper account held after that open; missing before it, or where it could not be bought.
+-- kept        integer    1 where a stock already held is left untraded, else 0.
+-- held        number     Share of the equity that the paper account held after that open; missing before that open, or if the stock could not be bought.
 -- decided_at  timestamp  When it was decided, UTC.
 select
     t.market, t.target, i.symbol, i.name, t.weight, case when t.kept then 1 else 0 end as kept, h.weight as held,

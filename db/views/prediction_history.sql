@@ -1,21 +1,21 @@
--- Every prediction beside what came of it: one row per model, session predicted and stock.
+-- Every prediction with its outcome: one row per model, session predicted and stock.
 --
 -- market              text       Name of the market.
 -- symbol              text       The market's own symbol.
 -- as_of               date       Last session the model saw; always before target.
 -- target              date       Session predicted.
 -- probability         number     Probability of a rise, 0 to 1; mean of the seeds.
--- probability_std     number     Standard deviation over the seeds; 0 with one, missing if not kept.
--- calibrated          number     The probability as calibrated on validation; missing if not kept.
--- direction           text       'rise' when the probability is above 0.5, else 'fall': what the scores count; band_direction has the directions at a level.
--- realised_return     number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
--- label               integer    The paper's label of the return: 1, 0 or -1; missing with it.
--- correct             integer    1 when the direction was right (a rise is a realised_return above 0), else 0; missing with the realised_return.
--- always_up           text       What the rule 'every stock rises' predicted; missing if not kept, like the next two.
--- index_reversal      text       What 'rises after a fall of the index, else falls' predicted; missing without history.
--- index_below_mean20  text       What 'rises while the index is below its mean of 20 sessions, else falls' predicted.
--- place               integer    Place in the night's order of the stocks, 1 is the best; missing where they were not ordered.
--- leg                 text       Return by which they were ordered, such as next_close; missing with place.
+-- probability_std     number     Standard deviation over the seeds; 0 with one seed, missing if not stored.
+-- calibrated          number     The probability as calibrated on validation; missing if not stored.
+-- direction           text       'rise' when the probability is above 0.5, else 'fall'; the scores use this. band_direction has the directions at each level.
+-- realised_return     number     Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
+-- label               integer    Published label of the return: 1, 0 or -1; missing when realised_return is.
+-- correct             integer    1 when the direction was correct (a rise is a realised_return above 0), else 0; missing when realised_return is.
+-- always_up           text       Prediction of the rule 'every stock rises'; missing if not stored, as are the next two.
+-- index_reversal      text       Prediction of the rule 'rises after a fall of the index, else falls'; missing without history.
+-- index_below_mean20  text       Prediction of the rule 'rises while the index is below its mean of 20 sessions, else falls'.
+-- place               integer    Place in the night's ranking, 1 is the best; missing if the stocks were not ranked.
+-- leg                 text       Return that the ranking predicts, such as next_close; missing when place is.
 -- kind                text       Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id              text       The model that predicted: a row of run.
 -- known_at            timestamp  Latest known_at of the prices it saw, UTC.

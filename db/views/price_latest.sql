@@ -9,10 +9,10 @@
 -- close      number     Last price, in currency units.
 -- adj_close  number     Close adjusted for splits and dividends; missing when not reported.
 -- volume     number     Shares traded; missing when not reported.
--- dividend   number     Dividend per share gone ex, in currency units; missing when none.
+-- dividend   number     Dividend per share on its ex-date, in currency units; missing when none.
 -- split      number     New shares per old share on a split's day; missing when none.
--- source     text       Who reported the bar: yahoo, files, simulated.
--- known_at   timestamp  When this, the newest version, was fetched, UTC.
+-- source     text       Source of the bar: yahoo, files, simulated.
+-- known_at   timestamp  When this version, the newest, was fetched, UTC.
 select
     i.market, i.symbol, p.session, p.open, p.high, p.low, p.close, p.adj_close, p.volume, p.dividend, p.split,
     p.source, p.known_at

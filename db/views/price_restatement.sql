@@ -1,13 +1,13 @@
--- Bars reported anew with another value, or withdrawn, beside the version before: one row per restatement.
+-- Bars that were restated or withdrawn, with the version before: one row per restatement.
 --
 -- market            text       Name of the market.
 -- symbol            text       The market's own symbol.
 -- session           date       The session the bar belongs to.
--- reason            text       reported_anew, or the check that a later bar showed it fails, as brief_jump: withdrawn.
+-- reason            text       reported_anew if the source restated it; otherwise it was withdrawn, and this is the check that it failed once a later bar was known, such as brief_jump.
 -- close             number     Restated last price, in currency units; missing when withdrawn.
 -- adj_close         number     Restated adjusted close; missing when withdrawn or not reported.
 -- volume            number     Restated volume; missing when withdrawn or not reported.
--- source            text       Who restated it.
+-- source            text       Price source that restated it.
 -- known_at          timestamp  When the restated version was fetched, UTC.
 -- close_before      number     Close of the version before.
 -- adj_close_before  number     Adjusted close of the version before; missing when not reported.

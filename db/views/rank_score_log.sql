@@ -1,20 +1,20 @@
--- How well each night's stocks were ordered, beside one-line rules: one row per session, span, return and predictor.
+-- How well the rankers and the one-line rules ranked each night's stocks: one row per session, span, return and predictor.
 --
 -- market         text       Name of the market.
--- target         date       Session whose stocks were ordered.
--- span           text       'night' for that session, 'running' for all up to it, of the market's own return alone.
+-- target         date       Target session, whose stocks were ranked.
+-- span           text       'night' for that session, 'running' for all up to it; running scores cover only the return that the market ranks by.
 -- leg            text       Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days.
 -- predictor      text       ridge, boosting, blend or dtml, or the name of a one-line rule.
--- is_rule        integer    1 for a one-line rule, which trains nothing, else 0.
+-- is_rule        integer    1 for a one-line rule, which needs no training, else 0.
 -- days           integer    Sessions scored.
 -- n              integer    Stock-days scored.
 -- rank_ic        number     Mean over days of Spearman's correlation of score and return; missing without a day.
 -- rank_ic_low    number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- rank_ic_high   number     Upper end of that interval; missing below 20 nights.
--- t              number     Mean daily rank IC over its Newey-West standard error; missing below 2 days.
--- auc            number     Share of same-day pairs (above, below the median) in order; missing without a day.
--- acc            number     Share of stocks called rightly above or below the day's median; missing without a day.
--- decile_spread  number     Mean return a day of the best tenth less the worst, 0.01 is 1 %; missing without a day.
+-- t              number     Mean daily rank IC divided by its Newey-West standard error; missing below 2 days.
+-- auc            number     Share of same-day pairs (one above, one below the median) that are ranked correctly; missing without a day.
+-- acc            number     Share of stocks correctly predicted to be above or below the day's median; missing without a day.
+-- decile_spread  number     Mean daily return of the top decile minus that of the bottom decile, 0.01 is 1 %; missing without a day.
 -- scored_at      timestamp  When the row was last changed, UTC.
 select
     market, target, span, leg, predictor, case when is_rule then 1 else 0 end as is_rule, days, n, rank_ic,

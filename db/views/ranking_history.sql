@@ -1,20 +1,20 @@
--- Every order of a session's stocks beside what came of them: one row per predictor, session and stock.
+-- Every ranking of every night with its outcomes: one row per predictor, session and stock.
 --
 -- market           text       Name of the market.
 -- symbol           text       The market's own symbol.
 -- name             text       Name of the company; missing when unknown.
 -- sector           text       Sector; missing when unknown.
 -- as_of            date       Last session seen; always before target.
--- target           date       Session whose stocks were ordered.
--- leg              text       Return whose order was learned, such as next_close.
+-- target           date       Target session, whose stocks were ranked.
+-- leg              text       Return that the ranking predicts, such as next_close.
 -- predictor        text       ridge, boosting, their blend, or dtml.
--- chosen           integer    1 for the predictor whose order the market showed, else 0.
--- place            integer    Place in the order of the day, 1 is the best.
--- score            number     What ordered the stocks of the day; its size means nothing.
+-- chosen           integer    1 for the predictor whose ranking the market showed, else 0.
+-- place            integer    Place in the ranking, 1 is the best.
+-- score            number     Score that the stocks were ranked by; its scale has no meaning.
 -- probability      number     Probability of a return above the day's median, 0 to 1; missing for dtml.
--- realised_return  number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
--- ranker_id        text       The rankers that were asked: a row of ranker.
--- known_at         timestamp  Latest known_at of the prices they saw, UTC.
+-- realised_return  number     Adjusted close divided by the previous one, minus 1; missing until the target's bar is known.
+-- ranker_id        text       The trained rankers: a row of ranker.
+-- known_at         timestamp  Latest known_at of the prices that they saw, UTC.
 -- made_at          timestamp  When it was computed, UTC.
 select
     r.market, i.symbol, i.name, i.sector, s.as_of, s.target, r.leg, s.predictor,

@@ -1,28 +1,28 @@
--- Walks that ordered the stocks of each day: how well their blend did, and what is left of it after costs.
+-- Results of each `dtml ranking`, a walk-forward that ranks the stocks of each day: skill of the blend, and its return after costs.
 --
 -- market           text       Name of the market.
--- ranking_id       text       The walk: a row of ranking.
--- first            date       First close after which stocks were ordered.
+-- ranking_id       text       The walk-forward: a row of ranking.
+-- first            date       First close after which stocks were ranked.
 -- last             date       Last such close.
--- leg              text       Return that the models were trained to order.
+-- leg              text       Return that the models were trained to rank by.
 -- days             integer    Days scored.
 -- rank_ic          number     Mean daily rank IC of the blend; 0 is no skill; missing without a day.
 -- rank_ic_low      number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rank_ic_high     number     Upper end of that interval; missing with too few days.
--- best_rule        text       The one-line rule with the best rank IC on the days before.
--- gain             number     Mean rank IC of the blend less that rule's, on the same stock-days; missing without a day.
+-- best_rule        text       The one-line rule with the best rank IC on the days before `first`.
+-- gain             number     Mean rank IC of the blend minus that of the rule, on the same stock-days; missing without a day.
 -- gain_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- gain_high        number     Upper end of that interval; missing with too few days.
--- version          text       How its best stocks were traded: 'smoothed and banded' by what validation days chose, or 'daily' without such days.
+-- version          text       How its best stocks were traded: 'smoothed and banded' with settings chosen on validation days, or 'daily' without such days.
 -- annual_return    number     Geometric return per year after costs, 0.1 is 10 %; missing without a portfolio.
 -- sharpe           number     Yearly Sharpe ratio after costs; missing without a portfolio.
 -- sharpe_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- sharpe_high      number     Upper end of that interval; missing with too few days.
--- index_gain       number     The Sharpe ratio less that of equal parts of all stocks on the same sessions; missing without a portfolio.
+-- index_gain       number     Sharpe ratio minus that of equal parts of all stocks on the same sessions; missing without a portfolio.
 -- index_gain_low   number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- index_gain_high  number     Upper end of that interval; missing with too few days.
 -- turnover         number     Mean value bought and sold per session, as a share of equity; missing without a portfolio.
--- break_even       number     Cost in basis points of what is traded at which the mean return is that of equal parts; missing without a portfolio.
+-- break_even       number     Cost, in basis points of value traded, at which the mean return equals that of equal parts; missing without a portfolio.
 -- read_at          timestamp  When the days were scored, UTC.
 select
     r.market, r.id as ranking_id, r.first, r.last, r.leg, s.days, s.rank_ic, s.rank_ic_low, s.rank_ic_high, r.best_rule,

@@ -1,19 +1,19 @@
--- Runs, that is trained models: one row per run.
+-- Trained models: one row per training run.
 --
 -- market           text       Name of the market.
--- run_id           text       Name of the run that trained it.
+-- run_id           text       Name of the training run.
 -- kind             text       Its purpose: 'nightly', 'backtest' or 'benchmark'.
 -- model            text       Kind of network: dtml, lstm, alstm, adv_alstm, stocknet, logistic_regression, gradient_boosting.
 -- train_first      date       First session trained on.
--- train_last       date       Session as of which it was trained: the last one it could see.
+-- train_last       date       Session as of which it was trained, the last one it could see.
 -- seeds            json       Seeds of the ensemble, a JSON list.
 -- config           json       Every setting of features, model and training, as JSON.
 -- losses           json       Training history, per seed and epoch, as JSON.
 -- code_version     text       Version of the code that trained.
 -- data_watermark   timestamp  Latest known_at of the prices trained on, UTC.
 -- checkpoint_hash  text       SHA-256 of the checkpoint; missing for a model that keeps no weights.
--- slope            number     Calibrated logit over the logit of the probability; missing if not calibrated.
--- intercept        number     Calibrated logit of a probability of one half; missing if not calibrated.
+-- slope            number     Slope of the calibration: factor on the logit of the probability; missing if not calibrated.
+-- intercept        number     Intercept of the calibration: calibrated logit of a probability of one half; missing if not calibrated.
 -- created_at       timestamp  When training ended, UTC.
 select
     market, id as run_id, kind, model, train_first, train_last, seeds, config, losses, code_version, data_watermark,

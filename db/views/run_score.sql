@@ -1,9 +1,9 @@
--- Figures of each benchmark: one row per label protocol and predictor.
+-- Results of each benchmark: one row per label protocol and predictor.
 --
 -- market          text       Name of the market.
 -- benchmark_id    text       The benchmark: a row of benchmark.
 -- predictor       text       Name of the model or of the naive rule.
--- protocol        text       'paper': labelled stock-days alone; 'all': every one.
+-- protocol        text       'paper': only stock-days with a published label; 'all': every stock-day.
 -- test_first      date       First session of the test.
 -- test_last       date       Last session of the test.
 -- days            integer    Sessions scored.
@@ -21,25 +21,25 @@
 -- mcc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- mcc_high        number     Upper end of that interval; missing with too few days.
 -- acc_gain        number     acc minus that of the best rule on the same days; missing for the best rule itself.
--- acc_gain_low    number     Lower end of its paired 95 % interval; missing with acc_gain.
--- acc_gain_high   number     Upper end of that interval; missing with acc_gain.
+-- acc_gain_low    number     Lower end of its paired 95 % interval; missing when acc_gain is.
+-- acc_gain_high   number     Upper end of that interval; missing when acc_gain is.
 -- mcc_gain        number     mcc minus that of the best rule on the same days; missing for the best rule itself.
--- mcc_gain_low    number     Lower end of its paired 95 % interval; missing with mcc_gain.
--- mcc_gain_high   number     Upper end of that interval; missing with mcc_gain.
--- auc             number     Within-day skill: share of same-day pairs (riser, faller) in which the riser got the higher probability, 0.5 is none; missing for a rule.
--- auc_low         number     Lower end of its day-resampled 95 % interval; missing with auc.
--- auc_high        number     Upper end of that interval; missing with auc.
+-- mcc_gain_low    number     Lower end of its paired 95 % interval; missing when mcc_gain is.
+-- mcc_gain_high   number     Upper end of that interval; missing when mcc_gain is.
+-- auc             number     Within-day skill: share of same-day pairs (riser, faller) in which the riser got the higher probability, 0.5 is no skill; missing for a rule.
+-- auc_low         number     Lower end of its day-resampled 95 % interval; missing when auc is.
+-- auc_high        number     Upper end of that interval; missing when auc is.
 -- rank_ic         number     Mean over days of the rank correlation of probability and return within the day, -1 to 1, 0 is no skill; missing for a rule.
 -- rank_ic_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rank_ic_high    number     Upper end of that interval; missing with too few days.
 -- brier           number     Mean squared error of the probability, 0 to 1; missing for a rule.
--- same_direction  number     Mean over days of the larger share of stocks with one direction, 0.5 to 1; missing when n is 0.
+-- same_direction  number     Mean over days of the share of stocks given the day's more common direction, 0.5 to 1; missing when n is 0.
 -- is_rule         integer    1 for a naive rule, 0 for a trained model.
 -- is_best_rule    integer    1 for the naive rule chosen on the training span alone, else 0.
--- published_acc   number     acc_mean in print (Yoo et al., KDD 2021, table 2), of 10 seeds; missing when not there.
--- published_mcc   number     mcc_mean in print, the same; missing when not there.
+-- published_acc   number     acc_mean as published (Yoo et al., KDD 2021, table 2), from 10 seeds; missing if not published.
+-- published_mcc   number     mcc_mean as published there; missing if not published.
 -- run_id          text       The ensemble scored: a row of run; missing for a naive rule.
--- test_read_at    timestamp  When the test span was read, UTC: once.
+-- test_read_at    timestamp  When the test span was read, which happens once, UTC.
 select
     b.market, s.benchmark_id, s.predictor, s.protocol, b.test_first, b.test_last, s.days, s.n, s.seeds,
     s.configurations, s.acc_mean, s.acc_sd, s.acc, s.acc_low, s.acc_high, s.mcc_mean, s.mcc_sd, s.mcc, s.mcc_low,

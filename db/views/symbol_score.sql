@@ -1,12 +1,12 @@
--- Scores of each stock over all its predictions: one row per stock and purpose of the models.
+-- Scores of each stock over all its predictions: one row per stock and purpose of the model.
 --
 -- market  text     Name of the market.
 -- symbol  text     The market's own symbol.
 -- kind    text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- n       integer  Predictions whose outcome is known.
--- rises   integer  Those of them that rose.
--- first   date     First session of them.
--- last    date     Last session of them.
+-- rises   integer  Predictions whose stock rose.
+-- first   date     First session with an outcome.
+-- last    date     Last session with an outcome.
 -- acc     number   Share of correct directions, 0 to 1.
 -- mcc     number   Matthews correlation of the directions, -1 to 1; 0 when one class is never predicted or never happens.
 -- up_acc  number   Share of correct directions of 'every stock rises' on the same sessions, 0 to 1.

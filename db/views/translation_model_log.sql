@@ -6,15 +6,15 @@
 -- source_language  text       Language it reads, such as en.
 -- target_language  text       Language it writes, such as de.
 -- parameters       integer    Weights that were trained.
--- vocabulary       integer    Pieces of its tokenizer, special ones too.
+-- vocabulary       integer    Pieces of its tokenizer, including special ones.
 -- pairs            integer    Pairs of sentences trained on.
 -- steps            integer    Updates of the weights.
--- validation_loss  number     Loss per target token on the validation pairs, in nats; missing without.
--- validation_bleu  number     BLEU on the validation pairs, 0 to 100; missing without.
--- test             text       Test set of its newest score; missing before the first, like the next two.
--- test_bleu        number     BLEU on it, 0 to 100.
--- test_chrf        number     chrF on it, 0 to 100.
--- receipt          text       What names the model and all it was made of.
+-- validation_loss  number     Loss per target token on the validation pairs, in nats; missing without validation.
+-- validation_bleu  number     BLEU on the validation pairs, 0 to 100; missing without validation.
+-- test             text       Test set of its newest score; missing before the first score, as are the next two.
+-- test_bleu        number     BLEU on that test set, 0 to 100.
+-- test_chrf        number     chrF on that test set, 0 to 100.
+-- receipt          text       Receipt that identifies the model and everything it was made from.
 -- created_at       timestamp  When training ended, UTC.
 select
     m.name as model, m.kind, m.size, m.source_language, m.target_language, m.parameters, m.vocabulary, m.pairs,

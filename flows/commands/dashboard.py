@@ -27,7 +27,7 @@ END_LIMIT_S = 3  # for answers that are under way when the command is told to en
 @commands.command("dashboard")
 def serve_dashboard(
     host: Annotated[
-        str, typer.Option(help="Address or name to listen on; there is no login.")
+        str, typer.Option(help="Address or host name to listen on; there is no login.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
@@ -53,7 +53,7 @@ def serve_dashboard(
         out.print(f"{address}  {location(engine)}, read-only; Ctrl-C ends it", soft_wrap=True)
         if is_open:
             err.print(
-                f"warning: whoever reaches {named} can read all of it: there is no login",
+                f"warning: anyone who can reach {named} can read everything: there is no login",
                 soft_wrap=True,
             )
         config = uvicorn.Config(

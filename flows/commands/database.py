@@ -51,13 +51,13 @@ READER_PASSWORD = "DTML_READER_PASSWORD"  # noqa: S105 - the name of a variable
 
 @store_commands.command()
 def upgrade() -> None:
-    """Upgrade the database to the schema of this program; nothing is lost.
+    """Upgrade the database to this version's schema; no data is lost.
 
     Example: dtml db upgrade
     """
     engine = open_engine()
     upgrade_schema(engine)
-    out.print(f"{location(engine)} has the schema of this program")
+    out.print(f"{location(engine)} has the schema of this version")
 
 
 @store_commands.command()
@@ -102,7 +102,7 @@ def copy(
     mine = Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
     if mine is not None and mine.exists() and file.samefile(mine):
         raise UsageError(
-            f"{file} is the store that {URL_VARIABLE} names: set it to where the copy is to be"
+            f"{file} is the store that {URL_VARIABLE} names: set it to the destination of the copy"
         )
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     try:
@@ -115,13 +115,12 @@ def copy(
     with _progress() as progress, snapshot(source) as conn:
         rows = copy_rows(conn, target, progress)
     _say(out, f"{location(target)}: {_counted(rows)} copied and compared: equal")
-    _say(out, f"the weights of its models lie in {data_folder()} and stay there")
+    _say(out, f"the weights of its models stay in {data_folder()}")
 
 
 @store_commands.command()
 def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
-    """Back up the database, as it is at one moment, and its models into a folder, while nights go
-    on.
+    """Back up the database, as of one moment, and its models into a folder; nights can go on.
 
     Example: dtml db backup /backups/2026-11-20
     """
@@ -156,13 +155,13 @@ def restore(
 def export_views(
     folder: Annotated[Path, typer.Argument(help="A new folder, or one that this command wrote.")],
     market: Annotated[
-        list[str] | None, typer.Option(help="Of this market alone; may be given again.")
+        list[str] | None, typer.Option(help="Only this market; can be repeated.")
     ] = None,
     view: Annotated[
-        list[str] | None, typer.Option(help=f"By default {', '.join(VIEWS)}; may be given again.")
+        list[str] | None, typer.Option(help=f"By default {', '.join(VIEWS)}; can be repeated.")
     ] = None,
 ) -> None:
-    """Export views to Parquet files by market and year; again, only those years that have changed.
+    """Export views to Parquet files by market and year; a rerun writes only years that changed.
 
     Example: dtml db export exported
     """
@@ -174,8 +173,8 @@ def export_views(
     removed = f", {done.removed} removed" if done.removed else ""
     _say(
         out,
-        f"{folder}: {done.written} files written ({done.rows:,} rows), {done.kept} kept as they "
-        f"were{removed}",
+        f"{folder}: {done.written} files written ({done.rows:,} rows), {done.kept} "
+        f"unchanged{removed}",
     )
 
 
@@ -203,10 +202,9 @@ def redate(
 
 @store_commands.command("grant-reader")
 def grant_reader(
-    name: Annotated[str, typer.Argument(help="A role of PostgreSQL; it is made where missing.")],
+    name: Annotated[str, typer.Argument(help="A PostgreSQL role; it is created if missing.")],
 ) -> None:
-    """Let a role read the documented views and nothing else; DTML_READER_PASSWORD may hold its
-    password.
+    """Let a role read the documented views and nothing else; DTML_READER_PASSWORD is its password.
 
     Example: dtml db grant-reader analyst
     """
@@ -221,13 +219,12 @@ def grant_reader(
     if is_new and not password:
         _say(
             err,
-            f"note: it has no password; set {READER_PASSWORD} and run this again, or let the "
-            "server know it",
+            f"note: it has no password; set {READER_PASSWORD} and run this again, or configure "
+            "its login on the server",
         )
     _say(
         out,
-        "run this again after each `dtml db upgrade`: views that it makes anew are not readable "
-        "until then",
+        "run this again after each `dtml db upgrade`: new views are not readable until then",
     )
 
 
@@ -293,5 +290,6 @@ def _models(manifest: Manifest) -> str:
 def _warn_of_absent(manifest: Manifest) -> None:
     for each in manifest.absent:
         _say(
-            err, f"warning: without the weights of {each['run_id']}: {each['path']}: {each['why']}"
+            err,
+            f"warning: the weights of {each['run_id']} are missing: {each['path']}: {each['why']}",
         )

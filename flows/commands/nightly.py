@@ -62,7 +62,7 @@ def nightly(
     Example: dtml nightly kdd17 --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
     if missed and nights > 1:
-        raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
+        raise typer.BadParameter("--catch-up finds the missed nights itself: leave out --nights")
     context = open_context(request)
     last = choose_as_of(context, day_of(as_of))
     announce(context)
@@ -113,7 +113,7 @@ def fetch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch what the store lacks, check it, and store it.
+    """Fetch the bars that the store lacks, check them, and store them.
 
     Example: dtml fetch ndx100
     """
@@ -141,14 +141,14 @@ def fetch(
         (failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"
     ]:
         raise DtmlError(
-            f"the index {symbol} is missing ({status}), and no night can be without it: fetch again"
+            f"the index {symbol} is missing ({status}), and every night needs it: fetch again"
         )
 
 
 @commands.command()
 @of_a_market("seeds", "epochs", "device")
 def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Train the market's model on what is stored; interrupted, it resumes when run again.
+    """Train the market's model on the stored prices; if interrupted, it resumes when run again.
 
     Example: dtml train simulated --seeds 3
     """
@@ -178,7 +178,7 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 @commands.command()
 @of_a_market("device")
 def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Predict the next session from what is stored, with the latest model.
+    """Predict the next session from the stored prices, with the latest model.
 
     Nothing is fetched or trained.
 
@@ -195,7 +195,7 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
 @commands.command()
 @of_a_market()
 def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Score every past prediction whose outcome is stored, beside the naive rules.
+    """Score every past prediction whose outcome is stored, and compare with the naive rules.
 
     Example: dtml score simulated
     """
@@ -212,8 +212,8 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         }
         return print_json(named | {"scores": scores})
     out.print(
-        f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
-        f"{scored.unresolved} predictions have no outcome: no good bar came"
+        f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights rescored, "
+        f"{scored.unresolved} predictions have no outcome: no valid bar came"
     )
     if scores.empty:
         return out.print("no prediction of this market has an outcome yet")
@@ -290,7 +290,7 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
     if len(shown) > 2 * SHOWN:
         left = len(shown) - 2 * SHOWN
         print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
-        out.print(f"... {left} more, in the report and in the store")
+        out.print(f"... {left} more in the report and in the store")
         shown = shown.tail(SHOWN)
     print_frame(shown, formats=PROBABILITIES)
 
@@ -316,7 +316,7 @@ def _print_nights(
         )
     elif not row["reason"]:
         out.print(
-            "the stocks are not ordered: rankers need a year of sessions, or the night's log "
+            "the stocks are not ranked: rankers need a year of sessions; otherwise the night's log "
             "says why"
         )
     if row["reason"]:

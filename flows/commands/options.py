@@ -31,16 +31,17 @@ OptionalMarket = Annotated[
 STORED_MARKET = typer.Option(help="A market of the store.", autocompletion=known_markets)
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
 MarketFiles = Annotated[
-    list[Path] | None, typer.Option(help="A market of your own, a TOML file; repeatable.")
+    list[Path] | None, typer.Option(help="A market of your own, as a TOML file; can be repeated.")
 ]
 AsOf = Annotated[
     datetime | None,
     typer.Option(
-        formats=DAY, help="Last session seen; by default the last closed that the prices reach."
+        formats=DAY, help="Last session seen; by default the last closed session that has prices."
     ),
 ]
 DeviceOption = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA.")
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Where to compute; auto uses CUDA if there is a GPU."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -49,7 +50,7 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
     "market_file": MarketFile,
     "source": Annotated[
         SourceName | None,
-        typer.Option(help="Where prices come from; by default as the market says."),
+        typer.Option(help="Where prices come from; by default the market's source."),
     ],
     "prices": Annotated[
         Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")
@@ -60,18 +61,21 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
     "universe": Annotated[
         Universe | None,
         typer.Option(
-            help="Stocks of the market's list or of the source; by default the list, unless that "
-            "lacks much."
+            help="Stocks of the market's list or of the source; by default the list, unless many "
+            "of its stocks are missing."
         ),
     ],
     "seeds": Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")],
-    "epochs": Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")],
+    "epochs": Annotated[int | None, typer.Option(min=1, help="Epochs of each training.")],
     "device": DeviceOption,
     "train_sessions": Annotated[
         int | None, typer.Option(min=64, help="Sessions to train on; by default the market's.")
     ],
     "warm_start": Annotated[
-        bool, typer.Option("--warm-start", help="Start each training from the fold before.")
+        bool,
+        typer.Option(
+            "--warm-start", help="Start each training from the weights of the fold before."
+        ),
     ],
 }
 DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
@@ -144,11 +148,11 @@ def request_of(
         market = None  # its name comes from the file
     if market and market_file:
         raise UsageError(
-            f"name one market: {market_file} is of the market {market_file.stem}, not {market}"
+            f"name one market: {market_file} defines the market {market_file.stem}, not {market}"
         )
     if not market and not market_file:
         raise UsageError(
-            "name one market, such as `simulated`, or a file of your own with --market-file"
+            "name one market, such as `simulated`, or your own market's file with --market-file"
         )
     of_experiment = {name: options.pop(name, None) for name in OVERRIDES}
     overrides = {name: value for name, value in of_experiment.items() if value}

@@ -63,7 +63,7 @@ def history(
     limit: Annotated[int, typer.Option(min=1, help="Show this many rows, the newest.")] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was predicted of a stock and what happened.
+    """Show the predictions of a stock and their outcomes.
 
     Example: dtml history L01
     """
@@ -81,7 +81,7 @@ def history(
         nightly = scores[name][scores[name]["kind"] == "nightly"]
         for score in records(nightly):
             called = (
-                f"each called by one half: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])}"
+                f"by probability above 0.5: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])}"
             )
             rising = f"always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
             out.print(f"all {score['n']} outcomes, {called}; {rising}")
@@ -121,7 +121,9 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     by = ", ".join(
         f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items()
     )
-    out.print(f"on the right the naive rules' directions; the model's: {by}", soft_wrap=True)
+    out.print(
+        f"on the right are the naive rules' directions; model predictions: {by}", soft_wrap=True
+    )
 
 
 @commands.command("runs")
@@ -155,7 +157,7 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
         markets = stored_markets.all_markets(conn)
     if market not in markets:
         there = f"name one of {', '.join(markets)}{how}" if markets else "run a night first"
-        raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
+        raise UsageError(f"the store holds no market {market!r}: {there}")
 
 
 def _own_markets() -> list[str]:
@@ -169,7 +171,7 @@ def _own_markets() -> list[str]:
 
 @commands.command("markets")
 def list_markets(as_json: AsJson = False) -> None:
-    """List the markets that can be named.
+    """List the markets that commands accept.
 
     Example: dtml markets
     """
@@ -201,11 +203,13 @@ def query(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     parquet: Annotated[
-        Path | None, typer.Option(help="Write the rows to this file, however long it takes.")
+        Path | None, typer.Option(help="Write the rows to this file, without a time limit.")
     ] = None,
     on: Annotated[
         Path | None,
-        typer.Option(help="Ask, in DuckDB, the files that `dtml db export` wrote here."),
+        typer.Option(
+            help="Query the files that `dtml db export` wrote to this folder, with DuckDB."
+        ),
     ] = None,
 ) -> None:
     """Run one SQL statement on the database, read-only.
@@ -216,7 +220,7 @@ def query(
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
     if as_json + as_csv + (parquet is not None) > 1:
-        raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
+        raise UsageError("--json, --csv and --parquet cannot be combined: choose one")
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
     sql, ends = _typed_in() if sql == "-" else sql, parquet is None
@@ -258,7 +262,7 @@ def _bounded_memory() -> Iterator[None]:
         yield
     except MemoryError as error:
         raise UsageError(
-            f"the answer takes more than {MEMORY:,} bytes of memory: ask for less"
+            f"the answer takes more than {MEMORY:,} bytes of memory: select fewer rows or columns"
         ) from error
     finally:
         resource.setrlimit(kind, before)

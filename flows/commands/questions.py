@@ -24,7 +24,10 @@ SHOWN = 10  # rows of an answer on the page
 @commands.command("questions")
 def show_questions(
     number: Annotated[
-        int | None, typer.Argument(min=1, max=20, help="The question; without it they are listed.")
+        int | None,
+        typer.Argument(
+            min=1, max=20, help="Number of the question; without it the questions are listed."
+        ),
     ] = None,
     market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,
@@ -39,7 +42,7 @@ def show_questions(
     Example: dtml questions 2 --market kdd17
     """
     if as_json and as_markdown:
-        raise UsageError("--json and --markdown are two forms of one answer: choose one")
+        raise UsageError("--json and --markdown cannot be combined: choose one")
     if number is None and not as_markdown:
         return _list(as_json=as_json)
     engine = open_reader()
@@ -55,7 +58,7 @@ def show_questions(
     out.print(f"{question.note}\n")
     out.print(f"{question.about(market)}\n", markup=False, soft_wrap=True)
     if answer.empty:
-        return out.print(f"The history of {market} has no row for it yet.")
+        return out.print(f"The history of {market} has no row that answers this yet.")
     return print_frame(answer)
 
 
@@ -89,7 +92,7 @@ def _list(*, as_json: bool) -> None:
     titles = [question.title for question in questions()]
     print_frame(pd.DataFrame({"": range(1, len(titles) + 1), "question": titles}))
     return out.print(
-        "\n`dtml questions 7` asks the seventh of your store; --market names another market."
+        "\n`dtml questions 7` answers the seventh from your store; --market names another market."
     )
 
 

@@ -37,11 +37,11 @@ Network = StrEnum("Network", list(get_args(NetworkName)))  # type: ignore[misc]
 NetworksOption = Annotated[
     list[Network] | None,
     typer.Option(
-        "--with", help="A network to ask for the order too; it trains for minutes. May be repeated."
+        "--with", help="A network to rank with too; it trains for minutes. Can be repeated."
     ),
 ]
 SNAPSHOT = (
-    "Survivorship: the list of stocks is a snapshot: those that left before are missing, which "
+    "Survivorship bias: the list of stocks is a snapshot, without those that left before it. This "
     "flatters slow features "
     "such as momentum and size most."
 )
@@ -53,22 +53,24 @@ def ranking(
     request: RunRequest,
     first: Annotated[
         datetime,
-        typer.Option("--from", formats=DAY, help="First close after which stocks are ordered."),
+        typer.Option("--from", formats=DAY, help="First close after which stocks are ranked."),
     ],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last such close.")],
-    leg: Annotated[Leg, typer.Option(help="The return that models learn to order.")] = "next_close",
+    leg: Annotated[
+        Leg, typer.Option(help="The return that models learn to rank by.")
+    ] = "next_close",
     networks: NetworksOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each network.")] = 3,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that train side by side.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train in parallel.")] = 1,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table for a README.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Order the stocks of each day by models and one-line rules, walked forward.
+    """Rank the stocks of each day by models and one-line rules, walking forward through history.
 
-    Each model trains again every 63 sessions on all that was known. The days are scored once and
-    stored.
+    Each model is retrained every 63 sessions on all that was known. The days are scored once and
+    the scores stored.
 
     Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
     """
@@ -98,16 +100,16 @@ def orders(
     positions: Annotated[
         Path | None,
         typer.Option(
-            help="What you hold, a CSV with symbol and shares; by default what the paper "
-            "account does."
+            help="Your holdings, a CSV with symbol and shares; by default those of the paper "
+            "account."
         ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the orders for the next open: from what is held to what the newest night's order wants.
+    """Print the orders for the next open that trade from your holdings to the newest ranking.
 
-    Prices are the last closes, costs those of the market's file. Nothing is sent anywhere.
+    Prices are the last closes, costs are those of the market's file. No order is sent.
 
     Example: dtml orders simulated --capital 100000
     """
@@ -118,8 +120,7 @@ def orders(
         )
     if found is None:
         raise UsageError(
-            f"no night of {market.name} has ordered its stocks yet: run `dtml nightly "
-            f"{market.name}`"
+            f"no night of {market.name} has ranked its stocks yet: run `dtml nightly {market.name}`"
         )
     if as_json:
         return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
@@ -238,7 +239,7 @@ def print_ranking(found: page.Ranking) -> None:
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
-    print_frame(cells, "how well the stocks of a day were ordered")
+    print_frame(cells, "how well the stocks of a day were ranked")
     legs = found.scores[
         (found.scores["predictor"] == page.HEADLINE) & (found.scores["slice"] == "all")
     ]
@@ -247,9 +248,9 @@ def print_ranking(found: page.Ranking) -> None:
         for each in records(legs)
     ]
     print_frame(
-        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, leg by leg"
+        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, by return"
     )
     kept = pd.DataFrame(page.left_cells(found), columns=list(page.LEFT_COLUMNS))
-    print_frame(kept, f"what is left of the {page.HEADLINE} after costs, at the next open")
+    print_frame(kept, f"the {page.HEADLINE} after costs, traded at the next open")
     out.print(f"{page.verdict(found)} {page.left_words(found)}", markup=False, soft_wrap=True)
     out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)

@@ -49,12 +49,12 @@ commands = typer.Typer()
 
 PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
 WHAT = (
-    "A market that `dtml markets` lists, or RUN/SYMBOL/TARGET, the column receipt of "
-    "latest_prediction."
+    "A market that `dtml markets` lists, or a receipt, RUN/SYMBOL/TARGET, from the column receipt "
+    "of latest_prediction."
 )
-KNOWN_AT = "Bars as known at this moment, ISO 8601 with a zone, or at the end of this day, UTC."
-RETRAIN = "Of a receipt: train its model again, compare or replace its weights."
-LEVEL = "Level of the abstention band, such as 0.9; by default the market's own."
+KNOWN_AT = "Use bars as known at this time (ISO 8601 with a zone) or at the end of this day, UTC."
+RETRAIN = "With a receipt: retrain its model and compare the weights, or restore lost ones."
+LEVEL = "Level of the abstention band, such as 0.9; by default the market's."
 
 
 @commands.command()
@@ -73,11 +73,12 @@ def replay(
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Make a past night, or one prediction, again and compare it to the last bit.
+    """Recompute a past night, or one prediction, and compare it bit for bit.
 
-    Of a market: the last complete night, the one of --as-of, or --all. With --known-at, compare
-    what the night would predict from the bars as known at that moment. Of a receipt: that
-    prediction, and with --retrain its model too. The exit code is 1 when anything differs.
+    For a market it replays the last complete night, that of --as-of, or --all. With --known-at, it
+    shows what the night would have predicted from the bars as known at that time. For a receipt it
+    replays that prediction, and with --retrain its model too. The exit code is 1 if anything
+    differs.
 
     Example: dtml replay simulated --as-of 2026-11-19
 
@@ -111,8 +112,8 @@ def report(
 ) -> None:
     """Write the HTML page of a past night again, and print its path.
 
-    By default that of the last complete night. With --level, it shows the directions at another
-    level: a higher one decides fewer stocks.
+    By default it is the page of the last complete night. --level shows the directions at another
+    level; a higher level gives fewer stocks a direction.
 
     Example: dtml report simulated --level 0.9
     """
@@ -225,7 +226,7 @@ def moment_of(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"--known-at {text!r} is no moment: write 2026-11-20T21:30:00+00:00 or a date"
+            f"--known-at {text!r} is not a time: write 2026-11-20T21:30:00+00:00 or a date"
         ) from error
     if moment.tzinfo is None:
         raise UsageError(

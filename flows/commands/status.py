@@ -35,20 +35,25 @@ commands = typer.Typer()
 def serve(
     request: Any,
     markets: Annotated[
-        list[str] | None, typer.Argument(help="Markets; by default all that have a night.")
+        list[str] | None,
+        typer.Argument(help="Markets; by default all markets with a stored night."),
     ] = None,
     market_file: MarketFiles = None,
     delay: Annotated[
-        int, typer.Option(min=30, max=720, help="Minutes from the usual close to the night.")
+        int,
+        typer.Option(
+            min=30, max=720, help="Minutes from the usual close to the start of the night."
+        ),
     ] = DELAY_MINUTES,
     cron: Annotated[
-        str | None, typer.Option(help="A cron expression for the nights, in exchange time.")
+        str | None,
+        typer.Option(help="A cron expression for the nights, in the exchange's time zone."),
     ] = None,
 ) -> None:
-    """Run nights, trainings and refetches on schedule, missed nights first.
+    """Run nights, trainings and refetches on schedule, starting with missed nights.
 
-    A night runs after each session, a training each week, a refetch of all prices each month.
-    Ctrl-C ends it.
+    A night runs after each session, a training every week and a refetch of all prices every month.
+    Stop it with Ctrl-C.
 
     Example: dtml serve simulated kospi200
     """
@@ -63,11 +68,14 @@ def serve(
 @commands.command()
 def status(
     markets: Annotated[
-        list[str] | None, typer.Argument(help="By default all markets of the store.")
+        list[str] | None, typer.Argument(help="Markets; by default all markets of the store.")
     ] = None,
     market_file: MarketFiles = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Alert of what is late or refused; exit code 1 then.")
+        bool,
+        typer.Option(
+            "--check", help="Send alerts about late or refused nights; the exit code is then 1."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -100,10 +108,10 @@ def status(
 
 @commands.command()
 def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
-    """Examine this machine: can it run nights, and if not, what has to be done?
+    """Check whether this machine can run nights, and what to do if it cannot.
 
-    It looks at packages, folders, database, clock, Prefect and Yahoo, and trains for seconds on the
-    device, by default on each. Exit code 1 if a night could not run.
+    It checks packages, folders, database, clock, Prefect and Yahoo, and trains for a few seconds on
+    the device, by default on every device. The exit code is 1 if a night could not run.
 
     Example: dtml doctor
     """

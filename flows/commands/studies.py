@@ -61,8 +61,8 @@ commands = typer.Typer()
 PricesKnownOption = Annotated[
     PricesKnown,
     typer.Option(
-        help="Prices as the store knows them now, or as it knew them then, before each "
-        "session opened."
+        help="Use prices as the store knows them now, or as it knew them before each session "
+        "opened."
     ),
 ]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
@@ -86,19 +86,19 @@ def benchmark(
     market: Annotated[
         Literal["acl18", "kdd17", "ndx100", "ranking"],
         typer.Argument(
-            help="A set of the published table, or `ranking`: who orders the stocks of a day best."
+            help="A data set of the published table, or `ranking`: which model ranks stocks best."
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")
+        int | None, typer.Option(min=1, help="Limit the epochs, for a quick look.")
     ] = None,
     with_grid: Annotated[
         bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")
     ] = False,
     networks: NetworksOption = None,
     leg: Annotated[
-        Leg, typer.Option(help="With `ranking`: the return that models learn to order.")
+        Leg, typer.Option(help="With `ranking`: the return that models learn to rank by.")
     ] = "next_close",
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the README's table.")
@@ -107,8 +107,8 @@ def benchmark(
 ) -> None:
     """Run the published experiment with every model of its table.
 
-    Interrupted, it resumes when run again. `ranking` is run on every set of which --prices, a
-    folder, holds the file, such as sp500.parquet.
+    If interrupted, it resumes when run again. `ranking` runs on every set whose file, such as
+    sp500.parquet, is in the folder that --prices names.
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
@@ -197,16 +197,14 @@ def _fetch_set(request: RunRequest) -> None:
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
     if not fetch_result.asked:
-        err.print(
-            f"note: the store's bars of {context.name} are used: nothing was asked of the files"
-        )
+        err.print(f"note: the stored bars of {context.name} are used; the files were not read")
 
 
 def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
     if as_json and as_markdown:
-        raise UsageError("--json and --markdown are two forms of one answer: choose one")
+        raise UsageError("--json and --markdown cannot be combined: choose one")
     if request.index and not request.prices:
-        raise UsageError("--index is read beside --prices: name both")
+        raise UsageError("--index needs --prices: name both")
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
@@ -233,7 +231,7 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
 
 
 BasisPoints = Annotated[
-    float | None, typer.Option(help="Basis points in place of the market's; borrow: a year.")
+    float | None, typer.Option(help="Basis points, instead of the market's; for borrow, per year.")
 ]
 
 
@@ -259,7 +257,7 @@ def backtest(
         int, typer.Option(min=1, help="Sessions from one training to the next.")
     ] = 63,
     top: Annotated[
-        int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")
+        int, typer.Option(min=1, help="Number of stocks that a portfolio holds long, and short.")
     ] = 10,
     max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
     commission: BasisPoints = None,
@@ -273,26 +271,27 @@ def backtest(
         typer.Option(
             "--attention-on",
             formats=DAY,
-            help="Store the attention of this session; may be repeated.",
+            help="Store the attention of this session; can be repeated.",
         ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that train folds side by side.")
+        int, typer.Option(min=1, help="Processes that train folds in parallel.")
     ] = 1,
     cluster: Annotated[
-        str | None, typer.Option(help="A Dask scheduler to run folds on, tcp://HOST:PORT.")
+        str | None,
+        typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT."),
     ] = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print tables for a README.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Walk forward through history as the nights would have.
+    """Backtest: train, predict and trade through history as the nights would have.
 
-    Each fold trains, predicts and scores; portfolios follow the predictions. Interrupted, it
+    Each fold trains, predicts and scores; portfolios follow the predictions. If interrupted, it
     resumes when run again.
 
-    Example: dtml backtest simulated --from 2024-01-02 --to 2024-06-28
+    Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(request, workers, cluster)
@@ -342,12 +341,12 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
         raise UsageError("--workers run on this machine, --cluster on others: choose one")
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
         raise UsageError(
-            f"--cluster {cluster!r} is no scheduler's address: give one such as "
+            f"--cluster {cluster!r} is not a scheduler's address: give one such as "
             "tcp://scheduler:8786"
         )
     if warm_start and (workers > 1 or cluster is not None):
         raise UsageError(
-            "--warm-start trains each fold from the one before: without --workers and --cluster"
+            "--warm-start trains each fold from the one before: leave out --workers and --cluster"
         )
 
 
@@ -362,7 +361,7 @@ def _backtest(
     )
     found = open_backtest(request, plan)
     if stored_backtest(found.context.engine, found.id) is not None:
-        err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
+        err.print(f"{found.id} is already stored: nothing is trained, no prediction is added")
         return run_backtest(found, attention_on=kept)
     require_server()  # before Prefect is imported
     from flows.backtest.flow import backtest_flow
@@ -394,7 +393,7 @@ def print_backtest(result: Result) -> None:
 def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Look for look-ahead in the stored prices, the training and the model of a market.
 
-    The exit code is 1 when there is any, or when a check could not tell.
+    The exit code is 1 if look-ahead was found or a check was inconclusive.
 
     Example: dtml audit kdd17
     """
@@ -415,7 +414,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if not found.passed:
         blind = ", ".join(found.findings.loc[~found.findings["has_power"], "check"].unique())
         raise DtmlError(
-            f"the audit of {context.name} as of {day} found no look-ahead, but could not tell in "
+            f"the audit of {context.name} as of {day} found no look-ahead, but was inconclusive in "
             f"{blind}: "
             "fetch a longer history, or audit as of another day"
         )
@@ -454,12 +453,14 @@ def explain(
         int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")
     ] = None,
     shuffles: Annotated[
-        int | None, typer.Option(min=1, help="Networks of shuffled labels; 8 by default.")
+        int | None, typer.Option(min=1, help="Networks trained on shuffled labels; 8 by default.")
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Repeat a test that is stored.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Repeat the test even if it is stored.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test whether the latest model's attention explains anything.
@@ -479,10 +480,10 @@ def explain(
         if other := {name: row[name] for name, value in asked.items() if row[name] != value}:
             stored = " and ".join(f"{value} {name}" for name, value in other.items())
             raise UsageError(
-                f"{row['run_id']} was tested with {stored}: add --again to test it anew"
+                f"{row['run_id']} was tested with {stored}: add --again to repeat the test"
             )
         err.print(
-            f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)"
+            f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again repeats the test)"
         )
     else:
         with err.status(f"testing {run['id']}") as status:

@@ -43,8 +43,8 @@ Beams = Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 is 
 Alpha = Annotated[
     float, typer.Option(min=0.0, max=100.0, help="Length penalty; 0 prefers short translations.")
 ]
-PROCESSES = "Processes that share each update, as many as GPUs or cores."
-PAGE = "Write a page of the source pieces that each piece looked at."
+PROCESSES = "Processes that share each update; at most one per GPU or core."
+PAGE = "Write a page that shows the attention of each translated piece to the source."
 COLUMNS = "Columns of source and target in a TSV, counted from 0."
 
 log = logging.getLogger(__name__)
@@ -124,13 +124,13 @@ def print_scores(scores: Any) -> None:
 def text(
     texts: Annotated[
         list[str],
-        typer.Argument(help="Texts to translate; - reads one a line from standard input."),
+        typer.Argument(help="Texts to translate; - reads one per line from standard input."),
     ],
     name: ModelOption = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     best: Annotated[
-        int, typer.Option(min=1, help="How many translations of each text, with their scores.")
+        int, typer.Option(min=1, help="Number of translations per text, printed with their scores.")
     ] = 1,
     attention: Annotated[Path | None, typer.Option("--attention-page", help=PAGE)] = None,
     device: DeviceOption = "auto",
@@ -194,10 +194,10 @@ def _document(text: str, said: "Translation") -> dict[str, Any]:
 
 @translations.command()
 def file(
-    source: Annotated[Path, typer.Argument(help="A text, plain or gzip, a sentence a line.")],
-    to: Annotated[
-        Path, typer.Option("--to", help="Where the translations go, a line for each line.")
+    source: Annotated[
+        Path, typer.Argument(help="A text file, plain or gzip, one sentence per line.")
     ],
+    to: Annotated[Path, typer.Option("--to", help="File for the translations, one per line.")],
     name: ModelOption = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
@@ -224,7 +224,7 @@ def score(
         typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV)."),
     ],
     references: Annotated[
-        Path | None, typer.Option(help="The translations to compare with, a line a source.")
+        Path | None, typer.Option(help="File of reference translations, one per line.")
     ] = None,
     columns: Annotated[tuple[int, int], typer.Option(help=COLUMNS)] = (0, 1),
     name: ModelOption = None,
@@ -274,10 +274,12 @@ def score(
 def queue(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to queue.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Queue each line of a text, plain or gzip.")
+        Path | None, typer.Option(help="Queue each line of a text file, plain or gzip.")
     ] = None,
     name: ModelOption = None,
-    priority: Annotated[int, typer.Option(help="Higher ones are translated first.")] = 0,
+    priority: Annotated[
+        int, typer.Option(help="Texts of higher priority are translated first.")
+    ] = 0,
 ) -> None:
     """Queue texts for a worker; an INSERT into the table translation_text does the same.
 
@@ -299,7 +301,7 @@ def queue(
 @translations.command()
 def work(
     models: Annotated[
-        list[str] | None, typer.Option("--model", help="Only texts of this model; repeatable.")
+        list[str] | None, typer.Option("--model", help="Only texts of this model; can be repeated.")
     ] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
@@ -351,7 +353,7 @@ def jobs(
         return
     if counts.empty:
         out.print(
-            "The queue is empty: dtml translate queue TEXT --model NAME fills it.", markup=False
+            "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it.", markup=False
         )
         return
     print_frame(counts)
@@ -379,7 +381,7 @@ def models(as_json: AsJson = False) -> None:
 
         print_frame(pd.DataFrame(rows), formats={"validation BLEU": ".1f"})
     else:
-        out.print("There is no model yet: dtml translate demo trains one in a minute.")
+        out.print("There is no model yet: `dtml translate demo` trains one in a minute.")
 
 
 def _tests(scores: Any, name: str) -> str:

@@ -147,7 +147,7 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
     monkeypatch.chdir(whole)
     code, said, erred = command("backtest", "--market-file", "past.toml", *SPAN)
     assert code == 0, erred
-    assert "was done before: nothing is trained" in erred
+    assert "is already stored: nothing is trained" in erred
     assert "Survivorship: the list is dated" in said
 
 

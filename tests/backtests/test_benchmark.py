@@ -337,7 +337,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
 ) -> None:
     assert run_request.prices is not None
     wrong = {
-        "--index is read beside --prices": replace(run_request, prices=None),
+        "--index needs --prices": replace(run_request, prices=None),
         r"nothing of simulated is stored: .*--prices FILE --index FILE": RunRequest("simulated"),
         "this is not simulated's data: 8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
@@ -367,9 +367,7 @@ def test_a_stored_benchmark_is_printed_without_a_flow(
     benchmark(run_request)
     said = capsys.readouterr()
     assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
-    assert (
-        "note: the store's bars of simulated are used: nothing was asked of the files" in said.err
-    )
+    assert "note: the stored bars of simulated are used; the files were not read" in said.err
     assert str(found.page) in said.out.replace("\n", "")
 
 

@@ -236,7 +236,7 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert "nothing is trained" in noted
     code, _, noted = dtml("--shuffles", "9")
     assert code == 2
-    assert f"{run_id} was tested with 6 shuffles: add --again to test it anew" in noted
+    assert f"{run_id} was tested with 6 shuffles: add --again to repeat the test" in noted
 
 
 def test_again_renews_the_row_of_the_run(

@@ -305,7 +305,7 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     ("asked", "said"),
     [
         (("--known-at", "2024-07-02T10:00"), "has no time zone"),
-        (("--known-at", "yesterday"), "is no moment"),
+        (("--known-at", "yesterday"), "is not a time"),
         (("--all", "--as-of", "2024-07-01"), "leave out --as-of: --all replays every night"),
     ],
 )

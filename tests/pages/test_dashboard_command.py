@@ -63,7 +63,10 @@ def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(
         ]
         process.send_signal(signal.SIGINT)
         _, complained = process.communicate(timeout=550)
-    assert complained == "warning: whoever reaches 0.0.0.0 can read all of it: there is no login\n"
+    assert (
+        complained
+        == "warning: anyone who can reach 0.0.0.0 can read everything: there is no login\n"
+    )
 
 
 def test_without_a_store_it_says_what_to_do(tmp_path: Path) -> None:

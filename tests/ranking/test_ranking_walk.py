@@ -282,7 +282,7 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     assert document["ranking"]["id"] == stored.row["id"]
     assert len(document["differences"]) == len(stored.differences)
     code, said, _ = command(*asked)
-    assert (code, "how well the stocks of a day were ordered" in said) == (0, True)
+    assert (code, "how well the stocks of a day were ranked" in said) == (0, True)
     rule, blend = stored.row["best_rule"], cell(stored, "blend")
     verdict = said.splitlines()[-2]
     assert f"of {blend['days']} days, the blend " in verdict

@@ -174,7 +174,7 @@ MISTAKES = {
     "unknown market of a history": (("history", "L01", "--market", "nowhere"), "nowhere"),
     "unknown market of models": (
         ("runs", "nowhere"),
-        "nothing of a market 'nowhere': run a night first",
+        "no market 'nowhere': run a night first",
     ),
     "unknown symbol": (("history", "NVDA"), "NVDA"),
     "sql that does not run": (("query", "selec 1"), "selec"),

@@ -248,11 +248,10 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert [row[1] for row in rows] == [f"{day:%Y-%m-%d}" for day in DAYS[-5:]]
     assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
     assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
-    assert said[7].endswith("the model's: 5 by first")
+    assert said[7].endswith("model predictions: 5 by first")
     assert (
-        said[8]
-        == "all 49 outcomes, each called by one half: ACC .4898, MCC -.0280; always up: ACC .3469, "
-        "MCC .0000"
+        said[8] == "all 49 outcomes, by probability above 0.5: ACC .4898, MCC -.0280; always up: "
+        "ACC .3469, MCC .0000"
     )
     assert len(said) == 9
 
@@ -335,7 +334,9 @@ def test_a_question_is_asked_of_the_market_that_is_named(
     show_questions(6, "toy", as_json=False, as_markdown=True)
     assert capsys.readouterr().out.startswith(f"## 6. {all_questions()[5].title}\n")
     show_questions(12, "toy", as_json=False, as_markdown=False)
-    assert capsys.readouterr().out.endswith("The history of toy has no row for it yet.\n")
+    assert capsys.readouterr().out.endswith(
+        "The history of toy has no row that answers this yet.\n"
+    )
 
 
 def test_a_market_that_is_not_there_is_named_with_those_that_are(
@@ -343,10 +344,10 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
 ) -> None:
     for market in ("simulated", "it's"):
         with pytest.raises(
-            UsageError, match=f"nothing of a market .{market}.: name one of toy with --market"
+            UsageError, match=f"no market .{market}.: name one of toy with --market"
         ):
             show_questions(2, market, as_json=False, as_markdown=False)
-        with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy$"):
+        with pytest.raises(UsageError, match=f"no market .{market}.: name one of toy$"):
             list_runs(market, as_json=False)
 
 

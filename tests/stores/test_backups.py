@@ -273,9 +273,11 @@ def test_a_backup_says_which_weights_it_could_not_keep(
     folder = tmp_path / "kept"
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)
-    assert "without the weights of first: models/first.safetensors: it is not there" in complaint
     assert (
-        f"without the weights of elsewhere: {outside}: it lies outside of the folder models"
+        "the weights of first are missing: models/first.safetensors: it is not there" in complaint
+    )
+    assert (
+        f"the weights of elsewhere are missing: {outside}: it lies outside of the folder models"
         in complaint
     )
     assert [
@@ -286,7 +288,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(
         ranker()["id"],
     ]
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(folder))
-    assert (code, "without the weights of first" in complaint) == (0, True)
+    assert (code, "the weights of first are missing" in complaint) == (0, True)
 
 
 def run_hash(engine: Engine) -> str:

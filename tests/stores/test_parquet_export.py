@@ -317,14 +317,14 @@ def test_the_command_says_how_many_files_it_wrote(
     code, said, complaint = dtml(
         store_url, "export", str(out), "--view", "daily_score", "--market", "toy"
     )
-    assert (code, said) == (0, f"{out}: 1 files written (1 rows), 0 kept as they were\n"), complaint
+    assert (code, said) == (0, f"{out}: 1 files written (1 rows), 0 unchanged\n"), complaint
     assert dtml(store_url, "export", str(out), "--view", "daily_score")[1].startswith(
-        f"{out}: 0 files written (0 rows), 1 kept"
+        f"{out}: 0 files written (0 rows), 1 unchanged"
     )
     assert sorted(each.name for each in out.iterdir()) == ["daily_score", MARKER]
     for refused, words in (
         (("--view", "night"), "no view 'night'"),
-        (("--market", "x"), "nothing of a market 'x'"),
+        (("--market", "x"), "no market 'x'"),
     ):
         code, said, complaint = dtml(store_url, "export", str(out), *refused)
         assert (code, said, words in complaint, complaint.count("\n")) == (2, "", True, 1)

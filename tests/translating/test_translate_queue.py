@@ -263,7 +263,7 @@ def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
     open_store().dispose()
     assert translate("jobs") == (
         0,
-        "The queue is empty: dtml translate queue TEXT --model NAME fills it.\n",
+        "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it.\n",
         "",
     )
 
