@@ -361,9 +361,8 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     """Count stock-days with an outcome by whole percent of probability.
 
     Returns rows `target, bin, n, probability_sum, rises`. `directions` has a row a stock-day,
-    `target, probability, rise`. Bin 37 holds [.37, .38), the
-    last one, 99, also 1; bins that hold none have no row. Raises ValueError for what is no
-    probability.
+    `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; bins that hold
+    none have no row. Raises ValueError for what is no probability.
     """
     probability = numbers(directions["probability"])
     rise = numbers(directions["rise"])
