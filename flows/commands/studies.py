@@ -65,6 +65,14 @@ PricesKnownOption = Annotated[
         "opened."
     ),
 ]
+AttentionOption = Annotated[
+    list[datetime] | None,
+    typer.Option(
+        "--attention-on",
+        formats=DAY,
+        help="Store the attention of this session; can be repeated.",
+    ),
+]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
     *("model", "ACC, mean±sd\n(published)", "ACC ensemble\n[95 %]", "gain over rule\n[95 %]"),
     *("MCC, mean±sd\n(published)", "MCC ensemble\n[95 %]", "within-day\nAUC [95 %]", "same\ncall"),
@@ -266,14 +274,7 @@ def backtest(
     sale_tax: BasisPoints = None,
     borrow: BasisPoints = None,
     prices_known: PricesKnownOption = "now",
-    attention: Annotated[
-        list[datetime] | None,
-        typer.Option(
-            "--attention-on",
-            formats=DAY,
-            help="Store the attention of this session; can be repeated.",
-        ),
-    ] = None,
+    attention: AttentionOption = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Processes that train folds in parallel.")
     ] = 1,
