@@ -286,6 +286,37 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
     np.testing.assert_allclose(drifted + signed / capital, after, atol=1e-8)
 
 
+def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_next(
+    traded: MarketContext,
+) -> None:
+    market = replace(traded.market, trading=replace(TRADING, smooth=1, band=5.0))
+    traded = replace(traded, market=market)
+    followed(traded, 2)
+    with reading(traded.engine) as conn:
+        aims = rankings.targets(conn, traded.name, NIGHTS[1].date(), None)
+    first, second = (of_day for _, of_day in aims.groupby("target"))
+    stock = second.loc[second["kept"].astype(bool), "symbol"].iloc[0]
+    assert stock in set(first["symbol"])
+    number = sa.select(tables.instrument.c.id).where(tables.instrument.c.symbol == stock)
+    is_stock = tables.price.c.instrument_id == number.scalar_subquery()
+    with transaction(traded.engine) as conn:
+        for table in (tables.paper_position, tables.paper_return):
+            conn.execute(sa.delete(table))
+        is_first = tables.price.c.session == NIGHTS[1]
+        conn.execute(sa.update(tables.price).where(is_stock, is_first).values(open=None))
+    follow_orders(traded, NIGHTS[1].date())
+    with reading(traded.engine) as conn:
+        found = next_orders(conn, market, 1e6)
+    assert found is not None
+    follow_orders(traded, NIGHTS[2].date())
+    with reading(traded.engine) as conn:
+        held = rankings.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
+    days = held.loc[held["symbol"] == stock, "session"].tolist()
+    assert days == [NIGHTS[2]], "the account could buy it at the second open alone"
+    bought = found.rows[found.rows["side"] == "buy"]
+    assert stock in set(bought["symbol"])
+
+
 def test_a_file_of_positions_is_read_to_the_letter(
     tmp_path: Path, command: Command, traded: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
