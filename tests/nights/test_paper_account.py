@@ -25,7 +25,7 @@ from flows.dashboard.markets import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import run_night
+from flows.nightly.night import run_night, watch_drift
 from flows.nightly.paper import follow_orders, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
@@ -412,6 +412,21 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
     assert f"in {len(told)} measures of inputs, skill and coverage" in night.report.read_text(
         encoding="utf-8"
     )
+
+
+def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
+    context: MarketContext,
+) -> None:
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    run_night(context, AS_OF)
+    with transaction(context.engine) as conn:
+        conn.execute(sa.delete(tables.night_drift))
+        gone = sessions_up_to("XNYS", AS_OF, 6)[0].date()
+        conn.execute(sa.delete(tables.price).where(tables.price.c.session == gone))
+    watch_drift(context, AS_OF)
+    with reading(context.engine) as conn:
+        told = nights.drift(conn, context.name, AS_OF)
+    assert set(told["measure"]) >= {*FEATURES, "stock-day"}
 
 
 def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:
