@@ -49,9 +49,15 @@ def asked_of_parquet(
             "set timezone = 'UTC'; set enable_progress_bar = false; set lock_configuration = true"
         )
         for name, parts in files.items():
-            conn.register(f"files of {name}", _dataset(parts))
             columns = ", ".join(f'"{each.name}"' for each in views()[name].columns)
-            conn.execute(f'create view {name} as select {columns}, year from "files of {name}"')  # noqa: S608 - our names
+            try:
+                conn.register(f"files of {name}", _dataset(parts))
+                conn.execute(f'create view {name} as select {columns}, year from "files of {name}"')  # noqa: S608 - our names
+            except (OSError, pa.ArrowException, duckdb.Error) as error:
+                raise StoreUsageError(
+                    f"the files of {name} are not as `dtml db export` wrote them: run it again "
+                    f"({' '.join(str(error).split())})"
+                ) from error
         timer = threading.Timer(opened.READ_LIMIT_S, conn.interrupt)
         if ends:
             timer.start()

@@ -5,6 +5,7 @@ if it died, the text is queued again. Each worker needs a name of its own. Momen
 workers' clocks.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, takewhile
@@ -207,11 +208,19 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
     for model in _waiting(conn) if models is None else models:
         head = conn.execute(first.where(text.c.model == model)).first()
         if head is not None:
-            turns.append((-head.priority, head.id, model))
+            turns.append((_rank(head.priority), head.id, model))
     if not turns:
         return None
     _, _, first_model = min(turns)
     return first_model
+
+
+def _rank(priority: object) -> float:
+    """Return what is lower the earlier a priority comes.
+
+    An INSERT into SQLite may name text or bytes, which it sorts above all numbers.
+    """
+    return -priority if isinstance(priority, int | float) else -math.inf
 
 
 def _waiting(conn: Connection) -> list[str]:
@@ -253,7 +262,7 @@ def _take(
     for row in returned.mappings().all():
         unfit = why_unfit(row["text"])
         texts.append({**row, "unfit": unfit, "text": _as_text(row["text"])})
-    return sorted(texts, key=lambda row: (-row["priority"], row["id"]))
+    return sorted(texts, key=lambda row: ids.index(row["id"]))
 
 
 def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:

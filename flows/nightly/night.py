@@ -346,7 +346,8 @@ def watch_drift(context: MarketContext, as_of: date) -> None:
         run = runs.run(conn, night["run_id"])
     try:
         reference = _trained_on(context, run)
-        recent = _features(context, as_of, RECENT)
+        # More than the mean needs, so that a session without bars does not end the watch.
+        recent = _features(context, as_of, RECENT + MAX_GAP)
         input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
         log.warning(

@@ -245,10 +245,14 @@ def next_orders(
             f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out"
         )
     price = close.reindex(symbols)
+    held_symbols = held.index
     held = held.reindex(symbols).fillna(0.0)
     weight = aims["weight"].reindex(symbols).fillna(0.0)
     kept = aims["kept"].reindex(symbols).fillna(value=False).astype(bool)
-    if holdings is not None:
+    if holdings is None:
+        # What the account could not buy when it was wanted first is bought now, as its fill does.
+        kept &= kept.index.isin(held_symbols)
+    else:
         kept &= (held * price / capital).div(weight).between(*NEAR)
     bought, sold = (float(rate[0]) for rate in trading.costs.of_trades(pd.DatetimeIndex([target])))
     change = trades(

@@ -25,7 +25,7 @@ from flows.dashboard.markets import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import run_night
+from flows.nightly.night import run_night, watch_drift
 from flows.nightly.paper import follow_orders, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
@@ -286,6 +286,37 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
     np.testing.assert_allclose(drifted + signed / capital, after, atol=1e-8)
 
 
+def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_next(
+    traded: MarketContext,
+) -> None:
+    market = replace(traded.market, trading=replace(TRADING, smooth=1, band=5.0))
+    traded = replace(traded, market=market)
+    followed(traded, 2)
+    with reading(traded.engine) as conn:
+        aims = rankings.targets(conn, traded.name, NIGHTS[1].date(), None)
+    first, second = (of_day for _, of_day in aims.groupby("target"))
+    stock = second.loc[second["kept"].astype(bool), "symbol"].iloc[0]
+    assert stock in set(first["symbol"])
+    number = sa.select(tables.instrument.c.id).where(tables.instrument.c.symbol == stock)
+    is_stock = tables.price.c.instrument_id == number.scalar_subquery()
+    with transaction(traded.engine) as conn:
+        for table in (tables.paper_position, tables.paper_return):
+            conn.execute(sa.delete(table))
+        is_first = tables.price.c.session == NIGHTS[1]
+        conn.execute(sa.update(tables.price).where(is_stock, is_first).values(open=None))
+    follow_orders(traded, NIGHTS[1].date())
+    with reading(traded.engine) as conn:
+        found = next_orders(conn, market, 1e6)
+    assert found is not None
+    follow_orders(traded, NIGHTS[2].date())
+    with reading(traded.engine) as conn:
+        held = rankings.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
+    days = held.loc[held["symbol"] == stock, "session"].tolist()
+    assert days == [NIGHTS[2]], "the account could buy it at the second open alone"
+    bought = found.rows[found.rows["side"] == "buy"]
+    assert stock in set(bought["symbol"])
+
+
 def test_a_file_of_positions_is_read_to_the_letter(
     tmp_path: Path, command: Command, traded: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +412,21 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
     assert f"in {len(told)} measures of inputs, skill and coverage" in night.report.read_text(
         encoding="utf-8"
     )
+
+
+def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
+    context: MarketContext,
+) -> None:
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    run_night(context, AS_OF)
+    with transaction(context.engine) as conn:
+        conn.execute(sa.delete(tables.night_drift))
+        gone = sessions_up_to("XNYS", AS_OF, 6)[0].date()
+        conn.execute(sa.delete(tables.price).where(tables.price.c.session == gone))
+    watch_drift(context, AS_OF)
+    with reading(context.engine) as conn:
+        told = nights.drift(conn, context.name, AS_OF)
+    assert set(told["measure"]) >= {*FEATURES, "stock-day"}
 
 
 def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:

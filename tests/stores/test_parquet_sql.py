@@ -1,6 +1,7 @@
 """SQL asked of exported Parquet files: answers, limits, and other readers."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -107,6 +108,34 @@ def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_pat
     assert not mark.exists()
     assert contents(files) == before
     assert sorted(each.name for each in files.rglob("*x.parquet")) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("as_left", ["cut", "text", "folder", "of another view", "of no year"])
+def test_a_file_that_somebody_changed_is_told_in_a_line_and_the_next_export_mends_it(
+    store: Engine, files: Path, as_left: str
+) -> None:
+    file, *_ = sorted(files.glob("prediction_history/*/*/rows.parquet"))
+    if as_left == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    elif as_left == "text":
+        file.write_text("hello")
+    elif as_left == "folder":
+        file.unlink()
+        file.mkdir()
+    elif as_left == "of another view":
+        (other,) = files.glob("daily_score/*/*/rows.parquet")
+        shutil.copy(other, file)
+    else:
+        year = file.parent.with_name("year=soon")
+        shutil.copytree(file.parent, year)
+    with pytest.raises(StoreUsageError, match="the files of prediction_history are not") as caught:
+        rows_of(exported(files), "select sum(probability) from prediction_history")
+    assert "\n" not in str(caught.value)
+    if as_left == "folder":
+        file.rmdir()
+    export(store, files, VIEWS, ALL, no_progress)
+    assert rows_of(exported(files), "select count(*) from prediction_history") == [(903,)]
 
 
 @pytest.mark.slow

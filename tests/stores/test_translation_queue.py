@@ -118,6 +118,19 @@ def test_texts_are_taken_by_priority_and_age_those_of_one_model_at_a_time(engine
     assert taken(engine, "worker") == []
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("priority", ["''", "'high'", "x'00ff'"])
+def test_a_priority_that_is_no_number_keeps_no_text_waiting(engine: Engine, priority: str) -> None:
+    other = queued(engine, "a", priority=9)
+    with transaction(engine) as conn:
+        conn.exec_driver_sql(PLAIN)
+        insert = "INSERT INTO translation_text (model, text, priority) VALUES ('m', 'A cat.', {})"
+        conn.exec_driver_sql(insert.format(priority))
+    assert taken(engine, "worker") == [3, 2]
+    assert taken(engine, "worker") == other
+    assert taken(engine, "worker") == []
+
+
 def test_a_worker_takes_at_least_one_text(engine: Engine) -> None:
     with pytest.raises(StoreUsageError, match="1 text or more, not 0"):
         take_texts(engine, "worker", None, 0)
