@@ -49,10 +49,8 @@ def asked_of_parquet(
             "set timezone = 'UTC'; set enable_progress_bar = false; set lock_configuration = true"
         )
         for name, parts in files.items():
-            columns = ", ".join(f'"{each.name}"' for each in views()[name].columns)
             try:
-                conn.register(f"files of {name}", _dataset(parts))
-                conn.execute(f'create view {name} as select {columns}, year from "files of {name}"')  # noqa: S608 - our names
+                _create_view(conn, name, parts)
             except (OSError, pa.ArrowException, duckdb.Error) as error:
                 raise StoreUsageError(
                     f"the files of {name} are not as `dtml db export` wrote them: run it again "
@@ -91,6 +89,13 @@ def asked_of_parquet(
             ) from error
         finally:
             timer.cancel()
+
+
+def _create_view(conn: Any, name: str, files: Sequence[Path]) -> None:
+    columns = ", ".join(f'"{column.name}"' for column in views()[name].columns)
+    conn.register(f"files of {name}", _dataset(files))
+    select = f'select {columns}, year from "files of {name}"'  # noqa: S608 - our own names
+    conn.execute(f"create view {name} as {select}")
 
 
 def _dataset(files: Sequence[Path]) -> Any:

@@ -2,6 +2,7 @@
 through history, and orders for tomorrow.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
@@ -113,6 +114,8 @@ def orders(
 
     Example: dtml orders simulated --capital 100000
     """
+    if not math.isfinite(capital):
+        raise UsageError(f"--capital {capital}: give a finite amount")
     market = read_market(request.market, request.market_file)
     with reading(open_reader()) as conn:
         found = next_orders(

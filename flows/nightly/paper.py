@@ -267,6 +267,17 @@ def next_orders(
     value = np.abs(change) * price
     cost = value * np.where(change > 0, bought, sold)
     cash = capital - float(((held + change) * price).sum()) - float(cost.sum())
+    return Orders(target=target, rows=_order_rows(change, price, value, cost, weight), cash=cash)
+
+
+def _order_rows(
+    change: np.ndarray,
+    price: "pd.Series[float]",
+    value: "pd.Series[float]",
+    cost: "pd.Series[float]",
+    weight: "pd.Series[float]",
+) -> pd.DataFrame:
+    """Return a row for each stock whose number of shares changes, purchases first."""
     rows = pd.DataFrame(
         {
             "side": np.where(change > 0, "buy", "sell"),
@@ -278,8 +289,7 @@ def next_orders(
         }
     )
     rows = rows.rename_axis("symbol").reset_index()
-    rows = rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
-    return Orders(target=target, rows=rows, cash=cash)
+    return rows[rows["shares"] > 0].sort_values(["side", "symbol"], ignore_index=True)
 
 
 def _account_shares(
