@@ -79,11 +79,8 @@ def asked_of_parquet(
                 f"the SQL takes more than {MEMORY} of memory: ask for less"
             ) from error
         except duckdb.Error as error:
-            there = (
-                f"; the folder has {', '.join(files)}"
-                if isinstance(error, duckdb.CatalogException)
-                else ""
-            )
+            unknown_name = isinstance(error, duckdb.CatalogException)
+            there = f"; the folder has {', '.join(files)}" if unknown_name else ""
             raise StoreUsageError(
                 f"the SQL does not run: {' '.join(str(error).split())}{there}"
             ) from error
