@@ -329,7 +329,9 @@ def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> 
     assert second == as_drawn(
         first, share=0.01
     )  # apart by at most .0002 of it, over eight seeds; it falls by .19
-    with pytest.raises(UsageError, match="precision is one of float32, bfloat16, not float16"):
+    with pytest.raises(
+        UsageError, match="precision is one of auto, float32, bfloat16, not float16"
+    ):
         replace(CONFIG, precision="float16")
 
 

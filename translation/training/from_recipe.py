@@ -20,6 +20,7 @@ from translation.errors import UsageError
 from translation.models import WEIGHTS, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
+from translation.training.arithmetic import bfloat16_gain, faster_format, slower_words
 from translation.training.checkpoints import Progress, load_weights, read_tensors, save_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import (
@@ -58,7 +59,13 @@ def train_model(
     # With a seed or more for each process, none waits for another before the end.
     apart = recipe.seeds >= process_group.world_size
     training = _SeedTraining(
-        recipe, cached, values, work, device, SINGLE_PROCESS if apart else process_group
+        recipe=recipe,
+        cached=cached,
+        values=values,
+        config=_with_formats(recipe.training_for(cached.size), device, process_group, on_message),
+        work=work,
+        device=device,
+        group=SINGLE_PROCESS if apart else process_group,
     )
     mine = range(recipe.seeds)[
         process_group.rank if apart else 0 :: process_group.world_size if apart else 1
@@ -105,13 +112,10 @@ class _SeedTraining:
     recipe: Recipe
     cached: CachedCorpus
     values: Mapping[str, Any]  # the network's configuration
+    config: TrainingConfig
     work: Path
     device: torch.device
     group: ProcessGroup
-
-    @cached_property
-    def config(self) -> TrainingConfig:
-        return self.recipe.training_for(self.cached.size)
 
     @cached_property
     def bleu(self) -> ValidationBleu:
@@ -155,6 +159,32 @@ class _SeedTraining:
 
     def _folder(self, number: int) -> Path:
         return self.work / f"seed-{number}" if number else self.work
+
+
+def _with_formats(
+    config: TrainingConfig,
+    device: torch.device,
+    process_group: ProcessGroup,
+    on_message: Callable[[str], object],
+) -> TrainingConfig:
+    """Return the settings with the number formats that the first process found to be faster.
+
+    All processes take the same. Says what was taken, or by how much a named format is slower.
+    """
+    on_cuda = device.type == "cuda"  # which mixes both formats, whatever is asked for
+    gain = 0.0 if on_cuda else process_group.broadcast(bfloat16_gain())
+    faster = faster_format(gain)
+    if on_cuda:
+        on_message("multiplies in bfloat16 and float32, mixed")
+    elif config.precision == "auto":
+        on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
+    elif warning := slower_words(config.precision, gain):
+        on_message(warning)
+    return replace(
+        config,
+        precision=faster if config.precision == "auto" else config.precision,
+        muon_precision=faster if config.muon_precision == "auto" else config.muon_precision,
+    )
 
 
 def _cache_once(

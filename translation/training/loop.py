@@ -16,6 +16,7 @@ from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training import checkpoints
+from translation.training.arithmetic import Precision, format_of
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.cpu_layers import use_fast_dropout, use_rounded_products
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -31,7 +32,6 @@ SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
-Precision = Literal["float32", "bfloat16"]
 ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 
 
@@ -58,9 +58,10 @@ class TrainingConfig:
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
-    precision: Precision = (
-        "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
-    )
+    # In which a CPU multiplies matrices in layers, and in Muon's updates; "auto" is what it does
+    # faster. CUDA always mixes bfloat16 and float32.
+    precision: Precision = "auto"
+    muon_precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
@@ -70,6 +71,7 @@ class TrainingConfig:
             ("schedule", Schedule),
             ("optimiser", Optimiser),
             ("precision", Precision),
+            ("muon_precision", Precision),
         ):
             if getattr(self, name) not in get_args(kinds):
                 raise UsageError(
@@ -203,16 +205,24 @@ def training_step_of(
     """Move a network to a device, make it ready to train there, and return the
     step that trains it.
     """
+    dtype = next(network.parameters()).dtype
+    precision = format_of(config.precision, dtype)
+    muon_precision = format_of(config.muon_precision, dtype)
     use_fast_dropout(network)
-    if config.precision == "bfloat16":
+    if precision == "bfloat16":
         use_rounded_products(network)
     network.to(device).train()
-    optimisers, products = (
-        optimisers_of(network, config.optimiser),
-        getattr(torch, config.precision),
+    on_cuda = device.type == "cuda"
+    muon_products = torch.bfloat16 if on_cuda else getattr(torch, muon_precision)
+    return TrainingStep(
+        network=network,
+        optimisers=optimisers_of(network, config.optimiser, muon_products),
+        label_smoothing=config.label_smoothing,
+        clip=config.clip,
+        device=device,
+        process_group=process_group,
+        products=getattr(torch, precision),
     )
-    how = (config.label_smoothing, config.clip, device, process_group, products)
-    return TrainingStep(network, optimisers, *how)
 
 
 @dataclass

@@ -25,8 +25,16 @@ class Muon(Optimizer):
     time for the forty small ones of a Transformer.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 0.001) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 0.001,
+        *,
+        products: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Multiply matrices in the type `products`; no more than bfloat16 is needed."""
         super().__init__(parameters, {"lr": lr})
+        self.products = products
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - as torch asks
@@ -37,7 +45,7 @@ class Muon(Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, matrices in by_shape.items():
-                moved = orthogonal(self._momenta(matrices))
+                moved = orthogonal(self._momenta(matrices), self.products)
                 rate = group["lr"] * RMS * math.sqrt(max(shape))
                 torch._foreach_add_(matrices, list(moved.to(matrices[0].dtype)), alpha=-rate)
 
@@ -52,13 +60,15 @@ class Muon(Optimizer):
         return torch.stack(torch._foreach_lerp(gradients, kept, MOMENTUM))
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """Return matrices `[matrices, rows, columns]` of the same singular vectors
-    and singular values near 1.
+def orthogonal(matrices: Tensor, products: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return matrices of the same singular vectors and singular values near 1.
+
+    Both are `[matrices, rows, columns]`; the result has the type `products`, in which matrices are
+    multiplied.
     """
-    x = matrices.bfloat16()
+    x = matrices.to(products)
     if x.shape[-2] > x.shape[-1]:
-        return orthogonal(matrices.mT).mT
+        return orthogonal(matrices.mT, products).mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = x @ x.mT

@@ -31,7 +31,9 @@ class Translator(Protocol):
         """Decode to `[sentences, target positions, d_model]`, with weights or None."""
 
 
-def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
+def optimisers_of(
+    network: nn.Module, kind: str, muon_products: torch.dtype = torch.bfloat16
+) -> list[torch.optim.Optimizer]:
     """Return Adam as in section 5.3 of Vaswani et al.; with the kind "muon", for the embeddings and
     vectors alone.
 
@@ -46,7 +48,7 @@ def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
     chosen = set(map(id, matrices))
     rest = [each for each in every if id(each) not in chosen]
     adam = torch.optim.Adam(rest, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    return [adam, Muon(matrices)] if matrices else [adam]
+    return [adam, Muon(matrices, products=muon_products)] if matrices else [adam]
 
 
 class StepResult(NamedTuple):
