@@ -20,10 +20,11 @@ from dtml.ranking.rankers import RankersConfig, walk
 from dtml.ranking.walk import History, folds
 
 STOCKS, BEFORE, SCORED, AFTER = 40, 320, 252, 10  # AFTER: sessions that the longest leg needs
+# volatility of a stock, and how much of its logarithm the next session keeps
 DAILY, PERSISTENCE = (
     0.015,
     0.95,
-)  # volatility of a stock, and how much of its logarithm the next session keeps
+)
 SMALL = RankersConfig(boosting=BoostingConfig(trees=40))
 
 

@@ -215,13 +215,11 @@ def needed_products(windows: Windows) -> float:
     for days in span.days.split(BATCH):
         sessions = len(span.batch(days).rows)
         rows, symbols = len(days) * STOCKS, STOCKS + 1
-        total += (
-            sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)
-        )  # features and gates, once a session
+        # features and gates, once a session
+        total += sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)
         total += len(days) * symbols * (WINDOW - 1) * 4 * HIDDEN**2  # the recurrence
-        total += (
-            rows * (3 + 8) * HIDDEN**2 + 2 * rows * STOCKS * HIDDEN
-        )  # attention and feed-forward
+        # attention and feed-forward
+        total += rows * (3 + 8) * HIDDEN**2 + 2 * rows * STOCKS * HIDDEN
     return 6.0 * total
 
 

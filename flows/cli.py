@@ -71,9 +71,8 @@ def common(
 ) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # no process of ours imports what somebody left in the working folder
-    )
+    # no process of ours imports what somebody left in the working folder
+    os.environ["PYTHONSAFEPATH"] = "1"
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
     prepare_torch()
@@ -83,9 +82,8 @@ def main() -> None:
     """Run a command; every failure is one line on standard error, 2 for the
     user's mistakes and 1 for the rest.
     """
-    gc.set_threshold(
-        20_000, 20, 20
-    )  # imports make many objects and no garbage: a tenth of a short command
+    # imports make many objects and no garbage: a tenth of a short command
+    gc.set_threshold(20_000, 20, 20)
     from flows.failures import run_command
 
     sys.exit(run_command(app))

@@ -31,9 +31,8 @@ def run_command(app: typer.Typer) -> int:
         app()
     except SystemExit as ended:  # typer exits so, also after usage errors
         if ended.code == INTERRUPTED:
-            signal.signal(
-                signal.SIGINT, signal.SIG_IGN
-            )  # a second one would interrupt the clean-up
+            # a second one would interrupt the clean-up
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             print(GO_ON, file=sys.stderr)  # noqa: T201
         return ended.code if isinstance(ended.code, int) else FAILED
     except (DtmlError, StoreError, TranslationError) as error:

@@ -45,9 +45,8 @@ def training_progress(
             done[member] = epoch.number
             completed = sum(cost[each] * count for each, count in done.items())
             if is_old:
-                progress.reset(
-                    bar, completed=completed, last=said
-                )  # it took no time now, so the pace starts anew
+                # it took no time now, so the pace starts anew
+                progress.reset(bar, completed=completed, last=said)
                 return
             progress.update(bar, completed=completed, last=said)
             epochs = member.training.epochs

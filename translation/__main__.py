@@ -77,9 +77,8 @@ def main() -> int:
         "--alpha", type=float, default=Search.alpha, help="of the length penalty"
     )
     asked = parser.parse_args()
-    os.environ.setdefault(
-        "THP_MEM_ALLOC_ENABLE", "1"
-    )  # large tensors in pages of 2 MB: a sixth of a training's time
+    # large tensors in pages of 2 MB: a sixth of a training's time
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         if asked.command == "train":
             train(asked)

@@ -53,9 +53,8 @@ def write_folder_whole(
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
-            held.append(
-                _lock(os.open(folder, os.O_RDONLY))
-            )  # after the exchange it is the .partial of the next writer
+            # after the exchange it is the .partial of the next writer
+            held.append(_lock(os.open(folder, os.O_RDONLY)))
             _exchange(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)
         else:

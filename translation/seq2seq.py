@@ -363,9 +363,8 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 def _lstm(
     config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
 ) -> nn.LSTM:
-    dropout = (
-        config.dropout if layers > 1 else 0.0
-    )  # torch drops out between layers only, and warns of one alone
+    # torch drops out between layers only, and warns of one alone
+    dropout = config.dropout if layers > 1 else 0.0
     return nn.LSTM(
         config.d_model,
         hidden,

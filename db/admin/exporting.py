@@ -22,11 +22,12 @@ from db.tables import UtcTimestamp
 from db.views import view, views
 
 ROWS: Final = 100_000  # of a row group, about 40 MB in memory
+# of a view's dates, the one that says which year a row is of
 DAYS: Final = (
     "target",
     "session",
     "as_of",
-)  # of a view's dates, the one that says which year a row is of
+)
 TYPES: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
     "integer": pa.int64(),

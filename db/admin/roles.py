@@ -79,9 +79,8 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
             hashed = raw.pgconn.encrypt_password(
                 password.encode(), name.encode(), b"scram-sha-256"
             ).decode()
-            _run(
-                conn, f"alter role \"{name}\" password '{hashed}'"
-            )  # in clear it could end in the server's log
+            # in clear it could end in the server's log
+            _run(conn, f"alter role \"{name}\" password '{hashed}'")
         database, schema = conn.execute(
             text("select quote_ident(current_database()), current_schema()")
         ).one()

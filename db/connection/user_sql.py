@@ -236,9 +236,8 @@ def guarded(
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
-        limit = (
-            opened.READ_LIMIT_S if ends else math.inf
-        )  # a look at the clock lets an interrupt in, too
+        # a look at the clock lets an interrupt in, too
+        limit = opened.READ_LIMIT_S if ends else math.inf
         with _time_limit(
             cast(sqlite3.Connection, conn.connection.driver_connection), limit, interruption
         ):

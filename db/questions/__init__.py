@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-MARKET: Final = (
-    "'simulated'"  # as it stands in every statement, and nowhere but where the market is meant
-)
+# as it stands in every statement, and nowhere but where the market is meant
+MARKET: Final = "'simulated'"
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,8 @@ log = logging.getLogger(__name__)
 StockDays = Bool[ndarray, "days stocks"]
 
 VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
-AFTERWARDS = timedelta(
-    days=21
-)  # which hold the sessions that the longest leg needs after the last close
+# which hold the sessions that the longest leg needs after the last close
+AFTERWARDS = timedelta(days=21)
 BEGINNING = date(1970, 1, 1)
 
 

@@ -18,9 +18,8 @@ from flows.settings import err, out
 commands = typer.Typer()
 
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning
-SWITCH_S = (
-    0.0005  # Python's 0.005 would be the wait of the event loop at each step while a page is made
-)
+# Python's 0.005 would be the wait of the event loop at each step while a page is made
+SWITCH_S = 0.0005
 END_LIMIT_S = 3  # for answers that are under way when the command is told to end
 
 
@@ -77,9 +76,8 @@ def _listen(host: str, port: int) -> socket.socket:
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
     except OSError as error:
-        words = str(error.strerror or error).partition(" (while")[
-            0
-        ]  # Python repeats the address there
+        # Python repeats the address there
+        words = str(error.strerror or error).partition(" (while")[0]
         raise DtmlError(
             f"cannot listen on {host}, port {port}: {words}; give another --port or --host"
         ) from error

@@ -163,9 +163,8 @@ def text(
             log.warning("%s: %s", each if len(each) < 60 else f"{each[:57]}...", said.warning)
         for translation, score in said.best:
             line = " ".join(translation.splitlines())
-            out.file.write(
-                f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n"
-            )  # as it is: Rich would change some
+            # as it is: Rich would change some
+            out.file.write(f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n")
 
 
 def _input_lines() -> list[str]:
@@ -317,9 +316,8 @@ def work(
     for model in models or ():
         folder.chosen(model)
     make_data_folder()
-    counts: Any = nothing_to_do(
-        open_store(), models or None
-    )  # a server for nothing takes 20 seconds of a core
+    # a server for nothing takes 20 seconds of a core
+    counts: Any = nothing_to_do(open_store(), models or None)
     if counts is None:
         require_server()
         from flows.translating.flow import translate_queue

@@ -121,9 +121,10 @@ def _day(text: str | None) -> date | None:
 PathName = Annotated[str, AfterValidator(_path_name)]
 OptionalName = Annotated[str | None, BeforeValidator(_given)]
 OptionalDay = Annotated[date | None, BeforeValidator(_day)]
+# 0: by one half
 Level = Annotated[
     float | None, BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text))
-]  # 0: by one half
+]
 From = Annotated[date | None, BeforeValidator(_day), Query(alias="from")]
 To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
 

@@ -70,9 +70,8 @@ class Statements:
     async def _ended_with_its_reader(
         self, receive: Receive, interruption: Interruption
     ) -> AsyncIterator[None]:
-        interrupt = partial(
-            run_sync, interruption.request, limiter=self._cancellers
-        )  # PostgreSQL is told in a thread
+        # PostgreSQL is told in a thread
+        interrupt = partial(run_sync, interruption.request, limiter=self._cancellers)
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":

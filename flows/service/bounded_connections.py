@@ -18,9 +18,8 @@ class BoundedConnection(H11Protocol):
 
     begun: float
     check: asyncio.TimerHandle
-    unfinished_before: object = (
-        None  # the request, or this connection, that was not whole at the last check
-    )
+    # the request, or this connection, that was not whole at the last check
+    unfinished_before: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; the oldest that has not asked anything makes room

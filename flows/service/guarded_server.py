@@ -92,9 +92,8 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """End when the parent dies: nothing else closes the other end of standard input."""
-    os.read(
-        sys.stdin.fileno(), 1
-    )  # sys.stdin's buffer is locked while this waits, and Python cannot exit then
+    # sys.stdin's buffer is locked while this waits, and Python cannot exit then
+    os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)
     os._exit(1)

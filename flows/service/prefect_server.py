@@ -208,9 +208,8 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        words = str(error.strerror or error).partition(" (while")[
-            0
-        ]  # Python repeats the address there
+        # Python repeats the address there
+        words = str(error.strerror or error).partition(" (while")[0]
         taken = f"Prefect's server cannot listen on {HOST}, port {port}: {words}"
         raise DtmlError(f"{taken}; set PREFECT_SERVER_API_PORT to a free one") from error
 

@@ -34,9 +34,8 @@ class Schedule:
 
 
 WATCHING = Schedule("all", "watch", "20 * * * *", "UTC")  # the hourly look for nights that are late
-TRANSLATING = Schedule(
-    "all", "translations", "*/5 * * * *", "UTC"
-)  # the worker that translates what is queued
+# the worker that translates what is queued
+TRANSLATING = Schedule("all", "translations", "*/5 * * * *", "UTC")
 
 
 def schedules_of(
@@ -59,9 +58,8 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     week = usual_week(market.calendar, now.date())
     due = week.close + delay
     moment = datetime.combine(date.min, time()) + timedelta(seconds=due.seconds)
-    weekdays = sorted(
-        (weekday + 1 + due.days) % 7 for weekday in week.weekdays
-    )  # a cron's Sunday is 0
+    # a cron's Sunday is 0
+    weekdays = sorted((weekday + 1 + due.days) % 7 for weekday in week.weekdays)
     return f"{moment.minute} {moment.hour} * * {_field(weekdays)}"
 
 

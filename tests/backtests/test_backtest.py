@@ -228,11 +228,12 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
     assert lost not in set(made["as_of"].dt.date)
     assert date(2024, 3, 5) in set(made["as_of"].dt.date)
     refused = result.folds["refused"].iloc[0]
+    # a window holds three sessions
     assert list(refused) == [
         "2024-03-06",
         "2024-03-07",
         "2024-03-08",
-    ]  # a window holds three sessions
+    ]
     assert "3 of 8 constituents have no good bar" in refused["2024-03-06"]
     assert refused["2024-03-07"] == "5 of 8 constituents can be predicted"
 

@@ -255,9 +255,8 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
         made = predictions.prediction_history(conn, market="simulated", kind="benchmark")
     assert made["target"].max() == pd.Timestamp("2024-06-14")
     fetch_bars(whole, AS_OF)
-    assert (
-        PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
-    )  # more of the test span is another test
+    # more of the test span is another test
+    assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
 
 
 @pytest.mark.soak

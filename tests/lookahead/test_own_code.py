@@ -63,9 +63,8 @@ def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_muc
 
 @pytest.mark.soak
 def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        admission, "SESSIONS", 330
-    )  # some answer session by session, which takes its time
+    # some answer session by session, which takes its time
+    monkeypatch.setattr(admission, "SESSIONS", 330)
     monkeypatch.setattr(admission, "YEAR", 21)
     assert len(load(OwnCode("mine.py", HONEST)).features) == 20
     assert refused(HONEST) == {}

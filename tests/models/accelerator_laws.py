@@ -250,9 +250,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
                     and module.generator is not None
                     and network.training
                 ):
-                    torch.empty(3, device=NAME).uniform_(
-                        generator=module.generator
-                    )  # as the part that had room drew
+                    # as the part that had room drew
+                    torch.empty(3, device=NAME).uniform_(generator=module.generator)
             raise torch.OutOfMemoryError("no memory is left")
         return forward(network, rows, windows, *given, **how)
 
@@ -342,9 +341,8 @@ def plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "from __future__ import annotations\n" + source.replace(mistake.right, mistake.wrong)
     exec(compile(text, mistake.where, "exec"), right.__globals__, made)
     wrong = inspect.unwrap(getattr(made[right.__name__], "__func__", made[right.__name__]))
-    monkeypatch.setattr(
-        right, "__code__", wrong.__code__
-    )  # whoever imported the function has it too
+    # whoever imported the function has it too
+    monkeypatch.setattr(right, "__code__", wrong.__code__)
 
 
 def test_the_stand_in_refuses_what_an_accelerator_refuses() -> None:

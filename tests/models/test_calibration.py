@@ -181,9 +181,8 @@ def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
     shuffled = calibrate(probability[place][:, stocks], movement[place][:, stocks])
     assert (shuffled.slope, shuffled.intercept) == in_float64((made.slope, made.intercept))
     assert shuffled.thresholds == as_solved(made.thresholds, 2e-6)
-    assert (
-        abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3
-    )  # the halves change places
+    # the halves change places
+    assert abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3
 
 
 def test_what_was_not_observed_or_has_no_outcome_changes_nothing() -> None:
@@ -316,9 +315,8 @@ def test_covered_are_those_without_a_direction_and_the_correct_and_intervals_res
     shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decided / sums.n})
     shares["decided_acc"] = sums.decided_correct / sums.decided
     pd.testing.assert_frame_equal(found[list(shares)], shares)
-    assert (
-        found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()
-    )  # no direction
+    # no direction
+    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()
     inner = found[found["coverage"] < 1]
     assert (
         inner["coverage"]

@@ -97,9 +97,8 @@ def test_attention_that_is_planted_in_one_group_is_told_apart() -> None:
     matrices = drawn_matrices(np.random.default_rng(1))
     matrices[:4] = 0.6 * matrices[:4] + 0.4 * np.eye(STOCKS)[(np.arange(STOCKS) + 1) % STOCKS]
     distance, p = distance_test(matrices, 4)
-    assert p == in_float64(
-        1 / 495
-    )  # of all the ways to choose 4 of 12, the true one alone parts them as far
+    # of all the ways to choose 4 of 12, the true one alone parts them as far
+    assert p == in_float64(1 / 495)
     assert distance > 2 * distance_test(drawn_matrices(np.random.default_rng(1)), 4)[0]
 
 

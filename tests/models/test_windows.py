@@ -164,9 +164,8 @@ def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock()
     last = build(without(bars, ["AAA", "BBB"], [0]))
     assert last.as_of[0] == SESSIONS[31]
     assert last.observed[:2].tolist() == [[False, False, True], [True, True, True]]
-    halted = without(
-        without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7))
-    )  # the index is there, and no stock
+    # the index is there, and no stock
+    halted = without(without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7)))
     assert build(halted).as_of[0] == SESSIONS[32]
 
 

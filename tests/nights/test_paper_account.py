@@ -119,9 +119,8 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(
         "equal parts": equal_weight_track(everyone, NIGHTS, quotes, "next_open"),
         "index": index_track(index, NIGHTS, "next_open"),
     }.items():
-        whole = np.isfinite(quotes.open).all(axis=1)[
-            1:-1
-        ]  # one without a price is kept by whoever held it before
+        # one without a price is kept by whoever held it before
+        whole = np.isfinite(quotes.open).all(axis=1)[1:-1]
         assert_arrays_close_in_float64(found[name][whole], track["gross"][whole])
     assert_arrays_close_in_float64(found["account, no costs"], found["account"])
 

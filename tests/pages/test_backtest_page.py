@@ -140,10 +140,11 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
     drawn = [attrs["aria-label"] for _, attrs in read.found if attrs.get("role") == "img"]
+    # portfolios, months, sessions, rolling MCC, calibration
     assert (len(drawn), len(ids)) == (
         5,
         len(set(ids)),
-    )  # portfolios, months, sessions, rolling MCC, calibration
+    )
     assert all(drawn)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
     for said in (

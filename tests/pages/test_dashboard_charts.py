@@ -67,9 +67,8 @@ def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromi
     page.get_by_role("button", name="All").click()
     page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
     box = page.locator("figure.chart canvas").bounding_box()
-    page.mouse.move(
-        box["x"] + 600, box["y"] + box["height"] - 60
-    )  # the lowest panel; all share one axis
+    # the lowest panel; all share one axis
+    page.mouse.move(box["x"] + 600, box["y"] + box["height"] - 60)
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")

@@ -98,9 +98,8 @@ def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_no
     shown = list(dict.fromkeys(drawn.data["rows"]["y"]))
     assert set(shown) == set(drawn.data["rows"]["x"]) == set(mean.nlargest(10).index)
     placed = [sectors[name] or "" for name in shown]
-    assert placed == sorted(
-        placed, key=lambda sector: (not sector, sector)
-    )  # those of no sector last
+    # those of no sector last
+    assert placed == sorted(placed, key=lambda sector: (not sector, sector))
     few = frame.sort_values("weight").groupby("symbol").tail(3)
     partial = heat_map(Attention.of(few), sectors)
     assert partial

@@ -64,9 +64,8 @@ def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
     for row in direction_rows(directions, THRESHOLD, none, LINE):
         assert row["low"] < row["shown"] < row["high"]
         assert row["low"] == LINE.apply(np.array([row["lowest"]]))[0]
-    assert all(
-        np.isnan(row["low"]) for row in direction_rows(directions, THRESHOLD, none)
-    )  # on another scale than `shown`
+    # on another scale than `shown`
+    assert all(np.isnan(row["low"]) for row in direction_rows(directions, THRESHOLD, none))
     raw = direction_rows(directions.assign(calibrated=NAN), None, none)
     assert all(row["low"] == row["lowest"] and row["shown"] == row["probability"] for row in raw)
 

@@ -52,9 +52,8 @@ def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -3
     bars = HISTORY.copy()
     mine = bars["symbol"] == SYMBOL
     before = bars.loc[mine & (bars["session"] == DAYS[day - 1]), "close"].item()
-    flat = (
-        bars.loc[mine & (bars["session"] == DAYS[day]), "close"].item() / before
-    )  # of this one day, for its news
+    # of this one day, for its news
+    flat = bars.loc[mine & (bars["session"] == DAYS[day]), "close"].item() / before
     bars.loc[mine & (bars["session"] >= DAYS[day]), PRICES] *= (1 - falls) / flat
     bars.loc[mine & (bars["session"] == DAYS[day]), "dividend"] = recorded * before
     bars.loc[mine & (bars["session"] < DAYS[day]), "adj_close"] *= 1 - taken_out

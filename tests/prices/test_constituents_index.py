@@ -53,9 +53,8 @@ def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> Non
     assert index["close"].pct_change().to_numpy()[1:] == in_float64(expected.to_numpy()[1:])
     assert (index["low"] <= index[["open", "close"]].min(axis=1) + 1e-9).all()
     assert (index["high"] >= index[["open", "close"]].max(axis=1) - 1e-9).all()
-    theirs = (
-        BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()
-    )  # of the simulated market itself
+    # of the simulated market itself
+    theirs = BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()
     assert (
         np.corrcoef(theirs.reindex(index["session"])[1:], index["close"].pct_change()[1:])[0, 1]
         > 0.97

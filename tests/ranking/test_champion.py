@@ -135,9 +135,8 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
     )
     assert row["stake"] >= row["needed"]
     assert row["nights"] >= TENURE
-    assert (
-        stored(earning, sessions_after(last, 1))["predictor"] == "ridge"
-    )  # of the night that was ordered before
+    # of the night that was ordered before
+    assert stored(earning, sessions_after(last, 1))["predictor"] == "ridge"
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, last) is None
 

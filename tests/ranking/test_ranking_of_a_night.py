@@ -295,9 +295,8 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
     def other(*given: Any) -> Any:
         return replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})
 
-    monkeypatch.setattr(
-        order, "fit_rankers", other
-    )  # as another processor computes other last bits
+    # as another processor computes other last bits
+    monkeypatch.setattr(order, "fit_rankers", other)
     beside = order.rankers_for(long, AS_OF)
     assert beside is not None
     assert beside.row["id"] != first.row["id"]

@@ -148,9 +148,8 @@ def test_a_device_that_computes_something_else_fails_its_self_test(
 
     def wrong(*given: Any) -> torch.Tensor:
         runs.append(given)
-        return right(*given) + (
-            1e-6 if len(runs) == 3 else 0.0
-        )  # the one on the CPU that it is compared with
+        # the one on the CPU that it is compared with
+        return right(*given) + (1e-6 if len(runs) == 3 else 0.0)
 
     monkeypatch.setattr(trial, "member_probabilities", wrong)
     with pytest.raises(DtmlError, match="from those of another on the CPU"):

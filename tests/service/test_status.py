@@ -32,9 +32,8 @@ from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 MARKET = replace(load_market("simulated"), retrain=63)
-EVENING = datetime(
-    2024, 7, 1, 22, 45, tzinfo=UTC
-)  # of AS_OF, a quarter of an hour after its night is due
+# of AS_OF, a quarter of an hour after its night is due
+EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)
 NEXT_NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
@@ -42,9 +41,8 @@ NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 @pytest.fixture
 def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
-    app = typer.Typer(
-        callback=lambda: None
-    )  # with one command alone, typer would want no name of it
+    # with one command alone, typer would want no name of it
+    app = typer.Typer(callback=lambda: None)
     app.add_typer(commands)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     return partial(command, "status", of=app)

@@ -55,9 +55,8 @@ def test_weights_that_are_lost_or_damaged_fail_the_check(
     assert f"run_id first, path {FIRST}, why {why}" in said
     code, said, _ = dtml(url_of(filled), "check", "--json")
     failed = [each for each in json.loads(said) if each["state"] == "failed"]
-    lost = [
-        {"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])
-    ]  # both are kept there
+    # both are kept there
+    lost = [{"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])]
     assert (code, [each["found"] for each in failed]) == (1, [lost])
 
 

@@ -145,9 +145,8 @@ def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None
     assert list(moved) == [ahead]
     assert [str(column) for column in left] == []
     assert [each for each in found if each] == [[moved[ahead]]] * sum(map(bool, found))
-    assert (
-        sum(map(bool, found)) >= len(MOMENTS) - 2
-    )  # all but those of studies, of which there are none
+    # all but those of studies, of which there are none
+    assert sum(map(bool, found)) >= len(MOMENTS) - 2
 
 
 def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engine: Engine) -> None:

@@ -44,6 +44,7 @@ CONFIG = TrainingConfig(
 # are the same.
 LAST_WEIGHTS = replace(CONFIG, average=1)
 KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
+# what no clock decides
 CHECKS = [
     "step",
     "epoch",
@@ -51,7 +52,7 @@ CHECKS = [
     "train_loss",
     "validation_loss",
     "learning_rate",
-]  # what no clock decides
+]
 
 
 @cache

@@ -147,9 +147,8 @@ def test_the_last_weights_are_kept_and_older_ones_deleted(tmp_path: Path) -> Non
         progress.step = step
         keep_weights(tmp_path, drawn(), progress, 2)
     assert progress.kept == [2, 3]
-    assert (
-        len([*tmp_path.glob("step-*")]) == 3
-    )  # until a state that no longer names the first is kept
+    # until a state that no longer names the first is kept
+    assert len([*tmp_path.glob("step-*")]) == 3
     drop_older_weights(tmp_path, progress.kept)
     assert len([*tmp_path.glob("step-*")]) == 2
 

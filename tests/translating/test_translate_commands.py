@@ -24,9 +24,8 @@ from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, start
 
 pytestmark = pytest.mark.slow
 
-LONG = " ".join(
-    target for _, target in PAIRS[440:444]
-)  # a name or two in the target language prove nothing
+# a name or two in the target language prove nothing
+LONG = " ".join(target for _, target in PAIRS[440:444])
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
     "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 "

@@ -21,9 +21,8 @@ from translation.recipes import Recipe
 
 NOTES, SIDES = "corpus.json", ("source", "target")
 SHARD = 500_000  # pairs in memory at once
-EVERYTHING = Rules(
-    longest=100_000, ratio=100_000.0, drop_repeated=False
-)  # the validation set is scored whole
+# the validation set is scored whole
+EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)
 READ_AT_ONCE = 2**20
 
 

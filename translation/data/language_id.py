@@ -23,9 +23,8 @@ Counts = Int[ndarray, " vocabulary"]
 MIN_PIECES = 8  # in a text: a name or two are no evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
-MAX_SHARE_AGAINST = (
-    1 / 8
-)  # of pieces as clearly of the source language: names spelled in bytes take many pieces
+# of pieces as clearly of the source language: names spelled in bytes take many pieces
+MAX_SHARE_AGAINST = 1 / 8
 BLOCK = 1 << 22  # tokens counted at once
 SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over the corpus
 

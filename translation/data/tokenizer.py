@@ -27,9 +27,8 @@ BYTES = 256
 SMALLEST = 300  # vocabulary: the special pieces, the bytes and a few more
 MAX_LINES = 1_000_000  # more give no better pieces
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
-UNREADABLE = dict.fromkeys(
-    map(ord, "\n\x00\u2581\u2585"), " "
-)  # SentencePiece takes these for spaces or for no text
+# SentencePiece takes these for spaces or for no text
+UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
 
 
 class Tokenizer:

@@ -162,9 +162,8 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]
         )
     block = (maxima + so_far.unsqueeze(-1)).flatten(1).topk(beams).indices
     beam, first = block // maxima.shape[-1], block % maxima.shape[-1] * BLOCK
-    token = first.unsqueeze(-1) + torch.arange(
-        BLOCK, device=scores.device
-    )  # [sentences, blocks, BLOCK]
+    # [sentences, blocks, BLOCK]
+    token = first.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
     place = beam.unsqueeze(-1) * vocabulary + token.clamp(max=vocabulary - 1)
     sums = scores.flatten(1).gather(1, place.flatten(1)).view_as(token) + so_far.gather(
         1, beam
@@ -250,9 +249,8 @@ class _Beams:
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN
-    buffer: Tensor | None = (
-        None  # for scores; to allocate it at each step can cost more than to fill it
-    )
+    # for scores; to allocate it at each step can cost more than to fill it
+    buffer: Tensor | None = None
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
         """Decode one position; return the sentences that are done by it."""

@@ -29,9 +29,8 @@ ONEDNN = torch.backends.mkldnn.is_available() and all(
 # is slow. No fewer keys are attended to, some of them masked: torch's softmax is five times as slow
 # where they fill no vector of 16.
 FIRST_CAPACITY = 16
-FEW_ROWS = (
-    200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
-)
+# below it torch's own product was faster than oneDNN's, whose layout is made anew for each
+FEW_ROWS = 200
 
 
 class IncrementalDecoder(Protocol):

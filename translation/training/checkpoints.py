@@ -37,9 +37,8 @@ class Progress:
     best_step: int = 0
     checks_since: int = 0  # the best
     kept: list[int] = field(default_factory=list)  # steps whose weights are on disk, oldest first
-    saved: list[int] = field(
-        default_factory=list
-    )  # steps whose mean weights the model has, once it has ended
+    # steps whose mean weights the model has, once it has ended
+    saved: list[int] = field(default_factory=list)
 
 
 def save_state(

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from translation.errors import TranslationError, UsageError
 from translation.exit_with_parent import exit_with_parent
 
-TIMEOUT = timedelta(
-    hours=12
-)  # for the others to answer: they wait while rank 0 prepares the corpus
+# for the others to answer: they wait while rank 0 prepares the corpus
+TIMEOUT = timedelta(hours=12)
 POLL_S, EXIT_S = 0.2, 10  # between looks at the processes, and for rank 0 to end by itself
 PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, with which a process exits
 # a file that nobody else may open: a port could be another training's

@@ -24,10 +24,11 @@ from translation.training.step import SeededBatch, TrainingStep, batch_loss, opt
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
+# checks of a training of minutes at most, and how much longer than one it trains
 CHECKS, VALIDATION_SHARE = (
     30,
     10,
-)  # checks of a training of minutes at most, and how much longer than one it trains
+)
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
@@ -48,9 +49,8 @@ class TrainingConfig:
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
     optimiser: Optimiser = "adam"
-    schedule: Schedule = (
-        "linear"  # down to 0 at the end of the budget, or 1 / sqrt(step), as published
-    )
+    # down to 0 at the end of the budget, or 1 / sqrt(step), as published
+    schedule: Schedule = "linear"
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1

@@ -73,9 +73,8 @@ class TrainingStep:
     clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
     process_group: ProcessGroup
-    products: torch.dtype | None = (
-        None  # of the output layer's matrix products on a CPU; None for the network's type
-    )
+    # of the output layer's matrix products on a CPU; None for the network's type
+    products: torch.dtype | None = None
 
     def __call__(
         self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False
@@ -132,9 +131,8 @@ class TrainingStep:
             self.network.zero_grad()
             parameters = [] if self.optimisers[0].state else [*self.network.parameters()] * 2
             moments = [torch.empty_like(each) for each in parameters]
-            batches = batch_indices(
-                examples, tokens + tokens // 8, None
-            )  # some more than named: memory fragments
+            # some more than named: memory fragments
+            batches = batch_indices(examples, tokens + tokens // 8, None)
             for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
                 self._loss(batch_of(examples, indices)).backward()
             moments.clear()

@@ -142,9 +142,8 @@ def translate_file(home: Path) -> None:
 def translate_queue(_home: Path) -> None:
     """All that is queued; what a killed worker held is free when its lease ends."""
     store = open_store()
-    clock = SimpleNamespace(
-        monotonic=count().__next__
-    )  # a lease is renewed at each turn, on any machine
+    # a lease is renewed at each turn, on any machine
+    clock = SimpleNamespace(monotonic=count().__next__)
     with mock.patch.multiple(translate, AT_ONCE=AT_ONCE, LEASE_S=LEASE_S, time=clock):
         while _unfinished(store):
             translate.work_off(store, None, GREEDY, CPU)
