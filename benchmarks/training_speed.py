@@ -120,7 +120,7 @@ def plain_validation(model: PlainDTML, windows: Windows) -> float:
 
 def prepare_process() -> None:
     """Make a process of the strongest plain way: one thread, and the memory settings of ours."""
-    from flows.settings import prepare_torch
+    from translation.environment import prepare_torch
 
     prepare_torch()
     torch.set_num_threads(1)
@@ -241,7 +241,7 @@ def peak(threads: int) -> float:
 
 def main() -> None:
     """Print the paces, their ratios and the share of the peak."""
-    from flows.settings import prepare_torch
+    from translation.environment import prepare_torch
 
     prepare_torch()
     device, threads = choose_device("auto"), torch.get_num_threads()

@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from flows.settings import prepare_prefect, prepare_torch, set_up_logging
+from flows.settings import prepare_prefect, set_up_logging
+from translation.environment import prepare_torch
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in listed.items()}

@@ -126,15 +126,6 @@ def prefect_folder() -> Path:
     return folder
 
 
-def prepare_torch() -> None:
-    """Have torch ask for large tensors in pages of 2 MB: a training writes hundreds of MB a second.
-
-    By default the system clears them in pages of 4 KB: a sixth of a training's time. torch reads
-    the variable once, at its first large tensor.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-
 def _files_of_prefect() -> dict[str, str]:
     """Return the variables that name Prefect's own logging configuration and profiles.
 

@@ -16,6 +16,10 @@ import argparse
 import os
 from pathlib import Path
 
+from translation.environment import prepare_torch
+
+prepare_torch()
+
 import torch
 
 from translation.cards import recipe_of
@@ -78,7 +82,6 @@ def main() -> int:
     )
     asked = parser.parse_args()
     # large tensors in pages of 2 MB: a sixth of a training's time
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         if asked.command == "train":
             train(asked)
