@@ -223,9 +223,10 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
     for schedule, _ in service.schedules(now):
         local = next_run(schedule, now).astimezone(ZoneInfo(schedule.timezone))
         if schedule.work == "night" and service.cron is None:  # days without a session are skipped
-            local = next_night(service.markets[schedule.market], now, service.delay).astimezone(
-                local.tzinfo
-            )
+            # Where the calendar ends, it is the next day of the cron.
+            with suppress(DtmlError):
+                night = next_night(service.markets[schedule.market], now, service.delay)
+                local = night.astimezone(local.tzinfo)
         due = f"next {local:%a %Y-%m-%d %H:%M} there, {local.astimezone(UTC):%a %H:%M} UTC"
         said = f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, {due}"
         out.print(said, markup=False, soft_wrap=True)

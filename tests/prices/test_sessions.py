@@ -22,6 +22,7 @@ from dtml.prices.sessions import (
     sessions_between,
     usual_week,
 )
+from tests.support.calendars import end_calendar
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -250,10 +251,20 @@ def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
         ),
     ):
         with pytest.raises(
-            DtmlError, match=rf"the calendar XSHG is known up to {end}; .*upgrade"
+            DtmlError, match=rf"the calendar XSHG is known up to {end}, .*upgrade"
         ) as caught:
             question()
         assert not isinstance(caught.value, UsageError)
+
+
+@pytest.mark.parametrize("day", [date(2026, 12, 1), date(2026, 12, 30), date(2027, 1, 5)])
+def test_the_usual_week_is_the_last_one_known_where_the_calendar_ends(
+    day: date, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_before = usual_week("XSHG", date(2025, 1, 2))
+    end_calendar(monkeypatch, "XSHG", date(2026, 12, 31))
+    assert usual_week("XSHG", day) == long_before
+    assert usual_week("XSHG", day).weekdays == frozenset(range(5))
 
 
 def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:

@@ -28,6 +28,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.status import MarketStatus, due_night, market_status, named_markets
+from tests.support.calendars import end_calendar
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
@@ -291,6 +292,23 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     with reading(context.engine) as conn:
         assert set(nights.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
+
+
+def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judged(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_night(context, AS_OF)
+    end_calendar(monkeypatch, MARKET.calendar, date(2024, 7, 31))
+    soon = stands(context.engine, EVENING)
+    assert soon.as_of == AS_OF
+    assert f"the calendar {MARKET.calendar} is known up to 2024-07-31" in str(soon.note)
+    assert soon.next_run is not None
+    over = stands(context.engine, datetime(2024, 8, 2, 22, 45, tzinfo=UTC))
+    assert (over.as_of, over.outcome, over.is_late) == (AS_OF, "complete", False)
+    assert (over.due, over.next_run) == (None, None)
+    assert f"the calendar {MARKET.calendar} is known up to 2024-07-31, not to 2024-08-02" in str(
+        over.note
+    )
 
 
 def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
