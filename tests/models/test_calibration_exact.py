@@ -143,7 +143,7 @@ def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
     with pytest.raises(ValueError, match=words):
         Calibration(slope, intercept, {}, 0, 0)
     with pytest.raises(
-        ValueError, match=r"^the threshold of level 0.8 lies in \[0.5, 1\], got 1.5$"
+        ValueError, match=r"^the threshold of level 0.8 must lie in \[0.5, 1\], got 1.5$"
     ):
         Calibration(1.0, 0.0, {0.8: 1.5}, 0, 0)
     assert Calibration(0.0, -3.0, {0.5: 0.5, 0.9: 1.0}, 0, 0).slope == 0
@@ -241,5 +241,5 @@ def test_bins_by_hand() -> None:
             (MONDAY, 99, 1, 1.0, 1),
         ]
         assert [found[name].dtype.kind for name in ("bin", "n", "rises")] == ["i", "i", "i"]
-    with pytest.raises(ValueError, match=r"^a probability lies in \[0, 1\], got 1.5$"):
+    with pytest.raises(ValueError, match=r"^a probability must lie in \[0, 1\], got 1.5$"):
         count_bins(directions.assign(probability=1.5, rise=True))

@@ -233,7 +233,10 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
     ("ends", "said"),
     [
         ((0.001, 0.061), "beats the best naive rule in hindsight, index_reversal"),
-        ((0.0, 0.061), "cannot be told from the best naive rule in hindsight, index_reversal"),
+        (
+            (0.0, 0.061),
+            "does not differ significantly from the best naive rule in hindsight, index_reversal",
+        ),
         ((-0.09, -0.001), "is beaten by the best naive rule in hindsight, index_reversal"),
         (
             (NAN, NAN),
@@ -272,7 +275,8 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
     [
         (
             (-0.01, -0.02, 0.01),
-            'cannot be told from "the day\'s losers rise": on the same days -.0100 [-.020, +.010].',
+            'does not differ significantly from "the day\'s losers rise": on the same days -.0100 '
+            "[-.020, +.010].",
         ),
         (
             (-0.05, -0.06, -0.04),

@@ -156,8 +156,12 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
     ("low", "high", "said"),
     [
         (0.004, 0.038, "DTML beats it (ACC gain +.0210 [+.004, +.038])"),
-        (-0.004, 0.046, "DTML cannot be told from it (ACC gain +.0210 [-.004, +.046])"),
-        (0.0, 0.042, "DTML cannot be told from it (ACC gain +.0210 [.000, +.042])"),
+        (
+            -0.004,
+            0.046,
+            "DTML does not differ significantly from it (ACC gain +.0210 [-.004, +.046])",
+        ),
+        (0.0, 0.042, "DTML does not differ significantly from it (ACC gain +.0210 [.000, +.042])"),
         (-0.04, -0.0001, "DTML is beaten by it (ACC gain +.0210 [-.040, -.000])"),
         (NAN, NAN, "DTML cannot be compared with it (ACC gain +.0210): there is no interval"),
     ],
@@ -318,7 +322,7 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
         "kdd17, all stock-days: 252",
     ):
         assert said in tables
-    assert "cannot be told from it" in sentence
+    assert "does not differ significantly from it" in sentence
     assert "data      50 stocks\nreading   benchmark 3 of kdd17 in this store" in sentence
 
 

@@ -225,8 +225,8 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     assert read_market(file).speakers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
-        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "is none of"),
-        ('candidates = ["ridge", "blend"]', 'beside ranker = "earned"'),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "unknown ranker"),
+        ('candidates = ["ridge", "blend"]', 'set ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))
         with pytest.raises(UsageError, match=said):

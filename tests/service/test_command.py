@@ -160,7 +160,7 @@ MISTAKES = {
     "two markets": (("nightly", "kdd17", "--market-file", "small.toml"), "name one market"),
     "day that is no session": (
         ("nightly", "simulated", "--as-of", "2024-07-04"),
-        "is no session of XNYS",
+        "is not a session of XNYS",
     ),
     "day that is no date": (("nightly", "simulated", "--as-of", "July"), "July"),
     "future day": (("nightly", "simulated", "--as-of", "2030-01-02"), "2030-01-02"),
