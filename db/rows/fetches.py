@@ -59,7 +59,9 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
         if abs(now - server) > AHEAD:
             clocks = f"clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}"
-            raise StoreError(f"this machine's {clocks}: set the wrong one; nothing was fetched")
+            raise StoreError(
+                f"this machine's {clocks}: correct the wrong clock; nothing was fetched"
+            )
     fetched, price, named = tables.price_fetch.c, tables.price, tables.instrument
     last = sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
     newest: datetime | None = conn.execute(last).scalar_one()

@@ -121,7 +121,7 @@ def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     other = said(long).assign(score=0.0)
     with (
-        pytest.raises(StoreError, match="stored with another score"),
+        pytest.raises(StoreError, match="stored with a different score"),
         transaction(long.engine) as conn,
     ):
         rankings.save_order(

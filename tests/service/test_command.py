@@ -119,7 +119,10 @@ def test_a_market_that_another_process_works_on_is_left_alone(dtml: Command) -> 
     with market_lock(open_engine(), "small"):
         for verb in ("fetch", "predict"):
             code, _, said = dtml(verb, *market)
-            assert (code, "another process is at work on small: let it end" in said) == (1, True)
+            assert (code, "another process is working on small: wait until it ends" in said) == (
+                1,
+                True,
+            )
 
 
 def yahoo_market(home: Path, stocks: list[str]) -> Path:

@@ -190,7 +190,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     other.start()
     assert held.wait(60)
     with (
-        pytest.raises(StoreBusyError, match="another process is at work on toy"),
+        pytest.raises(StoreBusyError, match="another process is working on toy"),
         market_lock(engine, "toy"),
     ):
         pass
