@@ -30,7 +30,7 @@ from dtml.pages.figures import (
     with_std,
 )
 
-PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
+PROTOCOL_WORDS = {"paper": "the published labels", "all": "all stock-days"}
 LABELS = {
     "paper": "only returns from +0.55 % (a rise) and to -0.5 % (a fall)",
     "all": "every return counts: a rise is a return above 0",

@@ -239,7 +239,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
         audit.__wrapped__(run_request)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "found on at most 50 stocks and 1,000 sessions of the market" in printed
+    assert "checked on at most 50 stocks and 1,000 sessions of the market" in printed
     assert "FAILED" in printed
     assert "1 of 1 planted leaks caught; 0 alarms on 1 clean pipelines" in printed
 

@@ -211,9 +211,9 @@ def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> N
         told = pd.read_sql(
             text("select kind, message from alert_log where kind = 'promoted'"), conn
         )
-    evidence = "rank IC +.2500 over 33 nights, a stake of 70 where 60 was needed"
+    evidence = "rank IC gain +.2500 over 33 nights, wealth 70, where 60 was needed"
     assert told["message"].tolist() == [
-        f"dtml speaks since {row['since']} in place of ridge: {evidence}"
+        f"dtml has been champion since {row['since']} in place of ridge: {evidence}"
     ]
 
 

@@ -113,7 +113,7 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
         .query("predictor == 'dtml' and place == 1")["symbol"]
         .item()
     )
-    first = newest.split('aria-label="The order of the stocks"')[1].split('<th scope="row">')[1]
+    first = newest.split('aria-label="The ranking of the stocks"')[1].split('<th scope="row">')[1]
     assert f">{best}</a>" in first
 
 

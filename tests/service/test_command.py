@@ -81,7 +81,7 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     before = rows()
     code, said, complaint = dtml(*command)
     assert code == 0, complaint
-    assert "This night was complete before: no row was added." in said
+    assert "This night was already complete: no row was added." in said
     assert rows() == before
 
     code, said, _ = dtml("history", "L01", "--json")
