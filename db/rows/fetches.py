@@ -76,8 +76,8 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
         raise StoreError(
             f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, "
             f"{(newest - now).days} days after this"
-            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, and nothing "
-            "was fetched. Set"
-            f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
+            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, so nothing "
+            "was fetched. Correct"
+            f" this one; or, if it is right, make a backup and run `dtml db redate {market}`"
         )
     return newest
