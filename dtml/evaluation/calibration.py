@@ -159,7 +159,7 @@ def calibrate(
     if not len(days):
         raise DtmlError(
             f"none of {known.size} validation stock-days has both a probability and an outcome: "
-            "fetch more"
+            "fetch a longer history"
         )
     fitted = _StockDays.of(days[::2], probability, movement, known)
     measured = _StockDays.of(days[1::2], probability, movement, known)
