@@ -36,7 +36,7 @@ WRITING = (
 
 # A library that is nowhere: a role that must load it cannot connect, and only a superuser could
 # excuse it from that.
-ELSEWHERE = "this role may open only one database"
+ELSEWHERE = "this role may open one database alone"
 TEMPORARY_LIMIT = "1GB"  # of files that one connection sorts and joins in; a reader cannot lift it
 CONNECTIONS = 20  # at once, of a reader for whom no other number was set: a dashboard opens 15
 

@@ -278,8 +278,8 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
     after = now - chosen_last
     gap = max(LEAST_GAP, pipeline.experiment.gap_sessions)
     detail = (
-        f"fitted up to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}, "
-        f"followed by gaps of {between} and {after} sessions; each gap needs at least {gap}"
+        f"fitted up to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}; "
+        f"gaps after these spans: {between} and {after} sessions, at least {gap} needed"
     )
     if not is_known:
         detail = f"{detail}; outcomes before {_day(at)} depend on prices after it"
