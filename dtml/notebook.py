@@ -68,7 +68,7 @@ class Walked:
         return (
             f"<p>{escape(repr(self))}</p>"
             f"{self.figures.to_html()}"
-            "<p>best tenth less worst, summed:</p>"
+            "<p>best tenth minus worst tenth, cumulative:</p>"
             f"{self._spread_curve()}"
         )
 

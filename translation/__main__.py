@@ -73,12 +73,14 @@ def main() -> int:
     )
     of_training.add_argument("recipe", type=Path)
     of_training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
-    of_training.add_argument("--processes", type=int, default=1, help="that share each update")
+    of_training.add_argument(
+        "--processes", type=int, default=1, help="number of processes that share each update"
+    )
     translating = commands.add_parser("translate", help="translate the lines of standard input")
     translating.add_argument("model", type=Path, help="the folder of a model")
     translating.add_argument("--beams", type=int, default=Search.beams)
     translating.add_argument(
-        "--alpha", type=float, default=Search.alpha, help="of the length penalty"
+        "--alpha", type=float, default=Search.alpha, help="alpha of the length penalty"
     )
     asked = parser.parse_args()
     # large tensors in pages of 2 MB: a sixth of a training's time

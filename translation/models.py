@@ -174,7 +174,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(
-            f"{folder / WEIGHTS} was changed or damaged since the training: train the model again"
+            f"{folder / WEIGHTS} has been changed or damaged since the training run: train the "
+            "model again"
         )
     source = Tokenizer.load(folder / SOURCE)
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
@@ -185,7 +186,7 @@ def load_model(folder: Path, device: torch.device) -> Model:
     networks = [build_network(card.kind, card.network) for _ in range(card.made.get("seeds", 1))]
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
     weights = read_tensors(folder / WEIGHTS)[0]
-    require_finite(weights, f"{card.name} can translate nothing, {folder / WEIGHTS}")
+    require_finite(weights, f"{card.name} cannot be used, {folder / WEIGHTS}")
     load_weights(network, weights)
     language_id = LanguageIdentifier.from_json(read_json(folder / LANGUAGE_ID))
     return Model(card, network.to(device).eval(), source, target, language_id)

@@ -40,23 +40,22 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         if self.attention not in (kinds := get_args(AttentionKind)):
             raise UsageError(
-                f"attention {self.attention!r} is none of {', '.join(kinds)}: name one of them"
+                f"unknown attention {self.attention!r}: choose one of {', '.join(kinds)}"
             )
         if self.structured and self.attention == "none":
-            raise UsageError(
-                "structured=True needs an attention, additive or dot; attention is none"
-            )
+            raise UsageError("structured=True needs attention 'additive' or 'dot', not 'none'")
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
             sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
             raise UsageError(
-                f"vocabularies of {sizes} tokens share no embedding: set shared_embeddings=False"
+                f"vocabularies of {sizes} tokens cannot share an embedding: set "
+                "shared_embeddings=False"
             )
         if self.d_model < 2 or self.d_model % 2 or self.layers < 1:
             raise UsageError(
-                f"d_model is even and layers 1 or more; got {self.d_model} and {self.layers}"
+                f"d_model must be even and layers 1 or more; got {self.d_model} and {self.layers}"
             )
         if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout is 0 or more and below 1; got {self.dropout}")
+            raise UsageError(f"dropout must be 0 or more and below 1; got {self.dropout}")
 
     def build(self) -> "RecurrentTranslator":
         """Build the network with new weights."""

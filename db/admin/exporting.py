@@ -153,7 +153,8 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
     """
     if name not in exportable():
         raise StoreUsageError(
-            f"no view {name!r} with a market and a day to export: name {', '.join(exportable())}"
+            f"no view {name!r} with a market and a day to export: choose one of "
+            f"{', '.join(exportable())}"
         )
     if name in GROWING:
         table, day = next(iter(GROWING[name].items()))

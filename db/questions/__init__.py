@@ -51,7 +51,8 @@ def parse_question(text: str) -> Question:
     sql = "\n".join(lines[length:]).strip()
     if not title.endswith("?") or note[:1] != [""] or not any(note) or not sql:
         raise ValueError(
-            f"not a question, an empty line, how to read its answer and a statement: {lines[:1]}"
+            "expected a question, an empty line, how to read its answer, and a statement; got "
+            f"{lines[:1]}"
         )
     return Question(title, sql, " ".join(note[1:]))
 

@@ -107,14 +107,14 @@ def _agrees(row: Mapping[str, Any]) -> bool:
 def words(row: Mapping[str, Any] | None) -> str:
     """Put a row of the table `explanation` into sentences; None is a model never tested."""
     if row is None:
-        return "What this model looks at has not been tested: run dtml explain MARKET."
+        return "The attention of this model has not been tested: run dtml explain MARKET."
     groups = (
         f"{row['seeds']} networks trained on true labels, {row['shuffles']} on labels of "
         "shuffled days"
     )
-    apart = "differs from" if row["told_apart"] else "cannot be told from"
+    apart = "differs from" if row["told_apart"] else "does not differ significantly from"
     sentences = [
-        f"What this model looks at {apart} what models trained on nonsense look at ({groups}: "
+        f"The attention of this model {apart} that of models trained on nonsense ({groups}: "
         f"energy distance {row['distance']:.3f}, p = {row['distance_p']:.2g}).",
         _agreement_in_words(row, agrees=_agrees(row)),
     ]
@@ -128,9 +128,10 @@ def words(row: Mapping[str, Any] | None) -> str:
     if verdict(row) == "fails":
         sentences.append("Do not read its attention as an explanation.")
     sentences.append(
-        f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, "
-        f"at most {STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} days of "
-        "validation."
+        "The test used networks with the model's settings, not the model itself: "
+        f"{row['stocks']} stocks, "
+        f"at most {STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} validation "
+        "days."
     )
     return " ".join(sentences)
 
@@ -141,13 +142,13 @@ def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
     what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
     if pd.isna(low):
         return (
-            f"Whether it agrees with what changes predictions is open: {what}, of too few days "
-            "for an interval."
+            f"It is not known whether it agrees with what changes predictions: {what}, with too "
+            "few days for an interval."
         )
     if agrees:
         verb = "agrees with"
     elif low > 0:
-        verb = "hardly agrees with"
+        verb = "agrees only weakly with"
     elif high < 0:
         verb = "contradicts"
     else:

@@ -50,12 +50,12 @@ class StockNetConfig(NetworkConfig):
         sizes = (self.hidden, self.latent, self.movement)
         if min(sizes) < 1 or self.features <= self.movement_feature:
             raise UsageError(
-                "hidden, latent and movement are 1 or more, "
+                "hidden, latent and movement must be 1 or more, "
                 f"features above {self.movement_feature}; got {sizes}, {self.features}"
             )
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
             raise UsageError(
-                "dropout lies in [0, 1), alpha is 0 or more, annealing above 0; "
+                "dropout must lie in [0, 1), alpha must be 0 or more, annealing above 0; "
                 f"got {self.dropout}, {self.alpha}, {self.annealing}"
             )
 

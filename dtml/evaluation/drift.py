@@ -198,7 +198,7 @@ def evidence(
     """
     known = gains[np.isfinite(gains)]
     if np.abs(known).max(initial=0) > WIDEST:
-        raise ValueError("a gain lies in [-2, 2]: rank ICs in [-1, 1] are expected")
+        raise ValueError("a gain must lie in [-2, 2], because rank ICs lie in [-1, 1]")
     rates = np.array(RATES)[:, None]
     logs = np.log1p(rates * known).cumsum(axis=1)
     grown = np.concatenate([np.zeros((len(RATES), 1)), logs], axis=1)

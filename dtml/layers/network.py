@@ -113,7 +113,7 @@ def within_memory(
         # Halved, rounded up; out of the handler, whose error holds the tensors of the try.
         at_once = -(-min(at_once, days) // 2)
         log.warning(
-            "the device is out of memory: from now on %d days go through a network at once", at_once
+            "the device ran out of memory: from now on a network processes %d days at once", at_once
         )
         again()
 

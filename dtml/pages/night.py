@@ -297,7 +297,7 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
     drawn = points.astype(float).dropna(axis=1, how="all")
     low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
     words = "; ".join(
-        f"promised {whole_percent(x)}, kept {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
+        f"nominal {whole_percent(x)}, actual {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
     )
     return square(
         "Nominal and actual coverage of each level",
@@ -348,9 +348,11 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     strongest = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")[["y", "x", "value"]]
     listed = "; ".join(
-        f"{y} at {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
+        f"{y} to {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
     )
-    words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {listed}."
+    words = (
+        f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
+    )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
     return cells("Attention between stocks", words, rows, (side, side), "ratio")
 

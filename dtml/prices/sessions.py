@@ -157,7 +157,7 @@ def last_closed_session(
     publish it. Raises UsageError for a naive now, DtmlError when the calendar ends before now.
     """
     if now.tzinfo is None:
-        raise UsageError(f"the time {now} carries no time zone; give one, such as {now}+00:00")
+        raise UsageError(f"the time {now} has no time zone; add one, such as {now}+00:00")
     exchange = _exchange(calendar)
     _knowing(calendar, now.astimezone(exchange.timezone).date())
     latest_close = pd.Timestamp(now.astimezone(UTC) - grace)
@@ -175,7 +175,7 @@ def require_session(calendar: str, day: date) -> date:
     position = _position(exchange, day)
     neighbours = exchange.sessions[max(position - 1, 0) : position + 1]
     near = " and ".join(str(session.date()) for session in neighbours)
-    raise UsageError(f"{day} ({day:%A}) is no session of {calendar}; the nearest are {near}")
+    raise UsageError(f"{day} ({day:%A}) is not a session of {calendar}; the nearest are {near}")
 
 
 @cache
@@ -231,13 +231,13 @@ def _knowing(calendar: str, *days: date) -> _Exchange:
             raise _before(exchange, day)
         if day > exchange.last:
             raise DtmlError(
-                f"the calendar {exchange.code} is known up to {exchange.last}, not to {day}: take "
-                "an earlier day, or upgrade exchange_calendars and restart the service"
+                f"the calendar {exchange.code} ends on {exchange.last}, before {day}: choose an "
+                "earlier day, or upgrade exchange_calendars and restart the service"
             )
     return exchange
 
 
 def _before(exchange: _Exchange, day: date) -> UsageError:
     return UsageError(
-        f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day"
+        f"the calendar {exchange.code} begins on {exchange.first}, after {day}: choose a later day"
     )

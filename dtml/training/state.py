@@ -172,7 +172,8 @@ class StateFolder:
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise DtmlError(
-                f"the state of a training is damaged ({reason}): delete {file} to begin anew"
+                f"the saved state of a training run is damaged ({reason}): delete {file} to start "
+                "over"
             ) from error
         return True
 

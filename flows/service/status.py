@@ -271,8 +271,8 @@ def _end_of_calendar(market: Market, now: datetime) -> str | None:
     if last - now.date() > CALENDAR_WARNING:
         return None
     return (
-        f"the calendar {market.calendar} is known up to {last}: upgrade exchange_calendars before "
-        "then, and restart the service"
+        f"the calendar {market.calendar} ends on {last}: upgrade exchange_calendars before then, "
+        "and restart the service"
     )
 
 

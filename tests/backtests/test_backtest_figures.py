@@ -264,7 +264,7 @@ def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
         )
         conn.exec_driver_sql(f"update price set {half} where session < '2024-03-11' and {stocks}")
     run_backtest(unusual(run_request))
-    law = "the score of a night is that of its outcomes"
+    law = "the score of a night matches its outcomes"
     assert {finding.check: finding.state for finding in check_store(engine)}[law] == "ok"
     after = pd.read_sql(f"select n, rises, running_acc {night}", engine)
     assert (after["rises"] == after["n"]).all()

@@ -70,7 +70,7 @@ def test_a_tax_below_zero_is_refused() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -0.1, float("nan"), ((date(2020, 1, 1), 0.001),)])
 def test_a_price_limit_that_can_be_none_is_refused(limit: Rate) -> None:
-    with pytest.raises(UsageError, match="price_limit must be"):
+    with pytest.raises(UsageError, match="price_limit is a ratio and must be"):
         Trading(price_limit=limit)
     with pytest.raises(UsageError, match="must be 1 or more"):
         Trading(band=float("nan"))

@@ -269,7 +269,7 @@ def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
     monkeypatch.undo()
     refused = small_memory(monkeypatch, 4)
     assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
-    assert "out of memory: from now on 8 days go through a network at once" in caplog.text
+    assert "ran out of memory: from now on a network processes 8 days at once" in caplog.text
     in_training = [days for days in refused if days <= TRAINING.batch_days]
     assert in_training.count(16) >= 2, "each member met the limit once"
     before = len(refused)

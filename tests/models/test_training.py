@@ -226,7 +226,7 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
     file.write_bytes(damaged)
     with pytest.raises(DtmlError, match=r"SHA-256 .* was changed or damaged; .*dtml train made"):
         load_ensemble(file, market="made", sha=sha)
-    with pytest.raises(DtmlError, match="is not there"):
+    with pytest.raises(DtmlError, match="does not exist"):
         load_ensemble(tmp_path / "none.safetensors", market="made", sha=sha)
 
 
@@ -235,7 +235,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Pa
     torch.save({"weights": torch.ones(3)}, file)
     from dtml.checkpoints import sha256
 
-    with pytest.raises(DtmlError, match="is no checkpoint of dtml"):
+    with pytest.raises(DtmlError, match="is not a dtml checkpoint"):
         load_ensemble(file, market="made", sha=sha256(file))
 
 
@@ -300,7 +300,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
         assert choose_device("auto").type == "cuda"
     else:
         assert choose_device("auto") == CPU
-        with pytest.raises(DtmlError, match="this machine has none"):
+        with pytest.raises(DtmlError, match="this machine has no CUDA device"):
             choose_device("cuda")
 
 

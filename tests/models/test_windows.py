@@ -224,7 +224,8 @@ def test_moves_between_sessions_by_hand() -> None:
 
 def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:
     words = (
-        "^no day has a whole window of 3 sessions: 31 sessions of bars for 3 stocks and IDX, and "
+        "^no day has a whole window of 3 sessions: there are 31 sessions of bars for 3 stocks and "
+        "IDX, and "
         "the first window"
         " needs 32 sessions with a bar of the index$"
     )

@@ -78,7 +78,8 @@ def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
     lose(context)
     never = replace(context, market=replace(context.market, retrain="never"))
     with pytest.raises(
-        NightRefusedError, match=r"is not there: restore it from a backup, .*`dtml train simulated`"
+        NightRefusedError,
+        match=r"does not exist: restore it from a backup, .*`dtml train simulated`",
     ):
         run_night(never, AS_OF)
 

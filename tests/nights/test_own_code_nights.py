@@ -265,7 +265,7 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
     mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
     again = Walk(owned, walk.plan)
     assert again.id != found.row["id"]
-    with pytest.raises(OwnCodeError, match=r"ahead looked ahead: .* when that changes"):
+    with pytest.raises(OwnCodeError, match=r"ahead looked ahead: .* in the check"):
         run_ranking(again)
 
 

@@ -380,7 +380,7 @@ def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketConte
         "equal parts",
         f"paper account, {FEW - 2} sessions",
     )
-    assert said["left"] in ("beats", "is beaten by", "cannot be told from")
+    assert said["left"] in ("beats", "is beaten by", "does not differ significantly from")
 
 
 def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:

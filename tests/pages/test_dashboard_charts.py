@@ -100,11 +100,11 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
         "protocol = 'all'"
     )
     page.get_by_label("Statement").fill(asked)
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Run").click()
     page.wait_for_selector("figure.live canvas")
     assert page.locator("tbody tr").count() > 50
     page.get_by_label("Statement").fill("delete from run")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Run").click()
     assert page.get_by_role("alert").inner_text()
     with site.engine.connect() as conn:
         assert conn.exec_driver_sql("select count(*) from run").scalar()

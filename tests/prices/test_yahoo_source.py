@@ -222,7 +222,7 @@ def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
 
 
 def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="market small does not list bbb; list it there"):
+    with pytest.raises(UsageError, match="market small does not list bbb: add it to the market"):
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
 
 

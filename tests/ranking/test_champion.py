@@ -210,9 +210,9 @@ def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> N
         told = pd.read_sql(
             text("select kind, message from alert_log where kind = 'promoted'"), conn
         )
-    evidence = "rank IC +.2500 over 33 nights, a stake of 70 where 60 was needed"
+    evidence = "rank IC gain +.2500 over 33 nights, wealth 70, where 60 was needed"
     assert told["message"].tolist() == [
-        f"dtml speaks since {row['since']} in place of ridge: {evidence}"
+        f"dtml has been champion since {row['since']} in place of ridge: {evidence}"
     ]
 
 
@@ -224,8 +224,8 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     assert read_market(file).speakers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
-        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "is none of"),
-        ('candidates = ["ridge", "blend"]', 'beside ranker = "earned"'),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "unknown ranker"),
+        ('candidates = ["ridge", "blend"]', 'set ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))
         with pytest.raises(UsageError, match=said):

@@ -113,7 +113,7 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
         .query("predictor == 'dtml' and place == 1")["symbol"]
         .item()
     )
-    first = newest.split('aria-label="The order of the stocks"')[1].split('<th scope="row">')[1]
+    first = newest.split('aria-label="The ranking of the stocks"')[1].split('<th scope="row">')[1]
     assert f">{best}</a>" in first
 
 
@@ -121,7 +121,7 @@ def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     other = said(long).assign(score=0.0)
     with (
-        pytest.raises(StoreError, match="stored with another score"),
+        pytest.raises(StoreError, match="stored with a different score"),
         transaction(long.engine) as conn,
     ):
         rankings.save_order(

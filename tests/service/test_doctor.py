@@ -152,7 +152,7 @@ def test_a_device_that_computes_something_else_fails_its_self_test(
         return right(*given) + (1e-6 if len(runs) == 3 else 0.0)
 
     monkeypatch.setattr(trial, "member_probabilities", wrong)
-    with pytest.raises(DtmlError, match="from those of another on the CPU"):
+    with pytest.raises(DtmlError, match="from those on the CPU"):
         trial.self_test(cpu, folder)
 
 
@@ -168,5 +168,5 @@ def test_a_device_that_loses_the_state_of_a_training_fails_its_self_test(
         return found
 
     monkeypatch.setattr(StateFolder, "restore", damaged)
-    with pytest.raises(DtmlError, match="a training that was resumed ends"):
+    with pytest.raises(DtmlError, match="a resumed training run differs"):
         trial.self_test(torch.device("cpu"), StateFolder(tmp_path, write_whole))

@@ -262,7 +262,7 @@ def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_
     with market_lock(context.engine, context.name):
         state = ended(context, monkeypatch)
     assert state.name == "Skipped"
-    assert "another process is at work on simulated" in str(state.message)
+    assert "another process is working on simulated" in str(state.message)
 
 
 @pytest.mark.soak

@@ -301,14 +301,12 @@ def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judg
     end_calendar(monkeypatch, MARKET.calendar, date(2024, 7, 31))
     soon = stands(context.engine, EVENING)
     assert soon.as_of == AS_OF
-    assert f"the calendar {MARKET.calendar} is known up to 2024-07-31" in str(soon.note)
+    assert f"the calendar {MARKET.calendar} ends on 2024-07-31" in str(soon.note)
     assert soon.next_run is not None
     over = stands(context.engine, datetime(2024, 8, 2, 22, 45, tzinfo=UTC))
     assert (over.as_of, over.outcome, over.is_late) == (AS_OF, "complete", False)
     assert (over.due, over.next_run) == (None, None)
-    assert f"the calendar {MARKET.calendar} is known up to 2024-07-31, not to 2024-08-02" in str(
-        over.note
-    )
+    assert f"the calendar {MARKET.calendar} ends on 2024-07-31, before 2024-08-02" in str(over.note)
 
 
 def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(

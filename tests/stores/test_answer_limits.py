@@ -121,12 +121,12 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     reader = open_reader()
     with pytest.raises(
         StoreUsageError,
-        match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV",
+        match=r"more than 5,000 rows .* does not fit into memory: request less data, or CSV",
     ):
         select(reader, ENDLESS, own=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
-    with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
+    with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes does not fit into memory"):
         select(reader, ENDLESS, own=True)
 
 
@@ -200,7 +200,7 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
         said, peak = asked_in_a_process(tmp_path, form, sql, memory)
         assert len(said) == 1
         assert "memory" in said[0]
-        assert "ask for less" in said[0]
+        assert "request less data" in said[0]
         assert peak - one < 2 * memory
     assert list(tmp_path.glob("*.parquet*")) == []
 

@@ -163,7 +163,10 @@ def test_a_figure_of_a_finished_backtest_is_never_rewritten(
 ) -> None:
     finish(store)
     with pytest.raises(
-        StoreError, match=f"{named} is stored with another figure: a finished backtest stands"
+        StoreError,
+        match=(
+            f"{named} is already stored with a different figure: a finished backtest cannot change"
+        ),
     ):
         finish(store, **changed)
 
@@ -192,7 +195,7 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
     assert counted(store) == before
     with reading(store) as conn:
         assert (backtests.backtest(conn, NAME) or {})["finished_at"] is None
-    with pytest.raises(StoreError, match="backtest other was never begun"):
+    with pytest.raises(StoreError, match="backtest other was never started"):
         finish(store, "other")
 
 
@@ -307,7 +310,9 @@ def test_attention_once_stored_stands(store: Engine) -> None:
     again = attention().assign(weight=attention()["weight"] + 1e-8)
     assert keep_attention(store, again) == 5
     assert keep_attention(store, again.head(0)) == 0
-    with pytest.raises(StoreError, match="attention of first 2024-01-05 B C is stored: it stands"):
+    with pytest.raises(
+        StoreError, match="attention of first 2024-01-05 B C is already stored and cannot change"
+    ):
         keep_attention(
             store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625])
         )

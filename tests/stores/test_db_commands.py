@@ -117,7 +117,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml(target, "copy", own)
     assert code == 2
-    assert f"run dtml db upgrade, with DTML_DATABASE_URL=sqlite:///{own}" in complaint
+    assert f"run `dtml db upgrade`, with DTML_DATABASE_URL=sqlite:///{own}" in complaint
     assert not (tmp_path / "target.sqlite").exists()
 
 

@@ -145,7 +145,7 @@ def test_sql_on_files_is_ended_by_time_and_by_memory(
 ) -> None:
     found = exported(files)
     monkeypatch.setattr("db.connection.parquet_sql.CONFIG", parquet_config(memory_limit="40MB"))
-    with pytest.raises(StoreUsageError, match="of memory: ask for less"):
+    with pytest.raises(StoreUsageError, match="of memory: request less data"):
         rows_of(found, "select list(i) from range(100000000) t(i)")
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.5)
     with pytest.raises(StoreUsageError, match="interrupted: a read may take"):

@@ -96,7 +96,7 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
         ):
             fetches.next_known_at(conn, "toy")
         with pytest.raises(
-            StoreError, match="one of the two clocks was wrong, and nothing was fetched"
+            StoreError, match="one of the two clocks was wrong, so nothing was fetched"
         ):
             fetches.require_clocks_agree(conn, "toy")
         fetches.require_clocks_agree(conn, "other")
@@ -189,7 +189,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     other.start()
     assert held.wait(60)
     with (
-        pytest.raises(StoreBusyError, match="another process is at work on toy"),
+        pytest.raises(StoreBusyError, match="another process is working on toy"),
         market_lock(engine, "toy"),
     ):
         pass

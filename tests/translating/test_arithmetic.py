@@ -96,5 +96,7 @@ def test_muon_multiplies_in_the_format_that_it_is_given(shape: tuple[int, ...]) 
 
 def test_an_unknown_precision_is_refused_by_name() -> None:
     for name in ("precision", "muon_precision"):
-        with pytest.raises(UsageError, match=f"{name} is one of auto, float32, bfloat16, not half"):
+        with pytest.raises(
+            UsageError, match=f"{name} must be one of auto, float32, bfloat16, not half"
+        ):
             replace(TrainingConfig(), **{name: "half"})

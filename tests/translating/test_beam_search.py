@@ -338,7 +338,7 @@ def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_network_without_numbers_is_refused() -> None:
-    with pytest.raises(TranslationError, match=r"scores are no numbers .* train anew"):
+    with pytest.raises(TranslationError, match=r"scores are not numbers .* train again"):
         search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
 
 

@@ -138,7 +138,7 @@ def test_a_training_ends_with_a_rate_near_0(tmp_path: Path, budget: dict[str, An
 )
 def test_a_warm_up_of_another_schedule_is_refused(schedule: str, warmup: float) -> None:
     with pytest.raises(
-        UsageError, match=r"warmup is|schedule is one of linear, inverse_sqrt, not cosine"
+        UsageError, match=r"warmup must be|schedule must be one of linear, inverse_sqrt, not cosine"
     ):
         TrainingConfig(schedule=schedule, warmup=warmup)
 
@@ -328,7 +328,7 @@ def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> 
     # apart by at most .0002 of it, over eight seeds; it falls by .19
     assert second == as_drawn(first, share=0.01)
     with pytest.raises(
-        UsageError, match="precision is one of auto, float32, bfloat16, not float16"
+        UsageError, match="precision must be one of auto, float32, bfloat16, not float16"
     ):
         replace(CONFIG, precision="float16")
 
@@ -393,9 +393,7 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
 def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
-    with pytest.raises(
-        TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"
-    ):
+    with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower peak learning rate$"):
         train_network(
             network,
             WIDTH,

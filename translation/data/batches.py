@@ -47,7 +47,7 @@ def batch_indices(
     training can resume in the middle of an epoch.
     """
     if tokens < 1:
-        raise UsageError(f"a batch has 1 token or more, not {tokens}")
+        raise UsageError(f"a batch must have 1 token or more, not {tokens}")
     count = len(examples)
     ties = (
         np.arange(count)

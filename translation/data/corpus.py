@@ -40,7 +40,9 @@ class Corpus:
 
     def __post_init__(self) -> None:
         if self.target is None and (min(self.columns) < 0 or self.columns[0] == self.columns[1]):
-            raise UsageError(f"columns must be two different numbers from 0 on, not {self.columns}")
+            raise UsageError(
+                f"columns must be two different numbers of 0 or more, not {self.columns}"
+            )
 
     def pairs(self) -> Iterator[Pair]:
         """Yield each sentence with its translation, in the files' order, without loading a whole
@@ -60,11 +62,11 @@ class Corpus:
             row = line.split("\t")
             if len(row) <= max(self.columns):
                 has = f"{file.name} has {len(row)} column{'s'[: len(row) != 1]} at line {number}"
-                asked = f"columns {first} and {second} (from 0 on) are asked for"
-                raise UsageError(f"{has}, but {asked}: put tabs between columns")
+                asked = f"columns {first} and {second} (counted from 0) are needed"
+                raise UsageError(f"{has}, but {asked}: separate columns by tabs")
             yield row[first], row[second]
         if not number:
-            raise UsageError(f"{file} is empty: there is nothing to translate in it")
+            raise UsageError(f"{file} is empty: it has no sentences")
 
 
 def _matched(source: Path, target: Path) -> Iterator[Pair]:
@@ -77,7 +79,7 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
         counts = f"{source.name} has {sources:,} lines, {target.name} {targets:,}"
         raise UsageError(f"{counts}: line n of one must translate line n of the other")
     if not sources:
-        raise UsageError(f"{source} and {target} are empty: there is nothing to translate in them")
+        raise UsageError(f"{source} and {target} are empty: they have no sentences")
 
 
 def lines_of(file: Path) -> Iterator[str]:
@@ -122,7 +124,7 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
         parts = file.name.lower().split(".")
         if other.lower() in parts and own.lower() not in parts:
             raise UsageError(
-                f"{file.name} is named as {other}, but the {side} language is {own}: swap them"
+                f"the name of {file.name} says {other}, but the {side} language is {own}: swap them"
             )
 
 
@@ -230,7 +232,7 @@ def shards(
     if not has_some:
         reasons = _examples([], dropped).summary()
         raise UsageError(
-            f"no pair can be learned from ({reasons}): check the files, or relax the rules"
+            f"no pair is left to learn from ({reasons}): check the files, or relax the rules"
         )
     yield _examples(waiting, dropped)
 
@@ -261,7 +263,7 @@ def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]
     if longer > rules.longest:
         return "too long"
     if longer + 1 > rules.ratio * (shorter + 1):
-        return "lengths too unequal"
+        return "lengths too different"
     if rules.drop_same and pair[0].strip() == pair[1].strip():
         return "same on both sides"
     if rules.drop_repeated:

@@ -42,7 +42,7 @@ class LanguageIdentifier:
         source, target = self.source, self.target
         if source.shape != target.shape or source.ndim != 1 or not source.size:
             raise ValueError(
-                f"both counts must be of one vocabulary, not of {source.shape} and "
+                f"both counts must belong to one vocabulary, not to {source.shape} and "
                 f"{target.shape} pieces"
             )
         if min(source.min(), target.min()) < 0:

@@ -88,7 +88,7 @@ class Tokenizer:
             tokenizer.pieces(range(tokenizer.size))  # some damage shows in the pieces alone
         except (RuntimeError, UnicodeDecodeError) as error:
             raise TranslationError(
-                f"{file} is no SentencePiece vocabulary, or is damaged: restore it"
+                f"{file} is not a SentencePiece vocabulary, or is damaged: restore it"
             ) from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())

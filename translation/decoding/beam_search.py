@@ -124,7 +124,7 @@ def search(
             if len(unfinished) == 1:
                 way_out = "fewer beams" if how.beams > 1 else "another device"
                 alone = f"one sentence of {len(sources[unfinished[0]])} pieces"
-                raise TranslationError(f"out of memory with {alone}: take {way_out}") from error
+                raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
             waiting.extendleft(
                 [unfinished[len(unfinished) // 2 :], unfinished[: len(unfinished) // 2]]
             )
@@ -209,9 +209,9 @@ class _Sentence:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                "the network's scores are no numbers or give every token probability 0: its "
+                "the network's scores are not numbers or give every token probability 0: its "
                 "weights are damaged or its "
-                "training diverged; use another checkpoint or train anew"
+                "training diverged; use another checkpoint or train again"
             )
         return self.finished[: self.how.best]
 

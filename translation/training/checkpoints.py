@@ -18,7 +18,7 @@ from translation.errors import TranslationError
 
 STATE = "training.safetensors"
 NOT_ITS_WEIGHTS = (
-    "the weights are not of the network that the model's configuration describes: "
+    "the weights do not fit the network that the model's configuration describes: "
     "train the model again"
 )
 
@@ -70,14 +70,15 @@ def restore_state(
     tensors, notes = read_tensors(file)
     if notes.get("key") != key:
         raise TranslationError(
-            f"{file} belongs to another configuration or corpus: delete {folder} to train anew"
+            f"{file} belongs to another configuration or corpus: delete {folder} to train from "
+            "the start"
         )
     try:
         _put_back(tensors, network, optimisers)
         return Progress(**json.loads(notes["progress"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise TranslationError(
-            f"{file} is damaged ({error}): delete {folder} to train anew"
+            f"{file} is damaged ({error}): delete {folder} to train from the start"
         ) from error
 
 

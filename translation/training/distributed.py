@@ -26,7 +26,7 @@ PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, with which a 
 # a file that nobody else may open: a port could be another training's
 RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"
 LOST = (
-    "another process of the training ended: run the same command again to resume from the "
+    "another process of the training run ended: run the same command again to resume from the "
     "last check"
 )
 
@@ -109,7 +109,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
         found = f"process {local + 1} finds {count} CUDA devices here"
-        raise UsageError(f"{found}: start one process a device, or choose cpu")
+        raise UsageError(f"{found}: start one process per device, or choose cpu")
     rendezvous: dict[str, Any] = {}
     if file := os.environ.get(RENDEZVOUS):
         world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])

@@ -195,7 +195,8 @@ def _cache_once(
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
             raise UsageError(
-                f"the machines of this training do not share {work}: give all the same DTML_DATA"
+                f"the machines of this training run do not share {work}: set the same DTML_DATA "
+                "on all"
             )
     choose = partial(choose_size, device=device, processes=process_group.world_size)
     cached = cache_corpus(recipe, work, choose)
@@ -250,8 +251,8 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     if 0 < learned < needed:
         may = (
             f"the longest sentence and its translation may need {needed}: raise it, or "
-            "set 0 for "
-            "sinusoids"
+            "set 0 for sinusoidal "
+            "positions"
         )
         raise UsageError(f"{name}: network.learned_positions is {learned}, but {may}")
 

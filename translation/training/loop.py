@@ -66,7 +66,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
         for name, kinds in (
             ("schedule", Schedule),
             ("optimiser", Optimiser),
@@ -75,7 +75,7 @@ class TrainingConfig:
         ):
             if getattr(self, name) not in get_args(kinds):
                 raise UsageError(
-                    f"{name} is one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
+                    f"{name} must be one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
                 )
         if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
             units = (
@@ -84,17 +84,17 @@ class TrainingConfig:
                 else "1 update or more"
             )
             raise UsageError(
-                f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}"
+                f"warmup must be {units} with the schedule {self.schedule}, not {self.warmup:g}"
             )
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be more than 0, not {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(
-                f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}"
+                f"label_smoothing must be 0 or more and below 1, not {self.label_smoothing}"
             )
         if not self.clip >= 0:
-            raise UsageError(f"clip is 0 (for none) or more, not {self.clip}")
+            raise UsageError(f"clip must be 0 (for none) or more, not {self.clip}")
 
 
 @dataclass(frozen=True)

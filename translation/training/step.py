@@ -104,7 +104,7 @@ class TrainingStep:
         done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, check)))
         if not math.isfinite(done.loss):
             raise TranslationError(
-                f"the loss is {done.loss}: train again with a lower peak of the learning rate"
+                f"the loss is {done.loss}: train again with a lower peak learning rate"
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:
