@@ -287,7 +287,7 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     verdict = said.splitlines()[-2]
     assert f"of {blend['days']} days, the blend " in verdict
     assert verdict.count(f" {rule}: rank IC ") == 1
-    assert "after costs, at the next open" in said
+    assert "after costs, traded at the next open" in said
     page = Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8")
     assert all(
         words in page

@@ -127,7 +127,7 @@ def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(
     done = subprocess.run(
         [sys.executable, "-c", FILLING, store_url], capture_output=True, text=True, check=False
     )
-    assert "disk I/O error (the disk failed, or is full: " in done.stderr.splitlines()[-1]
+    assert "disk I/O error (the disk failed or is full " in done.stderr.splitlines()[-1]
     assert "StoreError" in done.stderr.splitlines()[-1]
     with reading(engine) as conn:
         assert table_counts(conn)["translation_text"] == 0
