@@ -38,8 +38,8 @@ from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import plain, print_frame, print_json
 from flows.market_files import read_market
-from flows.parquet_export import exported
 from flows.settings import err, out
+from flows.upkeep.parquet_export import exported
 from translation.atomic_files import write_whole
 
 commands = typer.Typer()

@@ -115,7 +115,7 @@ def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
 
     Example: dtml doctor
     """
-    from flows.doctor import (
+    from flows.upkeep.doctor import (
         examined,
     )  # it imports the networks, for which `dtml status` need not wait
 

@@ -38,8 +38,8 @@ from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
-from flows.parquet_export import export_if_asked
 from flows.settings import data_folder
+from flows.upkeep.parquet_export import export_if_asked
 from translation.atomic_files import write_whole
 
 LIMIT = 30  # sessions looked back for missed nights: for older ones there is `dtml backtest`
