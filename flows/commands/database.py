@@ -12,9 +12,9 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from db.admin.checks import Finding, check_store, finding_of
-from db.admin.checks import redate as redate_moments
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
+from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
 from db.connection.locks import market_lock
 from db.engine import (
