@@ -2,7 +2,7 @@
 
 A first champion is chosen by a walk through the stored history; another replaces it when the nights
 since have shown, by a test that is valid at every look, that it orders better
-(`dtml.evaluation.drift`).
+(`dtml.evaluation.evidence`).
 """
 
 import logging
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import rankings as stored
 from dtml.errors import DtmlError
-from dtml.evaluation.drift import Evidence, evidence, promoted
+from dtml.evaluation.evidence import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, rank_ics
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session

@@ -15,7 +15,7 @@ from db.engine import reading, transaction
 from db.rows import rankings
 from db.rows.markets import save_instruments
 from dtml.errors import UsageError
-from dtml.evaluation.drift import TENURE
+from dtml.evaluation.evidence import TENURE
 from dtml.experiments import vary
 from dtml.markets import read_market
 from dtml.markets.definition import EARNED
