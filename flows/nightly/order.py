@@ -27,8 +27,7 @@ from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import ALL, FEATURES, HISTORY, MAX_GAP, Names
-from dtml.ranking.outcomes import HISTORY as RULES_READ
-from dtml.ranking.outcomes import RULES, outcomes, rule_scores, sessions_to
+from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
     RankersConfig,
@@ -38,6 +37,8 @@ from dtml.ranking.rankers import (
     save_rankers,
 )
 from dtml.ranking.relative import RelativeConfig
+from dtml.ranking.rules import HISTORY as RULES_READ
+from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
 from flows.nightly.champion import promote, speaker
 from flows.nightly.context import MarketContext, stored_bars

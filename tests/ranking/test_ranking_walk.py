@@ -20,9 +20,10 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import score_ranking
 from dtml.ranking import rankers, relative
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.outcomes import LEGS, RULES
+from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
+from dtml.ranking.rules import RULES
 from dtml.ranking.walk import folds
 from flows.nightly.context import RunRequest, open_context, open_stored_context
 from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking
