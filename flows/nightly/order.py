@@ -25,8 +25,9 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
+from dtml.prices.changes import MAX_GAP
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
-from dtml.ranking.features import ALL, FEATURES, HISTORY, MAX_GAP, Names
+from dtml.ranking.features import ALL, FEATURES, HISTORY, Names
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
