@@ -21,7 +21,7 @@ from benchmarks.ten_year_store import TenYears
 from db.connection.parquet_sql import asked_of_parquet
 from db.connection.user_sql import Answer, asked
 from db.engine import open_engine, upgrade
-from flows.parquet_export import exported
+from flows.upkeep.parquet_export import exported
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 SECONDS_LIMIT, MEMORY_LIMIT_MB = 1.0, 200

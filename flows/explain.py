@@ -21,8 +21,8 @@ import torch
 from db.engine import reading, transaction
 from db.rows import attention, runs
 from dtml.attention import significance
-from dtml.attention.significance import Findings, Positions
-from dtml.attention.weights import STOCK_DAYS
+from dtml.attention.findings import STOCK_DAYS, Findings
+from dtml.attention.significance import Positions
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
 from dtml.lookahead.pipeline import CPU, History, Pipeline

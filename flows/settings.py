@@ -27,7 +27,7 @@ err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() el
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 BAR = "flows.progress"  # the logger of what a terminal shows as a bar
-MOVING = (BAR, "flows.benchmark.ranking")  # the loggers that say that a long step moves
+MOVING = (BAR, "flows.ranking.walk")  # the loggers that say that a long step moves
 MINUTE_S = 60
 
 PREFECT_DEFAULTS = tomllib.loads(

@@ -15,17 +15,8 @@ from torch import Tensor, nn
 
 from dtml.errors import UsageError
 from dtml.features import FEATURES
-from dtml.layers.network import (
-    Batch,
-    Dropout,
-    Gaussian,
-    Network,
-    NetworkConfig,
-    Positions,
-    Rows,
-    Scores,
-    StockDays,
-)
+from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
+from dtml.layers.random import Dropout, Gaussian
 
 Z_ADJ_CLOSE = FEATURES.index("z_adj_close")
 Inputs = Float[Tensor, "window days stocks features"]

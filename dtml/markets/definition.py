@@ -265,7 +265,7 @@ class Market:
       between two bars;
     - leg is the return by which its nights order the stocks of a day (`dtml.ranking.outcomes`);
     - ranker is whose order they show, "earned" that of the champion of the candidates
-      (`dtml.evaluation.drift`);
+      (`dtml.evaluation.evidence`);
     - retrain says when to train: never, when there is no model, or every N sessions;
     - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
       (an abstention band);

@@ -33,9 +33,10 @@ from dtml.own.code import HISTORY, OwnCodeError, cut, ranks_of
 from dtml.own.process import Asked, Told
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.ranking.features import ranked_features
-from dtml.ranking.outcomes import HISTORY as RULES_READ
-from dtml.ranking.outcomes import RULES, outcomes, rule_scores, sessions_to
+from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, mean_of_known, ranked
+from dtml.ranking.rules import HISTORY as RULES_READ
+from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import market_panel
 
 STOCKS = 50  # of the part that is changed, at most

@@ -12,8 +12,9 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from dtml.attention.weights import KEPT, Attention, verdict
-from dtml.attention.weights import words as explained
+from dtml.attention.findings import verdict
+from dtml.attention.findings import words as explained
+from dtml.attention.weights import KEPT, Attention
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, decide, recalibrated

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dtml.checkpoints import Weights, WriteWhole, read_tensors, write_tensors
 from dtml.errors import DtmlError
-from dtml.layers.network import Network, days_at_once, use_generator
+from dtml.layers.network import Network, days_at_once
+from dtml.layers.random import use_generator
 from dtml.model import ContextNormalisation
 from dtml.training.recipe import Epoch, Member
 

@@ -12,9 +12,9 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from db.admin.checks import Finding, check_store, finding_of
-from db.admin.checks import redate as redate_moments
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
+from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
 from db.connection.locks import market_lock
 from db.engine import (
@@ -32,13 +32,13 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import markets
 from db.views import data_dictionary
 from dtml.errors import UsageError
-from flows.backups import Manifest, back_up, checkpoints, read_backup
-from flows.backups import restore as restore_backup
 from flows.commands.options import AsJson
 from flows.commands.query import require_market
 from flows.console import print_json
-from flows.parquet_export import VIEWS, export
 from flows.settings import data_folder, err, out
+from flows.upkeep.backups import Manifest, back_up, checkpoints, read_backup
+from flows.upkeep.backups import restore as restore_backup
+from flows.upkeep.parquet_export import VIEWS, export
 
 commands = typer.Typer()
 store_commands = typer.Typer(

@@ -20,6 +20,7 @@ from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.nightly.catch_up import missed_nights
 from flows.nightly.context import (
     MarketContext,
     RunRequest,
@@ -28,7 +29,7 @@ from flows.nightly.context import (
     open_stored_context,
 )
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import Night, finished_night, missed_nights, run_night
+from flows.nightly.night import Night, finished_night, run_night
 from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
 from flows.service.prefect_server import require_server

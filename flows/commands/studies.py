@@ -15,7 +15,7 @@ import typer
 from db.engine import open_store, reading
 from db.rows import attention as stored_attention
 from db.rows import markets
-from dtml.attention.weights import words as explanation_words
+from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
 from dtml.markets.definition import Costs

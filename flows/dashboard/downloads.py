@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from db.connection.user_sql import Interruption, asked
 from dtml.errors import UsageError
-from flows.commands.query import csv_lines, json_lines, write_parquet
+from flows.answer_files import csv_lines, json_lines, write_parquet
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from db.questions import literal, questions
 from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
-from flows.commands.query import DAY
+from flows.answer_files import DAY
 from flows.console import plain
 from flows.dashboard.markets import NotThereError
 

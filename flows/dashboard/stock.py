@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from db.connection.frames import head
 from db.rows import attention, markets, predictions, prices, runs
 from db.rows import scores as stored_scores
-from dtml.attention.weights import words as explanation_words
+from dtml.attention.findings import words as explanation_words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc

@@ -27,6 +27,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
+from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
 from flows.nightly.context import (
     MarketContext,
     RunRequest,
@@ -35,7 +36,7 @@ from flows.nightly.context import (
     open_stored_context,
 )
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import CaughtUp, Night, catch_up, missed_nights, run_night
+from flows.nightly.night import Night, run_night
 from flows.nightly.order import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
@@ -72,7 +73,7 @@ def nightly(request: RunRequest, as_of: date) -> Night:
 
 @flow(name="catch-up", flow_run_name="{request.market} {last}", persist_result=False)
 def missed(request: RunRequest, last: date) -> CaughtUp:
-    """Run every missed night of a market up to a session; see `flows.nightly.night.catch_up`."""
+    """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
     with signals_of(request.attended):
         return _caught_up(open_context(request), last, ())
 

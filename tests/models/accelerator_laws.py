@@ -20,7 +20,8 @@ from dtml.baselines.stocknet import StockNetConfig
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import attention, member_probabilities
-from dtml.layers.network import NetworkConfig, RandomLayer
+from dtml.layers.network import NetworkConfig
+from dtml.layers.random import RandomLayer
 from dtml.model import DTML as DTML_NETWORK
 from dtml.model import ModelConfig
 from dtml.training import fit, state

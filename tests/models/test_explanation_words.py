@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtml.attention.weights import verdict, words
+from dtml.attention.findings import verdict, words
 
 BOTH = {
     "seeds": 4,

@@ -12,6 +12,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from dtml.attention import significance as explanations
+from dtml.attention.findings import words
 from dtml.attention.significance import (
     agreement,
     attention_by_day,
@@ -21,7 +22,6 @@ from dtml.attention.significance import (
     share_found,
     shuffled,
 )
-from dtml.attention.weights import words
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.checkpoints import Ensemble
 from dtml.inference import attention

@@ -9,7 +9,8 @@ from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import UsageError
 from dtml.layers import network as network_module
-from dtml.layers.network import Batch, Dropout, Gaussian, NetworkConfig
+from dtml.layers.network import Batch, NetworkConfig
+from dtml.layers.random import Dropout, Gaussian
 from dtml.model import ModelConfig
 from dtml.ranking.relative import RelativeModelConfig
 from dtml.training.fit import Span, fit_members

@@ -22,9 +22,10 @@ from db.rows import markets, predictions, prices, runs
 from db.rows import nights as stored_nights
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
+from flows.nightly.catch_up import LIMIT, catch_up, missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, fetch_bars
-from flows.nightly.night import LIMIT, catch_up, missed_nights, run_night
+from flows.nightly.night import run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 from tests.support.bounds import assert_arrays_close_in_float64

@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import attention
+from dtml.attention.findings import words
 from dtml.attention.significance import importance_by_day, over_days, share_found
-from dtml.attention.weights import words
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.lookahead.pipeline import CPU, History, Pipeline

@@ -25,10 +25,10 @@ from dtml.own.process import Asked
 from dtml.prices.sessions import next_session
 from dtml.ranking.walk import folds
 from flows import audit
-from flows.benchmark.ranking import Plan, Walk, run_ranking
 from flows.nightly import own_code
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
+from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.replay.archive import Archive, replay_of
 from tests.support.nights import AS_OF, small_market
 

@@ -24,8 +24,9 @@ from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.markets import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, quotes_of, read_bars
+from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import run_night, watch_drift
+from flows.nightly.night import run_night
 from flows.nightly.paper import follow_orders, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker

@@ -7,7 +7,7 @@ import pytest
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.drift import RESTART, TENURE, YEAR, Evidence, evidence, promoted
+from dtml.evaluation.evidence import RESTART, TENURE, YEAR, Evidence, evidence, promoted
 from tests.support.bounds import in_float64
 
 

@@ -20,7 +20,7 @@ from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session
-from dtml.ranking.outcomes import RULES
+from dtml.ranking.rules import RULES
 from flows.dashboard.app import dashboard
 from flows.nightly import order
 from flows.nightly.context import MarketContext

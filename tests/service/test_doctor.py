@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-import flows.doctor
+import flows.upkeep.doctor
 from dtml.errors import DtmlError
 from dtml.sources.simulated import SimulatedSource
 from dtml.training import self_test as trial
@@ -130,9 +130,9 @@ def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
 def test_a_package_outside_its_tested_range_is_named(
     examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = flows.doctor.version
+    known = flows.upkeep.doctor.version
     monkeypatch.setattr(
-        flows.doctor, "version", lambda name: "99.0" if name == "torch" else known(name)
+        flows.upkeep.doctor, "version", lambda name: "99.0" if name == "torch" else known(name)
     )
     code, found = examine()
     assert code == 1

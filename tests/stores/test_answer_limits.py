@@ -16,7 +16,8 @@ from db.connection.user_sql import select
 from db.engine import open_reader
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
-from flows.commands.query import SHOWN, query, write_parquet
+from flows.answer_files import write_parquet
+from flows.commands.query import SHOWN, query
 from tests.support.places import ROOT
 from tests.support.stores import fill
 
@@ -133,7 +134,7 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.commands.query.GROUP", 5000)
+    monkeypatch.setattr("flows.answer_files.GROUP", 5000)
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
     with pytest.raises(
         UsageError, match="more than 50,000 bytes is not written: ask for it in parts"

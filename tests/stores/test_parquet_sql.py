@@ -15,7 +15,7 @@ from db.connection.parquet_sql import asked_of_parquet
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
 from flows.commands.query import query
-from flows.parquet_export import VIEWS, export, exported
+from flows.upkeep.parquet_export import VIEWS, export, exported
 from tests.support.parquet_files import ALL, contents, no_progress, rows_of
 from tests.support.stores import add_predictions, fill
 

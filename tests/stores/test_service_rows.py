@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from db import tables
-from db.admin.checks import MOMENTS, check_store, redate
+from db.admin.checks import check_store
+from db.admin.redating import MOMENTS, redate
 from db.connection.frames import frame
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction, upgrade
