@@ -159,20 +159,24 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]
     beams, vocabulary = scores.shape[1:]
     maxima = _block_maxima(scores)
     blocks = maxima.shape[-1]
-    block = (maxima + so_far.unsqueeze(-1)).flatten(1).topk(beams).indices
+    block_sums = maxima + so_far.unsqueeze(-1)
+    block = block_sums.flatten(1).topk(beams).indices
     beam = block // blocks
     first_token = block % blocks * BLOCK
     # [sentences, chosen blocks, BLOCK], as are the places and sums
     token = first_token.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
-    place = beam.unsqueeze(-1) * vocabulary + token.clamp(max=vocabulary - 1)
-    token_scores = scores.flatten(1).gather(1, place.flatten(1)).view_as(token)
-    sums = token_scores + so_far.gather(1, beam).unsqueeze(-1)
-    sums = sums.masked_fill(token >= vocabulary, -math.inf)
+    is_outside = token >= vocabulary
+    token = token.clamp(max=vocabulary - 1)
+    place = beam.unsqueeze(-1) * vocabulary + token
+    token_scores = scores.flatten(1).gather(1, place.flatten(1))
+    beam_scores = so_far.gather(1, beam)
+    sums = token_scores.view_as(token) + beam_scores.unsqueeze(-1)
+    # With more beams than tokens, some that lie outside are among the best, with a sum of -inf.
+    sums = sums.masked_fill(is_outside, -math.inf)
     best_sums, chosen = sums.flatten(1).topk(beams)
     best_beams = beam.gather(1, chosen // BLOCK)
-    # With more beams than tokens, some of them lie outside of the vocabulary, with a sum of -inf.
-    tokens = token.flatten(1).gather(1, chosen).clamp(max=vocabulary - 1)
-    return best_sums, best_beams, tokens
+    best = token.flatten(1).gather(1, chosen)
+    return best_sums, best_beams, best
 
 
 def _block_maxima(scores: Tensor) -> Tensor:
@@ -326,28 +330,32 @@ class _Beams:
 
         `ends` are the log probabilities of ending, `going` those of continuing.
         """
-        best = torch.cat([ends, going], dim=-1).topk(self.how.beams).indices
-        sentences = len(ends)
-        is_best = torch.zeros(sentences, 2 * self.how.beams, dtype=torch.bool, device=ends.device)
-        is_best = is_best.scatter(1, best, value=True)
-        ending = is_best[:, : self.how.beams] & (ends > -math.inf)
+        beams = self.how.beams
+        either = torch.cat([ends, going], dim=-1)
+        best = either.topk(beams).indices
+        is_best = torch.zeros_like(either, dtype=torch.bool).scatter(1, best, value=True)
+        ends_best = is_best[:, :beams] & (ends > -math.inf)
         limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
-        ending |= (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
-        not_done = [not sentence.done for sentence in self.sentences]
-        ending &= torch.tensor(not_done, device=ends.device).unsqueeze(-1)
-        rows, beams = ending.nonzero(as_tuple=True)
-        self._set_aside(rows, beams, ends[rows, beams])
+        at_limit = (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
+        not_done = torch.tensor(
+            [not sentence.done for sentence in self.sentences],
+            device=ends.device,
+        )
+        ending = (ends_best | at_limit) & not_done.unsqueeze(-1)
+        rows, columns = ending.nonzero(as_tuple=True)
+        self._set_aside(rows, columns, ends[rows, columns])
 
     def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
         """Add these beams, as they are, to the finished hypotheses of their sentences."""
         token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()
-        for row, beam, tokens, log_probability in zip(
+        ended = zip(
             rows.tolist(),
             beams.tolist(),
             token_lists,
             log_probabilities.tolist(),
             strict=True,
-        ):
+        )
+        for row, beam, tokens, log_probability in ended:
             hypothesis = Hypothesis(
                 tokens=tuple(tokens),
                 score=log_probability / self.how.penalty(self.length + 1),
