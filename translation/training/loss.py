@@ -1,5 +1,6 @@
-"""Compute the smoothed cross-entropy of the output layer without the scores of
-a whole batch in memory.
+"""Compute the smoothed cross-entropy of the output layer, in little memory.
+
+The scores of a whole batch are never in memory at once.
 """
 
 from functools import partial
@@ -14,9 +15,7 @@ POSITIONS_AT_ONCE = 512
 
 
 class _OutputLayerLoss(torch.autograd.Function):
-    """The loss and its gradients, computed in blocks: the scores of a whole
-    batch are never in memory.
-    """
+    """The loss and its gradients, computed in blocks of positions."""
 
     @staticmethod
     def forward(
