@@ -117,10 +117,10 @@ def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
 
     Call it after the state that names these was saved.
     """
+    files = set(folder.glob("step-*.safetensors"))
     kept_files = {folder / _name(step) for step in kept}
-    for file in folder.glob("step-*.safetensors"):
-        if file not in kept_files:
-            file.unlink(missing_ok=True)
+    for file in files - kept_files:
+        file.unlink(missing_ok=True)
 
 
 def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
