@@ -212,7 +212,8 @@ def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Ru
 
     Raises UsageError if none is kept.
     """
-    return next(shards(pairs, source, target, rules, sys.maxsize))
+    one_shard = shards(pairs, source, target, rules, size=sys.maxsize)
+    return next(one_shard)
 
 
 def shards(
