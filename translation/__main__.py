@@ -38,10 +38,15 @@ def train(options: argparse.Namespace) -> None:
     recipe = read_recipe(options.recipe)
     if options.processes > 1 and "RANK" not in os.environ:
         command = [
-            *(sys.executable, "-m", "translation"),
-            *("--device", options.device),
-            *("train", str(options.recipe)),
-            *("--to", str(options.to)),
+            sys.executable,
+            "-m",
+            "translation",
+            "--device",
+            options.device,
+            "train",
+            str(options.recipe),
+            "--to",
+            str(options.to),
         ]
         sys.exit(launch_processes(command, options.processes))
     process_group, device = join_process_group(options.device)

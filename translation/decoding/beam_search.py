@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -148,13 +148,31 @@ def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
         waiting = waiting[count:]
 
 
-def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class Continuations(NamedTuple):
+    """The best ways to continue the beams of each sentence, the best first.
+
+    All are `[sentences, beams]`.
+    """
+
+    log_probabilities: Tensor
+    beams: Tensor  # the beam that each continues
+    tokens: Tensor  # the token that it adds
+
+    def of(self, sentences: Tensor) -> "Continuations":
+        """Return those of these sentences alone."""
+        return Continuations(
+            log_probabilities=self.log_probabilities[sentences],
+            beams=self.beams[sentences],
+            tokens=self.tokens[sentences],
+        )
+
+
+def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
     """Return the highest sums of a token's score and its beam's log probability, one a beam.
 
-    `scores` are `[sentences, beams, vocabulary]`, `so_far` is `[sentences, beams]`. Returns sums,
-    beams and tokens, each `[sentences, beams]`, the highest sum first. They lie in the blocks of
-    the vocabulary with the highest maxima: to sort these alone takes a third of the time of `topk`
-    over all.
+    `scores` are `[sentences, beams, vocabulary]`, `so_far` is `[sentences, beams]`. The sums lie in
+    the blocks of the vocabulary with the highest maxima: to sort these alone takes a third of the
+    time of `topk` over all.
     """
     beams, vocabulary = scores.shape[1:]
     maxima = _block_maxima(scores)
@@ -174,9 +192,11 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]
     # With more beams than tokens, some that lie outside are among the best, with a sum of -inf.
     sums = sums.masked_fill(is_outside, -math.inf)
     best_sums, chosen = sums.flatten(1).topk(beams)
-    best_beams = beam.gather(1, chosen // BLOCK)
-    best = token.flatten(1).gather(1, chosen)
-    return best_sums, best_beams, best
+    return Continuations(
+        log_probabilities=best_sums,
+        beams=beam.gather(1, chosen // BLOCK),
+        tokens=token.flatten(1).gather(1, chosen),
+    )
 
 
 def _block_maxima(scores: Tensor) -> Tensor:
@@ -295,19 +315,17 @@ class _Beams:
         scores = self._log_probabilities(decoder)
         ends = scores[..., END] + self.so_far
         scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
-        going, origin, token = best_tokens(scores, self.so_far)
-        self._finish(ends, going)
-        newly_done = self._newly_done(going)
+        continuations = best_tokens(scores, self.so_far)
+        self._finish(ends, going=continuations.log_probabilities)
+        newly_done = self._newly_done(going=continuations.log_probabilities)
         rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
         done = len(self.sentences) - len(rows)
         if done > MAX_DONE * len(self.sentences) or not rows:
             kept = torch.tensor(rows, dtype=torch.long, device=ends.device)
             self._keep(kept)
-            going = going[kept]
-            origin = origin[kept]
-            token = token[kept]
+            continuations = continuations.of(kept)
         if self.sentences:
-            self._extend(going, origin, token)
+            self._extend(continuations)
         return newly_done
 
     def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
@@ -330,20 +348,24 @@ class _Beams:
 
         `ends` are the log probabilities of ending, `going` those of continuing.
         """
-        beams = self.how.beams
-        either = torch.cat([ends, going], dim=-1)
-        best = either.topk(beams).indices
-        is_best = torch.zeros_like(either, dtype=torch.bool).scatter(1, best, value=True)
-        ends_best = is_best[:, :beams] & (ends > -math.inf)
         limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
         at_limit = (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
         not_done = torch.tensor(
             [not sentence.done for sentence in self.sentences],
             device=ends.device,
         )
-        ending = (ends_best | at_limit) & not_done.unsqueeze(-1)
-        rows, columns = ending.nonzero(as_tuple=True)
-        self._set_aside(rows, columns, ends[rows, columns])
+        ending = self._end_among_best(ends, going) | at_limit
+        rows, beams = (ending & not_done.unsqueeze(-1)).nonzero(as_tuple=True)
+        self._set_aside(rows, beams, ends[rows, beams])
+
+    def _end_among_best(self, ends: Tensor, going: Tensor) -> Tensor:
+        """Return whether the END of each beam is among the best, `[sentences, beams]`."""
+        beams = self.how.beams
+        both_ways = torch.cat([ends, going], dim=-1)
+        best = both_ways.topk(beams).indices
+        is_best = torch.zeros_like(both_ways, dtype=torch.bool)
+        is_best = is_best.scatter(1, best, value=True)
+        return is_best[:, :beams] & (ends > -math.inf)
 
     def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
         """Add these beams, as they are, to the finished hypotheses of their sentences."""
@@ -391,14 +413,15 @@ class _Beams:
             if self.attention is not None:
                 self.attention = self.attention[kept]
 
-    def _extend(self, going: Tensor, origin: Tensor, token: Tensor) -> None:
-        """Continue each beam from its `origin` with its `token`; all are `[sentences, beams]`."""
+    def _extend(self, continuations: Continuations) -> None:
+        """Put the best continuations in place of the beams."""
         self.length += 1
         if self.how.beams > 1:  # a single one continues itself
+            origin = continuations.beams
             rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
             self.tokens = self.tokens[rows, origin]
             if self.attention is not None:
                 self.attention = self.attention[rows, origin]
             self.state.reorder(origin)
-        self.tokens[..., self.length] = token
-        self.so_far = going
+        self.tokens[..., self.length] = continuations.tokens
+        self.so_far = continuations.log_probabilities

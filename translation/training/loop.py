@@ -78,7 +78,9 @@ class TrainingConfig:
                 raise UsageError(
                     f"{name} is one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
                 )
-        if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
+        is_share = self.schedule == "linear"
+        warmup_fits = 0 < self.warmup < 1 if is_share else self.warmup >= 1
+        if not warmup_fits:
             units = (
                 "a share of the budget, between 0 and 1"
                 if self.schedule == "linear"
