@@ -231,11 +231,8 @@ class RecurrentTranslator(nn.Module):
         memory, _ = pad_packed_sequence(packed, batch_first=True, total_length=source.shape[-1])
         memory = self.dropout(_moved(memory, order.argsort(dim=-1)))
         attention = self.decoder.attention
-        encoded = EncodedSource(
-            memory=memory,
-            keys=memory if attention is None else attention.keys(memory),
-            mask=real.unsqueeze(1),
-        )
+        keys = memory if attention is None else attention.keys(memory)
+        encoded = EncodedSource(memory=memory, keys=keys, mask=real.unsqueeze(1))
         return encoded, (_directions_joined(hidden), _directions_joined(cell))
 
     def decode(

@@ -26,12 +26,12 @@ BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabul
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of a search, by default those of Wu et al. (2016) and section 6.1 of Vaswani et al.,
-    but 5 beams.
+    """Settings of a search.
 
-    It ends when as many translations have ended as there are beams, or none can be better than
-    those. `exact` waits for the second alone, which with a large `alpha` comes with the limit of
-    tokens. Raises UsageError for a number out of its range.
+    The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams. The
+    search of a sentence ends when as many translations have ended as there are beams, or none can
+    be better than those. `exact` waits for the second alone, which with a large `alpha` comes with
+    the limit of tokens. Raises UsageError for a number out of its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
@@ -126,12 +126,8 @@ def search(
 
 def _empty_hypothesis(how: Search) -> Hypothesis:
     """Return the translation of a source without tokens."""
-    return Hypothesis(
-        tokens=(),
-        score=0.0,
-        log_probability=0.0,
-        attention=torch.ones(1, 1) if how.with_attention else None,
-    )
+    attention = torch.ones(1, 1) if how.with_attention else None
+    return Hypothesis(tokens=(), score=0.0, log_probability=0.0, attention=attention)
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:

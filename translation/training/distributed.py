@@ -110,7 +110,8 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
         found = f"process {local + 1} finds {count} CUDA devices here"
         raise UsageError(f"{found}: start one process a device, or choose cpu")
-    _meet(backend="nccl" if device == "cuda" else "gloo")
+    backend = "nccl" if device == "cuda" else "gloo"
+    _meet(backend)
     process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())
     if device != "cuda":
         return process_group, torch.device(device)

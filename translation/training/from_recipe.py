@@ -61,6 +61,7 @@ def train_model(
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     # With a seed or more for each process, none waits for another before the end.
     trains_apart = recipe.seeds >= process_group.world_size
+    group = SINGLE_PROCESS if trains_apart else process_group
     training = _SeedTraining(
         recipe=recipe,
         cached=cached,
@@ -68,7 +69,7 @@ def train_model(
         config=_with_formats(recipe.training_for(cached.size), device, process_group, on_message),
         work=work,
         device=device,
-        group=SINGLE_PROCESS if trains_apart else process_group,
+        group=group,
     )
     seeds_here = range(recipe.seeds)
     if trains_apart:
@@ -124,15 +125,15 @@ class _SeedTraining:
         It is one `of` so many that share the minutes of this process.
         """
         minutes = self.config.minutes
-        config = replace(
-            self.config,
-            seed=self.config.seed + number,
-            minutes=None if minutes is None else minutes / of,
-        )
+        if minutes is not None:
+            minutes = minutes / of
+        config = replace(self.config, seed=self.config.seed + number, minutes=minutes)
 
         def report_as_message(check: Check) -> None:
             on_message(f"seed {number}: {check}")
 
+        report = on_check if number == 0 else report_as_message
+        deciding_bleu = self.bleu if self.recipe.decide_by == "bleu" else None
         folder = self._folder(number)
         folder.mkdir(exist_ok=True)
         context = TrainingContext(
@@ -140,9 +141,9 @@ class _SeedTraining:
             key=self.recipe.key(self.cached.size, self.cached.corpus_hash, number),
             device=self.device,
             process_group=self.group,
-            on_check=on_check if number == 0 else report_as_message,
+            on_check=report,
             on_message=on_message,
-            bleu=self.bleu if self.recipe.decide_by == "bleu" else None,
+            bleu=deciding_bleu,
         )
         torch.manual_seed(config.seed % SEEDS)
         network = build_network(self.recipe.kind, self.values)
@@ -230,11 +231,13 @@ def _with_formats(
         on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
     elif warning := slower_words(config.precision, gain):
         on_message(warning)
-    return replace(
-        config,
-        precision=faster if config.precision == "auto" else config.precision,
-        muon_precision=faster if config.muon_precision == "auto" else config.muon_precision,
-    )
+    precision = config.precision
+    if precision == "auto":
+        precision = faster
+    muon_precision = config.muon_precision
+    if muon_precision == "auto":
+        muon_precision = faster
+    return replace(config, precision=precision, muon_precision=muon_precision)
 
 
 def _cache_once(

@@ -432,7 +432,8 @@ def _check(
     process_group = context.process_group
     loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)
     bleu = None if context.bleu is None else context.bleu(network, process_group)
-    _note_figure(progress, process_group.broadcast(-loss if bleu is None else bleu))
+    figure = -loss if bleu is None else bleu
+    _note_figure(progress, process_group.broadcast(figure))
     if process_group.rank > 0:
         return
     check = Check(
