@@ -161,6 +161,7 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
 def _launch(
     command: Sequence[str], rank: int, world_size: int, rendezvous: str
 ) -> subprocess.Popen[bytes]:
+    """Start process `rank`, which meets the others at the file `rendezvous`."""
     threads = max(1, torch.get_num_threads() // world_size)
     environment = {
         **os.environ,

@@ -116,17 +116,17 @@ class _SeedTraining:
     def __call__(
         self,
         number: int,
-        of: int,
+        sharing: int,
         on_check: Callable[[Check], object],
         on_message: Callable[[str], object],
     ) -> _TrainedSeed:
         """Train a seed and keep its weights for other processes.
 
-        It is one `of` so many that share the minutes of this process.
+        The minutes of this process are shared by `sharing` seeds.
         """
         minutes = self.config.minutes
         if minutes is not None:
-            minutes = minutes / of
+            minutes = minutes / sharing
         config = replace(self.config, seed=self.config.seed + number, minutes=minutes)
 
         def report_as_message(check: Check) -> None:
