@@ -386,7 +386,8 @@ def _packed(x: Tensor, real: Tensor) -> PackedSequence:
 
 def _directions_joined(state: Tensor) -> Tensor:
     """Map `[layers * 2, rows, d_model / 2]`, of both directions, to `[layers, rows, d_model]`."""
-    return state.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2)
+    joined: Tensor = state.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2)
+    return joined
 
 
 def _lstm(

@@ -203,7 +203,7 @@ def _block_maxima(scores: Tensor) -> Tensor:
     vocabulary = scores.shape[-1]
     whole_blocks = vocabulary // BLOCK
     rest = whole_blocks * BLOCK
-    maxima = scores[..., :rest].unflatten(-1, (whole_blocks, BLOCK)).amax(dim=-1)
+    maxima: Tensor = scores[..., :rest].unflatten(-1, (whole_blocks, BLOCK)).amax(dim=-1)
     if rest == vocabulary:
         return maxima
     maximum_of_rest = scores[..., rest:].amax(dim=-1, keepdim=True)

@@ -35,7 +35,7 @@ def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
         share = processes / recipe.seeds
     else:
         share = 1 / ceil(recipe.seeds / processes)
-    seconds = 60 * recipe.training["minutes"] * share
+    seconds: float = 60 * recipe.training["minutes"] * share
     pieces = sum(lengths) / CHARACTERS + len(lengths)  # with the end of each sentence
 
     def epochs(size: str) -> float:
