@@ -66,7 +66,7 @@ DOWNLOADS = 8  # tables being made or sent
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Keep no more threads than connections while an application runs, so that none waits in vain."""
+    """Keep no more threads than connections while an application runs: none waits in vain."""
     app.state.statements = Statements()
     current_default_thread_limiter().total_tokens = WORKERS
     Thread(target=script, daemon=True).start()  # a second's work, that no visitor needs to wait for
@@ -330,8 +330,7 @@ def rows_link(view: str, where: Mapping[str, object]) -> str:
     for column, value in where.items():
         query.append(("column", column))
         query.append(("value", value))
-    for _ in where:
-        query.append(("is", "="))
+    query.extend([("is", "=")] * len(where))
     return f"/table/{view}?{urlencode(query)}"
 
 
