@@ -147,17 +147,8 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         rows = runs.runs(conn, market)
     if as_json:
         return print_json(rows)
-    columns = [
-        "id",
-        "kind",
-        "model",
-        "train_first",
-        "train_last",
-        "seeds",
-        "code_version",
-        "checkpoint_hash",
-        "created_at",
-    ]
+    columns = ["id", "kind", "model", "train_first", "train_last", "seeds", "code_version"]
+    columns += ["checkpoint_hash", "created_at"]
     shown = rows[columns].assign(
         checkpoint_hash=rows["checkpoint_hash"].str.slice(0, 12),
         created_at=rows["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
