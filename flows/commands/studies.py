@@ -42,7 +42,8 @@ commands = typer.Typer()
 PricesKnownOption = Annotated[
     PricesKnown,
     typer.Option(
-        help="Use prices as the store knows them now, or as it knew them before each session opened."
+        help="Use prices as the store knows them now, "
+        "or as it knew them before each session opened."
     ),
 ]
 AttentionOption = Annotated[
@@ -313,14 +314,13 @@ def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
 
 def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "row": result.row,
-                "folds": result.folds,
-                "scores": result.scores,
-                "portfolios": result.portfolios,
-            }
-        )
+        document = {
+            "row": result.row,
+            "folds": result.folds,
+            "scores": result.scores,
+            "portfolios": result.portfolios,
+        }
+        print_json(document)
     elif as_markdown:
         print(backtest_pages.readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
     else:
