@@ -57,8 +57,8 @@ TOPICS = {
 class Asked:
     """Hold what a visitor asks of a view: comparisons that all hold, and a column to sort by.
 
-    A comparison is `column, operator, value`. Raises UsageError for a column that the view
-    lacks, and for another operator.
+    A comparison is `column, operator, value`. Raises UsageError for a column that the view lacks,
+    and for another operator.
     """
 
     view: View
