@@ -221,10 +221,11 @@ def grant_reader(
     password = os.environ.get(READER_PASSWORD)
     engine = _existing()
     is_new = grant(engine, name, password)
-    done = "made and allowed" if is_new else "allowed"
+    what_was_done = "made and allowed" if is_new else "allowed"
     _say(
         out,
-        f"role {name} {done} to read views and findings in {location(engine)}, and nothing else",
+        f"role {name} {what_was_done} to read views and findings in {location(engine)}, "
+        "and nothing else",
     )
     if is_new and not password:
         _say(

@@ -69,7 +69,7 @@ ASK_MORE = (
 
 
 class LookAheadError(DtmlError):
-    """A prediction depends on what came after it was made."""
+    """Say that a prediction depends on what came after it was made."""
 
 
 @commands.command()

@@ -239,11 +239,10 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
 
     for schedule, _ in service.schedules(now):
         zone = ZoneInfo(schedule.timezone)
+        due = next_run(schedule, now)
         if schedule.work == "night" and service.cron is None:
             # Days without a session are skipped.
             due = next_night(service.markets[schedule.market], now, service.delay)
-        else:
-            due = next_run(schedule, now)
         local = due.astimezone(zone)
         utc = due.astimezone(UTC)
         out.print(

@@ -138,7 +138,9 @@ def named_test(
     if test in recipe_tests and references is None:
         return _recipe_test(test, recipe_tests[test])
     if not Path(test).exists():
-        known = f"its tests are {', '.join(recipe_tests)}" if recipe_tests else "it has no test"
+        known = "it has no test"
+        if recipe_tests:
+            known = f"its tests are {', '.join(recipe_tests)}"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
     corpus = Corpus(
         source=Path(test),
