@@ -179,8 +179,8 @@ def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
     names = dict.fromkeys([*shared_names, *a, *b])  # each once, in this order
     rows = []
     for name in names:
-        a_value = said(a.get(name))
-        b_value = said(b.get(name))
+        a_value = in_words(a.get(name))
+        b_value = in_words(b.get(name))
         rows.append({"setting": name, "a": a_value, "b": b_value})
     table = pd.DataFrame(rows, columns=["setting", "a", "b"])
     table["same"] = table["a"] == table["b"]
@@ -203,7 +203,7 @@ def flat(config: object, under: str = "config") -> dict[str, Any]:
     return leaves
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """Return a value of a config in words; "-" for what is missing."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "-"

@@ -89,7 +89,7 @@ class Sort:
             return column if self.is_descending else f"-{column}"
         return column if column in ASCENDING_FIRST else f"-{column}"
 
-    def said(self, column: str) -> str:
+    def in_words(self, column: str) -> str:
         """Return how a column is sorted, in the terms of aria-sort; nothing for the others."""
         if column != self.column:
             return ""
