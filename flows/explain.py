@@ -156,6 +156,7 @@ def explain(
             f"{len(stocks)} stocks of {history.market.name} are there on most days of validation "
             f"up to {as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
         )
+
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("whose input changes whose probability")
     true_networks = networks[: trial.seeds]

@@ -49,17 +49,7 @@ def compare_page(
     Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
     markets.
     """
-    one = None
-    two = None
-    if a is not None:
-        one = run_of(conn, a)
-    if b is not None and b != a:
-        two = run_of(conn, b)
-    if one is not None and two is not None and one["market"] != two["market"]:
-        raise UsageError(
-            f"{a} is a run of {one['market']} and {b} of {two['market']}: compare runs of "
-            "one market"
-        )
+    one, two = _runs_of(conn, a, b)
     chosen_runs = [run for run in (one, two) if run is not None]
     if not market:
         market = None
@@ -89,6 +79,27 @@ def compare_page(
         "made": settings_of_one,
         "pair": pair,
     }
+
+
+def _runs_of(
+    conn: Connection, a: str | None, b: str | None
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the runs of two names; None where a name is missing, or is the first one again.
+
+    Raises UsageError for runs of two markets.
+    """
+    one = None
+    two = None
+    if a is not None:
+        one = run_of(conn, a)
+    if b is not None and b != a:
+        two = run_of(conn, b)
+    if one is not None and two is not None and one["market"] != two["market"]:
+        raise UsageError(
+            f"{a} is a run of {one['market']} and {b} of {two['market']}: "
+            "compare runs of one market"
+        )
+    return one, two
 
 
 def _pair(conn: Connection, one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
