@@ -24,7 +24,7 @@ from db.rows import markets as stored_markets
 from db.rows import predictions, runs
 from db.rows import scores as stored_scores
 from dtml.errors import UsageError
-from dtml.markets import market_names
+from dtml.markets import Market, market_names
 from dtml.pages.figures import figure, records
 from dtml.sources.simulated import SimulatedMarket
 from flows.answer_files import csv_lines, json_lines, require_distinct, write_parquet
@@ -55,60 +55,69 @@ def history(
     """
     with reading(open_reader()) as conn:
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
-        names = rows["market"].unique().tolist()
-        scores = {
-            name: head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES) for name in names
-        }
+        scores = {}
+        for name in rows["market"].unique().tolist():
+            scores[name] = head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES)
         at_level = predictions.default_directions(conn, symbol)
     if as_json:
         return print_json(rows)
-    for name, shown in rows.groupby("market"):
-        _print_history(f"{symbol}, {name}", _decided(shown, at_level))
-        nightly = scores[name][scores[name]["kind"] == "nightly"]
-        for score in records(nightly):
-            called = (
-                f"by probability above 0.5: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])}"
-            )
-            rising = f"always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
-            out.print(f"all {score['n']} outcomes, {called}; {rising}")
+    for stored_name, market_rows in rows.groupby("market"):
+        name = str(stored_name)
+        _print_history(f"{symbol}, {name}", _decided(market_rows, at_level))
+        _print_symbol_scores(scores[name])
     if rows.empty:
         out.print(f"No night has predicted {symbol} yet.")
     return None
 
 
+def _print_symbol_scores(scores: pd.DataFrame) -> None:
+    """Print how the nights did on a stock, beside the rule that it always rises."""
+    nightly = scores[scores["kind"] == "nightly"]
+    for score in records(nightly):
+        acc = figure(score["acc"])
+        mcc = figure(score["mcc"])
+        up_acc = figure(score["up_acc"])
+        out.print(
+            f"all {score['n']} outcomes, by probability above 0.5: ACC {acc}, MCC {mcc}; "
+            f"always up: ACC {up_acc}, MCC {figure(0)}"
+        )
+
+
 def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the directions that the nights gave: those at the
-    model's level, where it has a band.
+    """Return the rows with the directions that the nights gave.
+
+    Those are at the model's level, where it has a band.
     """
-    both = rows.merge(at_level, on=["run_id", "target"], how="left", suffixes=("", "_at_level"))
-    direction = both["direction_at_level"].fillna(both["direction"])
-    return both.assign(direction=direction, correct=both["correct"].where(direction != "none"))
+    with_level = rows.merge(
+        at_level,
+        on=["run_id", "target"],
+        how="left",
+        suffixes=("", "_at_level"),
+    )
+    direction = with_level["direction_at_level"].fillna(with_level["direction"])
+    correct = with_level["correct"].where(direction != "none")
+    return with_level.assign(direction=direction, correct=correct)
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
     """Print a table that fits 100 columns, and which models predicted it."""
-    names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
-    short = names | {"realised_return": "return", "always_up": "up"}
-    placed = ["place"] if rows["place"].notna().any() else []
-    figures = ("probability", "calibrated")
-    told = [
-        "as_of",
-        "target",
-        *figures,
-        "direction",
-        *placed,
-        "realised_return",
-        "correct",
-        "always_up",
-        *names,
-    ]
-    formats = dict.fromkeys(figures, ".3f") | {"return": "+.4f"}
-    print_frame(rows[told].rename(columns=short), title, formats=formats)
-    by = ", ".join(
-        f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items()
-    )
+    columns = ["as_of", "target", "probability", "calibrated", "direction"]
+    if rows["place"].notna().any():
+        columns.append("place")
+    columns += ["realised_return", "correct", "always_up", "index_reversal", "index_below_mean20"]
+    short_names = {
+        "realised_return": "return",
+        "always_up": "up",
+        "index_reversal": "reversal",
+        "index_below_mean20": "mean20",
+    }
+    formats = {"probability": ".3f", "calibrated": ".3f", "return": "+.4f"}
+    print_frame(rows[columns].rename(columns=short_names), title, formats=formats)
+    counts_by_model = rows["run_id"].value_counts(sort=False).items()
+    models = ", ".join(f"{count} by {run_id}" for run_id, count in counts_by_model)
     out.print(
-        f"on the right are the naive rules' directions; model predictions: {by}", soft_wrap=True
+        f"on the right are the naive rules' directions; model predictions: {models}",
+        soft_wrap=True,
     )
 
 
@@ -125,13 +134,13 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         rows = runs.runs(conn, market)
     if as_json:
         return print_json(rows)
-    told = ["id", "kind", "model", "train_first", "train_last", "seeds"]
-    shown = rows[[*told, "code_version", "checkpoint_hash", "created_at"]]
-    hashes, created = (
-        shown["checkpoint_hash"].str.slice(0, 12),
-        shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
+    columns = ["id", "kind", "model", "train_first", "train_last", "seeds", "code_version"]
+    columns += ["checkpoint_hash", "created_at"]
+    shown = rows[columns].assign(
+        checkpoint_hash=rows["checkpoint_hash"].str.slice(0, 12),
+        created_at=rows["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
     )
-    return print_frame(shown.assign(checkpoint_hash=hashes, created_at=created))
+    return print_frame(shown)
 
 
 def require_market(engine: Engine, market: str, how: str = "") -> None:
@@ -141,9 +150,11 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
     """
     with reading(engine) as conn:
         markets = stored_markets.all_markets(conn)
-    if market not in markets:
-        there = f"name one of {', '.join(markets)}{how}" if markets else "run a night first"
-        raise UsageError(f"the store holds no market {market!r}: {there}")
+    if market in markets:
+        return
+    if not markets:
+        raise UsageError(f"the store holds no market {market!r}: run a night first")
+    raise UsageError(f"the store holds no market {market!r}: name one of {', '.join(markets)}{how}")
 
 
 def _own_markets() -> list[str]:
@@ -164,23 +175,29 @@ def list_markets(as_json: AsJson = False) -> None:
     rows = []
     for name in [*market_names(), *_own_markets()]:
         market = read_market(name)
-        listed = (
-            f"{len(market.symbols)} of {market.constituents_as_of}"
-            if market.constituents
-            else "from a file"
-        )
-        if market.source == "simulated":
-            listed = f"{len(SimulatedMarket().symbols)}, simulated"
-        told = {
-            "market": name,
-            "title": market.title,
-            "index": market.index.symbol,
-            "calendar": market.calendar,
-        }
         rows.append(
-            told | {"source": market.source, "constituents": listed, "retrain": str(market.retrain)}
+            {
+                "market": name,
+                "title": market.title,
+                "index": market.index.symbol,
+                "calendar": market.calendar,
+                "source": market.source,
+                "constituents": _constituents_in_words(market),
+                "retrain": str(market.retrain),
+            }
         )
-    return print_json(rows) if as_json else print_frame(pd.DataFrame(rows))
+    if as_json:
+        return print_json(rows)
+    return print_frame(pd.DataFrame(rows))
+
+
+def _constituents_in_words(market: Market) -> str:
+    """Say how many stocks a market has and as of when, or where they come from."""
+    if market.source == "simulated":
+        return f"{len(SimulatedMarket().symbols)}, simulated"
+    if market.constituents:
+        return f"{len(market.symbols)} of {market.constituents_as_of}"
+    return "from a file"
 
 
 @commands.command()
@@ -209,18 +226,23 @@ def query(
         raise UsageError("--json, --csv and --parquet cannot be combined: choose one")
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
-    sql, ends = _typed_in() if sql == "-" else sql, parquet is None
-    asking = (
-        partial(asked, open_reader()) if on is None else partial(asked_of_parquet, exported(on))
-    )
+    if sql == "-":
+        sql = _typed_in()
+    asking: Callable[..., AbstractContextManager[Answer]]
+    if on is None:
+        asking = partial(asked, open_reader())
+    else:
+        asking = partial(asked_of_parquet, exported(on))
     with _bounded_memory():
-        if as_csv or as_json:
-            return _print_all(asking(sql), csv_lines if as_csv else json_lines)
-        with asking(sql, ends=ends) as found:
+        if as_csv:
+            return _print_all(asking(sql), csv_lines)
+        if as_json:
+            return _print_all(asking(sql), json_lines)
+        with asking(sql, ends=parquet is None) as answer:
             if parquet is not None:
-                count = write_parquet(found, parquet)
+                count = write_parquet(answer, parquet)
                 return out.print(f"{count} rows written to {parquet}", soft_wrap=True)
-            rows = held(found, SHOWN + 1)
+            rows = held(answer, SHOWN + 1)
         require_distinct(rows.columns)
         print_frame(rows.head(SHOWN))
     if len(rows) > SHOWN:
@@ -233,17 +255,19 @@ def query(
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Let this process have MEMORY more than it has, where Linux says what that is, and say in a
-    line that it is over.
+    """Let this process have MEMORY more than it has, where Linux says what that is.
 
-    What bounds rows and values cannot see what a library or a driver holds of them.
+    Raises UsageError when it is over. What bounds rows and values cannot see what a library or a
+    driver holds of them.
     """
-    kind, status = resource.RLIMIT_DATA, Path("/proc/self/status")
-    before = resource.getrlimit(kind)
-    has = re.search(r"VmData:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    most = 1024 * int(has[1]) + MEMORY if has else before[0]
-    is_lower = most < before[0] or before[0] == resource.RLIM_INFINITY
-    resource.setrlimit(kind, (most if is_lower else before[0], before[1]))
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    new_limit = soft_limit
+    used = _data_bytes()
+    if used is not None:
+        most = used + MEMORY
+        if most < soft_limit or soft_limit == resource.RLIM_INFINITY:
+            new_limit = most
+    resource.setrlimit(resource.RLIMIT_DATA, (new_limit, hard_limit))
     try:
         yield
     except MemoryError as error:
@@ -251,19 +275,31 @@ def _bounded_memory() -> Iterator[None]:
             f"the answer takes more than {MEMORY:,} bytes of memory: select fewer rows or columns"
         ) from error
     finally:
-        resource.setrlimit(kind, before)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
+
+
+def _data_bytes() -> int | None:
+    """Return the bytes of data that this process has, as Linux counts them; None elsewhere."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    data = re.search(r"VmData:\s+(\d+) kB", status.read_text())
+    if data is None:
+        return None
+    return 1024 * int(data[1])
 
 
 def _print_all(
     asking: AbstractContextManager[Answer], form: Callable[[Answer], Iterator[str]]
 ) -> None:
-    """Print all rows once the last has come, from a file: a failure prints
-    nothing, and no reader keeps the store.
+    """Print all rows once the last has come, by way of a file.
+
+    A failure prints nothing, and no reader keeps the store.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
-        with asking as found:
+        with asking as answer:
             written = 0
-            for text in form(found):
+            for text in form(answer):
                 written += file.write(text)
                 if written > LARGEST:
                     raise UsageError(
