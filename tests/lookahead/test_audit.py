@@ -201,7 +201,7 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(
     assert not spans_apart(Pipeline(experiment(gap_sessions=0)), DATED, AT).passed
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)
     assert honest.passed
-    assert "3 and 3 sessions apart" in honest.detail
+    assert "gaps after these spans: 3 and 3 sessions" in honest.detail
 
 
 def test_labels_that_reach_beyond_their_day_are_found_by_another_future() -> None:

@@ -108,7 +108,7 @@ def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, and 20,000 at most"),
+        ("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, but at most 20,000 are translated"),
         ("\ud800", "it is not valid UTF-8"),
     ],
     ids=["too long", "half a pair of UTF-16"],
