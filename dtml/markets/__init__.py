@@ -336,9 +336,7 @@ def _constituents(table: _Table) -> _Constituents:
         _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
     )
     if is_complete and not stays:
-        raise table.error(
-            "complete", "a list without constituents cannot be complete; set it to false"
-        )
+        raise table.error("complete", "a list without constituents is incomplete; set it to false")
     if stays and as_of is None:
         raise table.error("as_of", "missing; give the date on which the list was valid")
     if count is not None and count != len(stays):

@@ -338,7 +338,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     wrong = {
         "--index needs --prices": replace(run_request, prices=None),
         r"nothing of simulated is stored: .*--prices FILE --index FILE": RunRequest("simulated"),
-        "this is not simulated's data: 8 stocks": replace(
+        "these are not the data of simulated: 8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),
         "the index SIMX: .*: give --index FILE": replace(run_request, index=None),

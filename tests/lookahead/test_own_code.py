@@ -58,7 +58,7 @@ def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_muc
         (f"{what} looked ahead: ", "f depends on later dividends and splits: ", "MODEL ")
     )
     if "looked ahead" in said:
-        assert "and " in said.split(" is ")[1], said
+        assert "but " in said.split(" is ")[1], said
 
 
 @pytest.mark.soak

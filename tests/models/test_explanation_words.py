@@ -43,8 +43,8 @@ BOTH = {
             "It agrees only weakly with",
             False,
         ),
-        ({"agreement_low": None, "agreement_high": None}, "is open", False),
-        ({"agreement_low": np.nan, "agreement_high": np.nan}, "is open", False),
+        ({"agreement_low": None, "agreement_high": None}, "It is not known", False),
+        ({"agreement_low": np.nan, "agreement_high": np.nan}, "It is not known", False),
     ],
 )
 def test_the_words_are_as_good_as_both_tests(

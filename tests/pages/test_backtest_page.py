@@ -149,7 +149,7 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
     for said in (
         "2 h 05 min",
-        "these included: 7.",
+        "including these: 7.",
         "Survivorship",
         "nothing promises profit",
         "deepest drawdowns",

@@ -320,7 +320,7 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
         "kdd17, all stock-days: 252",
     ):
         assert said in tables
-    assert "does not differ significantly from it" in sentence
+    assert "does not differ significantly from it" in " ".join(sentence.split())
     assert "data      50 stocks\nreading   benchmark 3 of kdd17 in this store" in sentence
 
 

@@ -25,17 +25,17 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,1,1", header="date,clsoe,symbol"),
-            "there is no column close: is 'clsoe' it",
+            "there is no column close: if 'clsoe' is that column, rename it",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,A,1,1", header="date,symbol,opne,close"),
-            "there is no column open: is 'opne' it",
+            "there is no column open: if 'opne' is that column, rename it",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,A,1,1", header="date,symbol,Close,Volumne"),
-            "no column volume: is 'Volumne' it",
+            "no column volume: if 'Volumne' is that column, rename it",
         ),
         (
             "p.csv",
@@ -45,7 +45,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,1", header="\x0bate,Close"),
-            "there is no column date: is '\\x0bate' it",
+            "there is no column date: if '\\x0bate' is that column, rename it",
         ),
         (
             "p.csv",
@@ -62,9 +62,9 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
             csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
             "row 2: '3/5/2024' is not a date; write YYYY-MM-DD",
         ),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is no date"),
-        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is no date"),
-        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is no date"),
+        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is not a date"),
+        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is not a date"),
+        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is not a date"),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "2024-03-05,AAA,1,two"),
@@ -120,9 +120,9 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
         ),
         (
             long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]),
-            "row 5: None is no date",
+            "row 5: None is not a date",
         ),
-        (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is no date"),
+        (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is not a date"),
         (
             long(("AAA",)).drop(columns="close"),
             "missing column close; found date, symbol, open, high, low, adj_close",

@@ -211,7 +211,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
         (
             "complete = true",
-            "constituents.complete: a list without constituents cannot be complete",
+            "constituents.complete: a list without constituents is incomplete",
         ),
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
         (

@@ -129,7 +129,9 @@ def test_a_file_that_somebody_changed_is_told_in_a_line_and_the_next_export_mend
     else:
         year = file.parent.with_name("year=soon")
         shutil.copytree(file.parent, year)
-    with pytest.raises(StoreUsageError, match="the files of prediction_history are not") as caught:
+    with pytest.raises(
+        StoreUsageError, match="the files of prediction_history have changed since"
+    ) as caught:
         rows_of(exported(files), "select sum(probability) from prediction_history")
     assert "\n" not in str(caught.value)
     if as_left == "folder":

@@ -39,6 +39,8 @@ CONFIG = TrainingConfig(
     check_every=3,
     average=3,
     seed=1,
+    precision="float32",
+    muon_precision="bfloat16",
 )
 # The first process has the mean of the kept weights, the others the last ones: of one check, these
 # are the same.

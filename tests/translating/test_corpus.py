@@ -130,7 +130,7 @@ def test_an_empty_corpus_is_refused(write: Write) -> None:
         (write("t", ""),),
         (write("a.gz", ""), write("b.gz", "")),
     ):
-        with pytest.raises(UsageError, match="nothing to translate"):
+        with pytest.raises(UsageError, match="no sentences"):
             read(*files)
 
 
