@@ -351,7 +351,10 @@ def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None
     with reading(store) as conn:
         assert backtests.backtest_folds(conn, "other")["run_id"].tolist() == ["second"]
         assert backtests.backtest_folds(conn, NAME)["run_id"].tolist() == ["first"]
-    words = f"^fold 1 of {NAME} is already stored with run_id first, not second: a fold is never rewritten$"
+    words = (
+        f"^fold 1 of {NAME} is already stored with run_id first, not second: "
+        "a fold is never rewritten$"
+    )
     with pytest.raises(StoreError, match=words):
         add_folds(store, fold(run_id="second"))
 
