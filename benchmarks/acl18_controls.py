@@ -18,7 +18,7 @@ from flows.benchmark.train import PublishedExperiment
 from flows.commands.studies import print_benchmark
 from flows.nightly.context import RunRequest, choose_as_of, open_context
 from flows.nightly.fetch import fetch_bars
-from flows.settings import prepare_torch
+from translation.environment import prepare_torch
 
 SEEDS, EPOCHS = (0, 1, 2, 3), 60
 

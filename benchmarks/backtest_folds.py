@@ -17,7 +17,7 @@ from flows.backtest.folds import Plan, jobs_of, one_by_one, open_backtest
 from flows.backtest.results import run_backtest
 from flows.nightly.context import RunRequest, open_context
 from flows.nightly.fetch import fetch_bars
-from flows.settings import prepare_torch
+from translation.environment import prepare_torch
 
 LAST = date(2016, 12, 28)
 EVERY = 63

@@ -11,9 +11,8 @@ from dtml.evaluation.bootstrap import interval, multiplicities
 from dtml.evaluation.metrics import accuracy, mcc
 
 DAYS, MODELS, STOCKS, RESAMPLES = 252, 100, 67, 10_000
-LOOPED = (
-    200  # resamples that the loop draws for one model; its time for all is extrapolated from them
-)
+# resamples that the loop draws for one model; its time for all is extrapolated from them
+LOOPED = 200
 REPEATS = 5
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.drift import TENURE, YEAR, evidence, promoted
+from dtml.evaluation.evidence import TENURE, YEAR, evidence, promoted
 from dtml.evaluation.ranking import rank_ics
 from dtml.sources.simulated import SimulatedMarket
 

@@ -31,9 +31,8 @@ def main() -> None:
     asked.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
-    asked.add_argument(
-        "--first", type=date.fromisoformat, help=argparse.SUPPRESS
-    )  # given to a worker alone, as is
+    # given to a worker alone, as is
+    asked.add_argument("--first", type=date.fromisoformat, help=argparse.SUPPRESS)
     asked.add_argument("--mount", action="store_true", help=argparse.SUPPRESS)
     options = asked.parse_args()
     if options.first is not None:

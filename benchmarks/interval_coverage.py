@@ -25,9 +25,8 @@ class World:
 
     name: str
     persistence: float = 0.0  # AR(1) of the direction
-    clustering: float = (
-        0.0  # standard deviation of the logarithm of the volatility, itself AR(1) with .9
-    )
+    # standard deviation of the logarithm of the volatility, itself AR(1) with .9
+    clustering: float = 0.0
 
     def rises(
         self, days: int, markets: int, generator: np.random.Generator

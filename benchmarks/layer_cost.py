@@ -45,9 +45,8 @@ STYLE = """
 .l3 { stroke: var(--l3); stroke-dasharray: 9 3 2 3; }
 """
 
-Measured = dict[
-    tuple[int, str, str], list[float]
-]  # by width, pass and layer: seconds at each length
+# by width, pass and layer: seconds at each length
+Measured = dict[tuple[int, str, str], list[float]]
 
 
 class Recurrent(nn.LSTM):

@@ -21,7 +21,7 @@ from benchmarks.ten_year_store import TenYears
 from db.connection.parquet_sql import asked_of_parquet
 from db.connection.user_sql import Answer, asked
 from db.engine import open_engine, upgrade
-from flows.parquet_export import exported
+from flows.upkeep.parquet_export import exported
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 SECONDS_LIMIT, MEMORY_LIMIT_MB = 1.0, 200
@@ -70,9 +70,8 @@ def measure(url: str, history: TenYears, folder: Path) -> bool:
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             conn.exec_driver_sql("vacuum (analyze)")  # as autovacuum does in time
-            conn.exec_driver_sql(
-                "create role asking login in role pg_read_all_data"
-            )  # a superuser's SQL is refused
+            # a superuser's SQL is refused
+            conn.exec_driver_sql("create role asking login in role pg_read_all_data")
         url = engine.url.set(username="asking").render_as_string(hide_password=False)
     print(f"{engine.dialect.name}: filled in {time.perf_counter() - began:.0f} s", flush=True)
     export = ("db", "export")

@@ -50,11 +50,12 @@ ADVERBS = _words("oggi/dagens spesu/ofte mora/straks lento/traag")
 CONJUNCTIONS = _words("kare/omdat sebi/wenn dumo/terwyl")
 PRONOUNS = _words("mi/jok/one tu/dek/one lora/sien/many nola/wiej/many")
 NUMBERS = _words("due/twen tris/drin kata/fjor")
+# a particle before the verb in xa, an ending in xb
 TENSES = [
     ("", "a"),
     ("ta", "ode"),
     ("vo", "ush"),
-]  # a particle before the verb in xa, an ending in xb
+]
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,8 @@ class _Trial:
         def work() -> int:
             for function in functions:
                 function.__code__ = code
-            signal.signal(
-                signal.SIGALRM, signal.SIG_DFL
-            )  # which ends the fork: a test cannot catch that
+            # which ends the fork: a test cannot catch that
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             for place, each in enumerate(items):
                 signal.setitimer(signal.ITIMER_REAL, PATIENCE * (1 + self.seconds[each.nodeid]))
                 if _fails(each):

@@ -14,16 +14,18 @@ import pandas as pd
 
 from dtml.evaluation.ranking import score_ranking
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.outcomes import LEGS, RULES, outcomes, rule_scores, sessions_to
+from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
 from dtml.ranking.panel import Panel
 from dtml.ranking.rankers import RankersConfig, walk
+from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, folds
 
 STOCKS, BEFORE, SCORED, AFTER = 40, 320, 252, 10  # AFTER: sessions that the longest leg needs
+# volatility of a stock, and how much of its logarithm the next session keeps
 DAILY, PERSISTENCE = (
     0.015,
     0.95,
-)  # volatility of a stock, and how much of its logarithm the next session keeps
+)
 SMALL = RankersConfig(boosting=BoostingConfig(trees=40))
 
 

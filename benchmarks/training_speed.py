@@ -120,7 +120,7 @@ def plain_validation(model: PlainDTML, windows: Windows) -> float:
 
 def prepare_process() -> None:
     """Make a process of the strongest plain way: one thread, and the memory settings of ours."""
-    from flows.settings import prepare_torch
+    from translation.environment import prepare_torch
 
     prepare_torch()
     torch.set_num_threads(1)
@@ -215,13 +215,11 @@ def needed_products(windows: Windows) -> float:
     for days in span.days.split(BATCH):
         sessions = len(span.batch(days).rows)
         rows, symbols = len(days) * STOCKS, STOCKS + 1
-        total += (
-            sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)
-        )  # features and gates, once a session
+        # features and gates, once a session
+        total += sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)
         total += len(days) * symbols * (WINDOW - 1) * 4 * HIDDEN**2  # the recurrence
-        total += (
-            rows * (3 + 8) * HIDDEN**2 + 2 * rows * STOCKS * HIDDEN
-        )  # attention and feed-forward
+        # attention and feed-forward
+        total += rows * (3 + 8) * HIDDEN**2 + 2 * rows * STOCKS * HIDDEN
     return 6.0 * total
 
 
@@ -243,7 +241,7 @@ def peak(threads: int) -> float:
 
 def main() -> None:
     """Print the paces, their ratios and the share of the peak."""
-    from flows.settings import prepare_torch
+    from translation.environment import prepare_torch
 
     prepare_torch()
     device, threads = choose_device("auto"), torch.get_num_threads()

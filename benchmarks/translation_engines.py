@@ -135,7 +135,7 @@ def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
 
 def main() -> None:
     """Print a table for each number of threads."""
-    from flows.settings import prepare_torch
+    from translation.environment import prepare_torch
 
     prepare_torch()
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

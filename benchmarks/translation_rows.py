@@ -12,11 +12,12 @@ from db import tables
 from db.rows import translation_queue, translations
 
 MODELS = tuple(f"model-{number}" for number in range(20))
+# checks of a model; texts that are done; of a model, that are queued
 CHECKS, TEXTS, WAITING = (
     200,
     200_000,
     20,
-)  # checks of a model; texts that are done; of a model, that are queued
+)
 MADE = datetime(2025, 6, 30, 22, tzinfo=UTC)
 
 

@@ -299,7 +299,7 @@ def measure(
 
 def main() -> None:
     """Print the paces, each one's ratio to the one before, and to the plain loop."""
-    from flows.settings import prepare_torch
+    from translation.environment import prepare_torch
 
     prepare_torch()
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

@@ -34,7 +34,8 @@ CONNECT_LIMIT_S = 10
 # Any number would do, as long as every writer of a store asks for the same one.
 WRITER_LOCK = 0x64746D6C
 RESTORE: Final = (
-    "`dtml db check` says more; move the store away and bring a backup back with `dtml db restore`"
+    "run `dtml db check` for details, then move the store away and restore a backup with "
+    "`dtml db restore`"
 )
 UNRELEASED: Final = (
     "it was made before 0.1.0: start a new store (move this one away or name "
@@ -143,11 +144,11 @@ def require_current(engine: Engine) -> None:
         stored = _stored_revision(conn)
     if stored is None:
         raise StoreUsageError(
-            f"the store at {location(engine)} is empty: run dtml db upgrade or a night"
+            f"the store at {location(engine)} is empty: run `dtml db upgrade` or a night"
         )
     if stored != REVISION:
         old = f"schema {stored}, too old for this dtml ({REVISION})"
-        raise StoreUsageError(f"the store at {location(engine)} has {old}: run dtml db upgrade")
+        raise StoreUsageError(f"the store at {location(engine)} has {old}: run `dtml db upgrade`")
 
 
 def prepare(engine: Engine) -> None:
@@ -259,7 +260,7 @@ def _json(value: object) -> str:
         # NaN is not JSON: PostgreSQL refuses it and SQLite would keep it.
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise StoreError(f"a value cannot be kept as JSON: {error}") from error
+        raise StoreError(f"a value cannot be stored as JSON: {error}") from error
 
 
 @contextmanager
@@ -312,7 +313,7 @@ def _free_space(file: Path) -> str:
     except OSError:
         return ""
     return (
-        f". {free:.1f} GB are free there: where that is enough, a limit was reached, or the "
+        f". {free:.1f} GB are free there: if that is enough, a limit was reached, or the "
         f"file is damaged: {RESTORE}"
     )
 
@@ -326,22 +327,23 @@ def _stored_revision(conn: Connection) -> str | None:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
     if not stored and tables & metadata.tables.keys():
         raise StoreError(
-            f"{where} does not say which schema it has: alembic_version holds no row. {RESTORE}"
+            f"{where} does not record its schema: alembic_version has no rows. It is damaged: "
+            f"{RESTORE}"
         )
     if not stored and tables - {"alembic_version"}:
         raise StoreUsageError(
-            f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database"
+            f"{where} has tables that are not from dtml: set {URL_VARIABLE} to another database"
         )
     if len(stored) > 1:
         said = ", ".join(map(repr, stored))
         raise StoreError(
-            f"{where} says that it has {len(stored)} schemas: alembic_version holds {said}. "
-            f"{RESTORE}"
+            f"{where} records {len(stored)} schemas: alembic_version has {said}. "
+            f"It is damaged: {RESTORE}"
         )
     if not stored:
         return None
     if stored[0] not in migrations.revisions():
-        perhaps = f"It may be newer: update dtml. Or {UNRELEASED}. Or it is another program's"
+        perhaps = f"It may be newer: update dtml. Or {UNRELEASED}. Or it belongs to another program"
         raise StoreUsageError(
             f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). {perhaps}"
         )

@@ -97,20 +97,21 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     market or format.
     """
     if not file.exists():
-        raise DtmlError(f"checkpoint {file} is not there: {_way_out(market)}")
+        raise DtmlError(f"checkpoint {file} does not exist: {_way_out(market)}")
     actual_sha = sha256(file)
     if actual_sha != sha:
         raise DtmlError(
-            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., its run recorded {sha[:12]}...: "
+            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its run recorded "
+            f"{sha[:12]}...: "
             f"it was changed or damaged; {_way_out(market)}"
         )
     weights, card = read_tensors(file)
-    _require_finite(weights, f"checkpoint {file} can predict nothing")
+    _require_finite(weights, f"checkpoint {file} cannot be used")
     try:
         if card["format"] != FORMAT:
             raise DtmlError(
-                f"checkpoint {file} has format {card['format']}, this version reads {FORMAT}: "
-                "train anew"
+                f"checkpoint {file} has format {card['format']}, but this version reads {FORMAT}: "
+                f"train again with `dtml train {market}`"
             )
         if card["market"] != market:
             raise DtmlError(
@@ -127,7 +128,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     except (KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DtmlError(
-            f"{file} is no checkpoint of dtml: its card does not fit, {reason}"
+            f"{file} is not a dtml checkpoint: its metadata do not fit ({reason})"
         ) from error
 
 
@@ -137,14 +138,14 @@ def _require_finite(weights: Weights, what: str) -> None:
         if wrong > 0:
             raise DtmlError(
                 f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                "train it anew with a lower learning rate, learning_rate in the market's [model]"
+                "train again with a lower learning_rate in [model] of the market's file"
             )
 
 
 def _way_out(market: str) -> str:
     return (
-        "restore it from a backup, make it again from the receipt of one of its predictions with "
-        f"`dtml replay RECEIPT --retrain`, or train anew with `dtml train {market}`"
+        "restore it from a backup, recreate it from the receipt of one of its predictions with "
+        f"`dtml replay RECEIPT --retrain`, or train again with `dtml train {market}`"
     )
 
 
@@ -171,4 +172,4 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
             card = json.loads((stream.metadata() or {})["card"])
             return {name: stream.get_tensor(name) for name in stream.keys()}, card  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
-        raise DtmlError(f"{file} is no checkpoint of dtml: {error}") from error
+        raise DtmlError(f"{file} is not a dtml checkpoint: {error}") from error

@@ -41,7 +41,7 @@ class Experiment:
         )
         if min(counts) < 1 or self.gap_sessions < 0:
             raise UsageError(
-                "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions "
+                "seeds, train_sessions and validation_sessions must be 1 or more, gap_sessions "
                 f"0 or more; got {counts} and {self.gap_sessions}"
             )
 
@@ -76,7 +76,7 @@ class Experiment:
         if end - begin < MINIMUM_TRAIN_DAYS:
             raise DtmlError(
                 f"{len(known)} days up to {as_of} have a whole window; training needs at least "
-                f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} of validation: "
+                f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} validation sessions: "
                 "fetch a longer history"
             )
         return known.days(slice(begin, end)), known.days(slice(cut, stop))

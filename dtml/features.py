@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from dtml.markets.definition import ZClose
-from dtml.ranking import features as ranking
+from dtml.prices import changes
 
 Prices = Float[ndarray, "sessions stocks"]
 Features = Float[ndarray, "sessions stocks features"]
@@ -21,7 +21,7 @@ Features = Float[ndarray, "sessions stocks features"]
 AVERAGED = (5, 10, 15, 20, 25, 30)
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
-MAX_GAP = ranking.MAX_GAP  # sessions that may be missing inside those bars
+MAX_GAP = changes.MAX_GAP  # sessions that may be missing inside those bars
 # Raw and adjusted returns further apart than this have a split or spin-off between them.
 CORPORATE_ACTION = 0.03
 
@@ -47,7 +47,7 @@ def returns(panel: Panel, max_return: float = np.inf) -> Prices:
     Missing where either bar is missing, and where the change exceeds `max_return`: a corporate
     action is no return.
     """
-    change = ranking.change(panel.adjusted)
+    change = changes.change(panel.adjusted)
     change[np.abs(change) > max_return] = np.nan
     return change
 
@@ -68,8 +68,8 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
         close=np.take_along_axis(panel.close, order, axis=0),
         adjusted=np.take_along_axis(panel.adjusted, order, axis=0),
     )
-    raw_return = ranking.change(bars.close)
-    adjusted_return = ranking.change(bars.adjusted)
+    raw_return = changes.change(bars.close)
+    adjusted_return = changes.change(bars.adjusted)
     is_action = np.abs(raw_return - adjusted_return) > CORPORATE_ACTION
     found = np.empty((*order.shape, len(FEATURES)))
     found[..., 0] = bars.open / bars.close - 1
@@ -105,7 +105,7 @@ def _erase_what_lacks_history(
     max_return: float,
 ) -> None:
     """Blank each feature whose oldest bar is too far back, or lies before a change of unit."""
-    change = np.nan_to_num(ranking.change(bars.adjusted))
+    change = np.nan_to_num(changes.change(bars.adjusted))
     era = np.cumsum(np.abs(change) > max_return, axis=0)
     for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
-        found[~ranking.reads_enough(position, era, count), i] = np.nan
+        found[~changes.reads_enough(position, era, count), i] = np.nan

@@ -23,9 +23,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         if not torch.cuda.is_available():
-            raise DtmlError(
-                "device cuda was asked for and this machine has none: use --device auto or cpu"
-            )
+            raise DtmlError("this machine has no CUDA device: use --device auto or cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
         torch.use_deterministic_algorithms(True, warn_only=True)
     return torch.device(name)
@@ -172,8 +170,8 @@ def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
     except (RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())
         raise DtmlError(
-            f"the weights of {ensemble.market} are not those of its model: "
-            f"train anew, or restore them ({reason})"
+            f"the weights of {ensemble.market} do not fit its model: "
+            f"train again, or restore them ({reason})"
         ) from error
     return model.to(device).eval()
 

@@ -50,7 +50,7 @@ class ModelConfig(NetworkConfig):
             )
         if not 0 <= self.dropout < 1 or self.beta < 0 or self.identity < 0:
             raise UsageError(
-                "dropout lies in [0, 1), beta and identity are 0 or more; "
+                "dropout must lie in [0, 1), beta and identity must be 0 or more; "
                 f"got {self.dropout}, {self.beta}, {self.identity}"
             )
 

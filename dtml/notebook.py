@@ -24,8 +24,9 @@ from dtml.prices.bars import check
 from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import RULES, rule_scores, sessions_to
+from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import Grid
+from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, folds, market_panel
 from dtml.sources import Source, open_source
 
@@ -68,7 +69,7 @@ class Walked:
         return (
             f"<p>{escape(repr(self))}</p>"
             f"{self.figures.to_html()}"
-            "<p>best tenth less worst, summed:</p>"
+            "<p>best tenth minus worst tenth, cumulative:</p>"
             f"{self._spread_curve()}"
         )
 

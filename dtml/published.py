@@ -86,9 +86,9 @@ def require_set(market: Market, paper: PublishedSet) -> None:
     expected = listed if len(listed) == paper.stocks else symbols
     if len(market.symbols) != paper.stocks or expected != symbols:
         raise UsageError(
-            f"this is not {paper.market}'s data: {len(market.symbols)} stocks, "
+            f"these are not the data of {paper.market}: {len(market.symbols)} stocks, "
             f"{len(listed & symbols)} of them in its market's list; "
-            f"the set has {paper.stocks}: name its files with --prices and --index"
+            f"the set has {paper.stocks}: give its files with --prices and --index"
         )
 
 

@@ -213,7 +213,7 @@ def _no_window(
 ) -> DtmlError:
     return DtmlError(
         f"no day has a whole window of {config.window} sessions: "
-        f"{bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and "
+        f"there are {bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and "
         f"{index_symbol}, and "
         f"the first window needs {config.history} sessions with a bar of the index"
     )

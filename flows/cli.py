@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from flows.settings import prepare_prefect, prepare_torch, set_up_logging
+from flows.settings import prepare_prefect, set_up_logging
+from translation.environment import prepare_torch
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in listed.items()}
@@ -71,9 +72,8 @@ def common(
 ) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # no process of ours imports what somebody left in the working folder
-    )
+    # no process of ours imports what somebody left in the working folder
+    os.environ["PYTHONSAFEPATH"] = "1"
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
     prepare_torch()
@@ -83,9 +83,8 @@ def main() -> None:
     """Run a command; every failure is one line on standard error, 2 for the
     user's mistakes and 1 for the rest.
     """
-    gc.set_threshold(
-        20_000, 20, 20
-    )  # imports make many objects and no garbage: a tenth of a short command
+    # imports make many objects and no garbage: a tenth of a short command
+    gc.set_threshold(20_000, 20, 20)
     from flows.failures import run_command
 
     sys.exit(run_command(app))

@@ -21,19 +21,23 @@ LONGEST_CELL = 1000  # characters of a table's cell
 
 
 def counted(number: int, what: str) -> str:
-    """Such as 1 text, 2 texts."""
-    return f"{number} {what}{'s'[: number != 1]}"
+    """Return a number with a noun, such as 1 text, 2 texts."""
+    if number == 1:
+        return f"{number} {what}"
+    return f"{number} {what}s"
 
 
 def print_json(value: object) -> None:
-    """Print plain values, frames and rows as one JSON document; missing numbers
-    are null, times are ISO 8601.
+    """Print plain values, frames and rows as one JSON document.
+
+    Missing numbers are null, times are ISO 8601.
     """
-    print(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))  # noqa: T201 - not for people
+    document = json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False)
+    print(document)  # noqa: T201 - not for people
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's terms."""
+    """Return the value in JSON's terms."""
     if isinstance(value, pd.DataFrame):
         return [plain(row) for row in value.to_dict("records")]
     if isinstance(value, dict):
@@ -44,12 +48,8 @@ def plain(value: Any) -> Any:
 
 
 def _plain_scalar(value: Any) -> Any:
-    if (
-        value is None
-        or value is pd.NaT
-        or value is pd.NA
-        or (isinstance(value, float) and not math.isfinite(value))
-    ):
+    is_missing = value is None or value is pd.NaT or value is pd.NA
+    if is_missing or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, pd.Timestamp) and value.tzinfo is None:
         return value.date().isoformat()
@@ -57,21 +57,22 @@ def _plain_scalar(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
-    return value.item() if hasattr(value, "item") else value
+    if hasattr(value, "item"):  # a scalar of numpy
+        return value.item()
+    return value
 
 
 def rendered(name: str, /, **values: object) -> str:
     """Return the text that a template of `flows/commands/templates` makes of these values."""
-    files = jinja2.FileSystemLoader(Path(__file__).parent / "commands" / "templates")
-    undefined = jinja2.StrictUndefined
-    texts = jinja2.Environment(  # noqa: S701 - no HTML
-        loader=files,
-        undefined=undefined,
+    folder = Path(__file__).parent / "commands" / "templates"
+    templates = jinja2.Environment(  # noqa: S701 - no HTML
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return texts.get_template(name).render(values)
+    return templates.get_template(name).render(values)
 
 
 def announce(context: "MarketContext") -> None:
@@ -83,45 +84,52 @@ def announce(context: "MarketContext") -> None:
 def print_frame(
     frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None
 ) -> None:
-    """Print a frame as a table; `formats` maps a column to a format of its
-    numbers, such as "+.3f".
+    """Print a frame as a table.
+
+    `formats` maps a column to a format of its numbers, such as "+.3f".
     """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in frame.columns:
-        numeric = pd.api.types.is_numeric_dtype(frame[column]) and not pd.api.types.is_bool_dtype(
-            frame[column]
-        )
-        table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
+        values = frame[column]
+        is_bool = pd.api.types.is_bool_dtype(values)
+        is_number = pd.api.types.is_numeric_dtype(values) and not is_bool
+        table.add_column(str(column), justify="right" if is_number else "left", overflow="fold")
+    column_formats = [(formats or {}).get(column, "") for column in frame.columns]
     for row in frame.itertuples(index=False):
-        cells = zip(frame.columns, row, strict=True)
-        table.add_row(*(Text(_cell(value, (formats or {}).get(name, ""))) for name, value in cells))
+        cells = [
+            Text(_cell(value, column_format))
+            for value, column_format in zip(row, column_formats, strict=True)
+        ]
+        table.add_row(*cells)
     out.print(table)
 
 
-def _cell(value: Any, spec: str) -> str:
+def _cell(value: Any, float_format: str) -> str:
+    """Return the text of a cell: "-" for what is missing, and the beginning of a long text."""
     value = plain(value)
     if value is None:
         return "-"
-    said = format(value, spec) if isinstance(value, float) else str(value)
-    return (
-        said
-        if len(said) <= LONGEST_CELL
-        else f"{said[:LONGEST_CELL]}... ({len(said):,} characters)"
-    )
+    text = format(value, float_format) if isinstance(value, float) else str(value)
+    if len(text) <= LONGEST_CELL:
+        return text
+    return f"{text[:LONGEST_CELL]}... ({len(text):,} characters)"
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Scores of the predictor beside the naive rules, a table a protocol, with
-    day-resampled intervals.
+    """Print scores of the predictor beside the naive rules, a table a protocol.
+
+    Their intervals resample days.
     """
     titles = {
         "all": "all stock-days",
-        "paper": "the paper's labels: returns from +0.55 % and to -0.5 %",
+        "paper": "the published labels: returns of +0.55 % or more and of -0.5 % or less",
     }
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]
+        score_records = records(rows)
         table = rows[["predictor", "nights", "n"]].assign(
-            **{name: [with_interval(row, name) for row in records(rows)] for name in ("acc", "mcc")}
+            acc=[with_interval(row, "acc") for row in score_records],
+            mcc=[with_interval(row, "mcc") for row in score_records],
         )
-        names = {"n": "directions", "acc": "ACC", "mcc": "MCC"}
-        print_frame(table.rename(columns=names), title)
+        headings = {"n": "directions", "acc": "ACC", "mcc": "MCC"}
+        print_frame(table.rename(columns=headings), title)

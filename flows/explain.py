@@ -1,7 +1,7 @@
-"""Test what a market's latest model looks at: train networks like it on true labels and on
-nonsense, and compare.
+"""Test what a market's latest model looks at.
 
-It trains shortly on a part of the market, in some minutes, and prints that it did.
+It trains networks like that model on true labels and on nonsense, and compares them: shortly, on a
+part of the market, in some minutes, and it prints that it did.
 """
 
 import sys
@@ -21,8 +21,8 @@ import torch
 from db.engine import reading, transaction
 from db.rows import attention, runs
 from dtml.attention import significance
-from dtml.attention.significance import Findings, Positions
-from dtml.attention.weights import STOCK_DAYS
+from dtml.attention.findings import STOCK_DAYS, Findings
+from dtml.attention.significance import Positions
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
 from dtml.lookahead.pipeline import CPU, History, Pipeline
@@ -36,7 +36,8 @@ from dtml.windows import Windows
 from flows.console import plain
 from flows.nightly.context import MarketContext, experiment_of, stored_bars
 
-VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and, evenly spaced, of those looked at
+VALIDATION_DAYS = 126  # of validation, at most
+DAYS = 42  # of those, evenly spaced, that are looked at, at most
 FEWEST_STOCKS = 4
 
 T = TypeVar("T")
@@ -45,8 +46,10 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Trial:
-    """Say how many networks are trained on true labels and on shuffled ones,
-    and for how many epochs.
+    """Say how many networks are trained on true labels and on shuffled ones.
+
+    Each is trained for so many epochs. Raises UsageError for numbers below 1, and for so few
+    networks that no difference could be significant.
     """
 
     seeds: int = 4
@@ -56,73 +59,75 @@ class Trial:
     def __post_init__(self) -> None:
         if min(self.seeds, self.shuffles, self.epochs) < 1:
             raise UsageError(
-                f"seeds, shuffles and epochs are 1 or more; got {self.seeds}, {self.shuffles} and "
-                f"{self.epochs}"
+                "seeds, shuffles and epochs are 1 or more; "
+                f"got {self.seeds}, {self.shuffles} and {self.epochs}"
             )
         swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
         ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
         if ways * significance.SIGNIFICANT < 1:
-            grouped = (
-                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways"
+            raise UsageError(
+                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways "
+                f"and never be told apart at p <= {significance.SIGNIFICANT}: ask for more of them"
             )
-            never = f"never be told apart at p <= {significance.SIGNIFICANT}"
-            raise UsageError(f"{grouped} and {never}: ask for more of them")
 
 
 def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
-    """Return the row of the market's model trained on the latest sessions, up
-    to a day if one is named.
+    """Return the row of the market's model trained on the latest sessions.
+
+    They are up to a day if one is named. Raises UsageError where there is no model.
     """
     with reading(context.engine) as conn:
         run = runs.latest_run(conn, context.name, on_or_before=as_of)
-    if run is None:
-        up_to = "" if as_of is None else f" up to {as_of}"
-        raise UsageError(
-            f"market {context.name} has no model trained{up_to}: run `dtml train {context.name}`"
-        )
-    return run
+    if run is not None:
+        return run
+    up_to = "" if as_of is None else f" up to {as_of}"
+    raise UsageError(
+        f"market {context.name} has no model trained{up_to}: run `dtml train {context.name}`"
+    )
 
 
 def explain_run(
     context: MarketContext, run: Mapping[str, Any], trial: Trial, tell: Tell = str
 ) -> dict[str, Any]:
-    """Test what networks of a run's settings look at, on the bars that the run knew; store and
-    return the row.
+    """Test what networks of a run's settings look at, on the bars that the run knew.
 
-    `tell` is called with each step in words. Raises DtmlError for a history too short to train, or
-    too few stocks.
+    Stores and returns the row of the test. `tell` is called with each step in words. Raises
+    DtmlError for a history too short to train, or too few stocks.
     """
     begun = time.perf_counter()
     tell("reading bars")
-    history, as_of = history_of(context, run), run["train_last"]
-    found = explain(experiment_of(run), history, pd.Timestamp(as_of), trial, tell)
+    history = history_of(context, run)
+    as_of = run["train_last"]
+    findings = explain(experiment_of(run), history, pd.Timestamp(as_of), trial, tell)
     row = {
         "run_id": run["id"],
         "market": context.name,
         "as_of": as_of,
         "made_at": datetime.now(UTC),
+        "epochs": trial.epochs,
+        **plain(asdict(findings)),
+        "seconds": time.perf_counter() - begun,
     }
-    row |= {"epochs": trial.epochs, **plain(asdict(found)), "seconds": time.perf_counter() - begun}
     with transaction(context.engine) as conn:
         attention.save_explanation(conn, row)
     return row
 
 
 def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
-    """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` of its
-    stocks.
+    """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` stocks.
 
     The stocks are constituents on that day, or those that the model is tied to, the same at each
     call. There are at most `STOCK_DAYS` stock-days: the fewer stocks, the more sessions.
     """
-    calendar, as_of = context.market.calendar, run["train_last"]
-    market = context.market.with_symbols(run["config"].get("stocks") or context.constituents(as_of))
+    calendar = context.market.calendar
+    as_of = run["train_last"]
+    symbols = run["config"].get("stocks") or context.constituents(as_of)
+    market = context.market.with_symbols(symbols)
     count = STOCK_DAYS // min(significance.STOCKS, len(market.symbols))
     first = sessions_up_to(calendar, as_of, count)[0].date()
     bars, _ = stored_bars(context, first, as_of, run["data_watermark"])
-    sessions = sessions_between(
-        calendar, bars["session"].min().date(), next_session(calendar, as_of)
-    )
+    first_stored = bars["session"].min().date()
+    sessions = sessions_between(calendar, first_stored, next_session(calendar, as_of))
     return History(bars, sessions, market).cut(stocks=significance.STOCKS, sessions=count, seed=0)
 
 
@@ -135,43 +140,53 @@ def explain(
     *,
     seed: int = 0,
 ) -> Findings:
-    """Train networks of an experiment as of a date, on true labels and on
-    shuffled ones, and test what they look at.
+    """Train networks of an experiment on true and on shuffled labels; test what they look at.
+
+    They are trained as of a date. Raises DtmlError where fewer than FEWEST_STOCKS are there on most
+    days of validation.
     """
     pipeline = Pipeline(shortened(experiment, trial.epochs))
     train, validation = pipeline.spans(pipeline.windows(history), as_of)
     days = days_looked_at(validation)
-    there = validation.observed[days].numpy()
-    stocks = np.flatnonzero(2 * there.sum(axis=0) > len(days))  # so any two of them share a day
+    is_there = validation.observed[days].numpy()  # (days, stocks)
+    # Each is there on more than half of the days, so any two of them share a day.
+    stocks = np.flatnonzero(2 * is_there.sum(axis=0) > len(days))
     if len(stocks) < FEWEST_STOCKS:
-        there_are = (
-            f"{len(stocks)} stocks of {history.market.name} are there on most days of validation"
-        )
         raise DtmlError(
-            f"{there_are} up to {as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
+            f"{len(stocks)} stocks of {history.market.name} are there on most days of validation "
+            f"up to {as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
         )
+
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("whose input changes whose probability")
-    true = networks[: trial.seeds]
-    moved = _side_by_side(
-        lambda i, _: significance.importance_by_day(true[i], validation, days, seed=seed), len(true)
+    true_networks = networks[: trial.seeds]
+
+    def importance_of(place: int, _stopped: Event) -> significance.PerDay:
+        return significance.importance_by_day(true_networks[place], validation, days, seed=seed)
+
+    def attention_of(place: int, _stopped: Event) -> significance.PerDay:
+        return significance.attention_by_day(networks[place], validation, days)
+
+    importances = _side_by_side(importance_of, len(true_networks))
+    attentions = _side_by_side(attention_of, len(networks))
+    chosen = np.ix_(np.arange(len(days)), stocks, stocks)
+    symbols = [validation.symbols[stock] for stock in stocks]
+    return significance.find(
+        attention=np.array([by_day[chosen] for by_day in attentions]),
+        importance=np.mean(importances, axis=0)[chosen],
+        together=is_there[:, stocks, None] & is_there[:, None, stocks],
+        seeds=trial.seeds,
+        drivers=known_drivers(history.market, symbols),
+        seed=seed,
     )
-    looked = _side_by_side(
-        lambda i, _: significance.attention_by_day(networks[i], validation, days), len(networks)
-    )
-    here = np.ix_(np.arange(len(days)), stocks, stocks)
-    attention, importance = np.array([each[here] for each in looked]), np.mean(moved, axis=0)[here]
-    together = there[:, stocks, None] & there[:, None, stocks]
-    drivers = known_drivers(history.market, [validation.symbols[stock] for stock in stocks])
-    return significance.find(attention, importance, together, trial.seeds, drivers, seed=seed)
 
 
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
-    """Return the same experiment for so many epochs, whatever validation says, and a shorter
-    validation.
+    """Return the same experiment for so many epochs, with a shorter validation.
 
-    All else stays as in the run: networks hurried as for the look-ahead audit would learn too
-    little of the simulated market's leaders to test what they look at.
+    It trains for all of them, whatever validation says. All else stays as in the run: networks
+    hurried as for the look-ahead audit would learn too little of the simulated market's leaders to
+    test what they look at.
     """
     training = replace(experiment.training, epochs=epochs, patience=None)
     validation_sessions = min(experiment.validation_sessions, VALIDATION_DAYS)
@@ -180,22 +195,28 @@ def shortened(experiment: Experiment, epochs: int) -> Experiment:
 
 def days_looked_at(validation: Windows) -> Positions:
     """Return positions of days with an observed stock, evenly spaced over all of them."""
-    days = np.flatnonzero(validation.observed.any(dim=1).numpy())
-    chosen = np.linspace(0, len(days) - 1, min(DAYS, len(days))).round().astype(int)
-    return np.asarray(days[chosen])
+    observed_days = np.flatnonzero(validation.observed.any(dim=1).numpy())
+    count = min(DAYS, len(observed_days))
+    places = np.linspace(0, len(observed_days) - 1, count).round().astype(int)
+    return np.asarray(observed_days[places])
 
 
 def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
-    """Return which stock each follower of a simulated market follows, by
-    position; nothing for others.
+    """Return which stock each follower of a simulated market follows, by position.
+
+    Nothing is known of other markets.
     """
-    law, place = SimulatedMarket(), {symbol: position for position, symbol in enumerate(symbols)}
     if market.source != "simulated":
         return {}
-    pairs = [
-        (symbol, law.leader_of(symbol)) for symbol in symbols if symbol in law.follower_symbols
-    ]
-    return {place[follower]: place[leader] for follower, leader in pairs if leader in place}
+    law = SimulatedMarket()
+    positions = {symbol: position for position, symbol in enumerate(symbols)}
+    drivers = {}
+    for symbol in symbols:
+        if symbol in law.follower_symbols:
+            leader = law.leader_of(symbol)
+            if leader in positions:
+                drivers[positions[symbol]] = positions[leader]
+    return drivers
 
 
 def train_networks(
@@ -204,24 +225,29 @@ def train_networks(
     """Train networks on true labels, then one on each shuffle; each has a seed of its own."""
     count = trial.seeds + trial.shuffles
     tell(f"training {count} networks")
-    true = fit_members(train, validation, experiment.members_of(*range(trial.seeds)), device=CPU)
+    true_members = experiment.members_of(*range(trial.seeds))
+    true_fits = fit_members(train, validation, true_members, device=CPU)
 
-    def fit(place: int, stopped: Event) -> Fit:
+    def fit_shuffled(place: int, stopped: Event) -> Fit:
         def watch(*_: object) -> None:
             if stopped.is_set():
                 raise InterruptedError
 
         seed = trial.seeds + place
-        parts = (
+        fits = fit_members(
             significance.shuffled(train, 2 * seed),
             significance.shuffled(validation, 2 * seed + 1),
+            experiment.members_of(seed),
+            device=CPU,
+            on_epoch=watch,
         )
-        return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
+        return fits[0]
 
-    fits = _side_by_side(
-        fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks")
-    )
-    return networks_of(true + fits, experiment.model, len(train.symbols))
+    def report(done: int) -> None:
+        tell(f"trained {len(true_fits) + done} of {count} networks")
+
+    shuffled_fits = _side_by_side(fit_shuffled, trial.shuffles, report)
+    return networks_of(true_fits + shuffled_fits, experiment.model, len(train.symbols))
 
 
 def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[DTML]:
@@ -235,20 +261,27 @@ def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[D
 def _side_by_side(
     work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = int
 ) -> list[T]:
-    """Return what `work` makes of 0, 1, ..., on as many threads as there are
-    cores, each computing on one.
+    """Return what `work` makes of 0, 1, ..., on as many threads as there are cores.
+
+    Each thread computes on one core. The event that `work` is given is set once anything fails, and
+    on an interrupt. `report` is called with how many are done.
     """
-    # The event that each is given is set once anything fails, and on an interrupt.
-    threads, interval, stopped = torch.get_num_threads(), sys.getswitchinterval(), Event()
-    made: list[T] = []
-    pool = ThreadPoolExecutor(min(count, threads), initializer=torch.set_num_threads, initargs=(1,))
+    threads = torch.get_num_threads()
+    interval = sys.getswitchinterval()
+    stopped = Event()
+    results: list[T] = []
+    pool = ThreadPoolExecutor(
+        max_workers=min(count, threads),
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
     try:
-        for each in pool.map(work, range(count), [stopped] * count):
-            made.append(each)
-            report(len(made))
+        for result in pool.map(work, range(count), [stopped] * count):
+            results.append(result)
+            report(len(results))
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
         sys.setswitchinterval(interval)  # trainings that end side by side may leave one another's
-    return made
+    return results

@@ -18,10 +18,15 @@ FAILED = 1
 ELSEWHERE = (
     "; choose a folder that can be written to (DTML_DATA and DTML_REPORTS name the product's own)"
 )
-REMEDIES = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), ELSEWHERE)
-REMEDIES |= dict.fromkeys(
-    (errno.ENOSPC, errno.EDQUOT), "; make room and run the same command again: it resumes"
-)
+MAKE_ROOM = "; make room and run the same command again: it resumes"
+REMEDIES = {
+    errno.EACCES: ELSEWHERE,
+    errno.EPERM: ELSEWHERE,
+    errno.EROFS: ELSEWHERE,
+    errno.ENOTDIR: ELSEWHERE,
+    errno.ENOSPC: MAKE_ROOM,
+    errno.EDQUOT: MAKE_ROOM,
+}
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -31,27 +36,29 @@ def run_command(app: typer.Typer) -> int:
         app()
     except SystemExit as ended:  # typer exits so, also after usage errors
         if ended.code == INTERRUPTED:
-            signal.signal(
-                signal.SIGINT, signal.SIG_IGN
-            )  # a second one would interrupt the clean-up
+            # A second interrupt would end the clean-up.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             print(GO_ON, file=sys.stderr)  # noqa: T201
         return ended.code if isinstance(ended.code, int) else FAILED
     except (DtmlError, StoreError, TranslationError) as error:
         return _say(str(error), error.exit_code)
     except OSError as error:
+        where = error.filename or "the system"
         remedy = REMEDIES.get(error.errno or 0, "")
-        return _say(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}", FAILED)
+        return _say(f"{where}: {error.strerror or error}{remedy}", FAILED)
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
-        unexpected = (
-            f"unexpected {type(error).__name__}: {error}; run again with --debug to see where"
-        )
-        return _say(_trouble_with_prefect(error) or unexpected, FAILED)
+        message = _trouble_with_prefect(error)
+        if not message:
+            kind = type(error).__name__
+            message = f"unexpected {kind}: {error}; run again with --debug to see where"
+        return _say(message, FAILED)
     return 0
 
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
-    """Return what to say where Prefect's server was not reached or refused the
-    login; None for other failures.
+    """Return what to say where Prefect's server was not reached or refused the login.
+
+    None for other failures.
     """
     if "httpx" not in sys.modules:  # Prefect's client imports it, and raises its errors
         return None
@@ -62,13 +69,14 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
         cause = cause.__cause__ or cause.__context__
     if cause is None:
         return None
-    server = f"Prefect's server at {os.environ.get('PREFECT_API_URL')}"
+    url = os.environ.get("PREFECT_API_URL")
     if isinstance(cause, HTTPStatusError) and cause.response.status_code in (401, 403):
-        return f"{server} asks for a login: set {LOGIN} to its USER:PASSWORD"
-    return f"{server} did not answer ({type(cause).__name__}): {REMEDY}"
+        return f"Prefect's server at {url} asks for a login: set {LOGIN} to its USER:PASSWORD"
+    return f"Prefect's server at {url} did not answer ({type(cause).__name__}): {REMEDY}"
 
 
 def _say(message: str, code: int) -> int:
+    """Print an error in one line, and return the exit code."""
     if os.environ.get("DTML_DEBUG"):
         traceback.print_exc()
     print(f"error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201

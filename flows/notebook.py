@@ -10,11 +10,11 @@ from flows.nightly.context import RunRequest, choose_as_of, open_context
 
 
 class Night:
-    """Run the night of a market, a name or a TOML file, as of a session (None: the last closed
-    one), or find it done.
+    """Run the night of a market, or find it done.
 
-    `row` is its row in the store, `order` the stocks by the market's ranker, best first. The store
-    lies where `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
+    `market` is a name or a TOML file, `as_of` a session (None: the last closed one). `row` is its
+    row in the store, `order` the stocks by the market's ranker, best first. The store lies where
+    `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
     """
 
     def __init__(
@@ -25,16 +25,26 @@ class Night:
         prices: Path | None = None,
         index: Path | None = None,
     ) -> None:
-        file = Path(market) if str(market).endswith(".toml") else None
-        context = open_context(RunRequest(Path(market).stem, file, prices=prices, index=index))
-        ended = night.run_night(context, choose_as_of(context, as_of))
-        self.row, self.report = ended.row, ended.report
+        market_file = None
+        if str(market).endswith(".toml"):
+            market_file = Path(market)
+        request = RunRequest(
+            market=Path(market).stem,
+            market_file=market_file,
+            prices=prices,
+            index=index,
+        )
+        context = open_context(request)
+        result = night.run_night(context, choose_as_of(context, as_of))
+        self.row = result.row
+        self.report = result.report
         with reading(context.engine) as conn:
             self.order = rankings.night_order(conn, context.name, self.row["target"])
 
     def __repr__(self) -> str:
-        said = "{market}: {status}, {predictions} stocks for {target}".format_map(self.row)
-        return f"{said}\n{self.row['reason'] or ''}".strip()
+        first_line = "{market}: {status}, {predictions} stocks for {target}".format_map(self.row)
+        reason = self.row["reason"] or ""
+        return f"{first_line}\n{reason}".strip()
 
     def _repr_html_(self) -> str:
         return f"<p>{self}</p>{self.order.to_html(index=False)}"

@@ -22,42 +22,38 @@ PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last min
 def training_progress(
     members: Sequence[Member], windows: Sequence[int] | None = None
 ) -> Iterator[EpochReport]:
-    """Yield the function that a training calls after each epoch; one bar is for all members, by
-    what each costs.
+    """Yield the function that a training calls after each epoch.
 
-    `windows` are the sessions that each member sees, where they differ. Epochs that a resumed
-    training had reported before are counted, and not logged again.
+    One bar is for all members, by what each costs. `windows` are the sessions that each member
+    sees, where they differ. Epochs that a resumed training had reported before are counted, and not
+    logged again.
     """
-    costs = [
-        _cost(member) * window
-        for member, window in zip(members, windows or [1] * len(members), strict=True)
-    ]
-    cost = dict(zip(members, costs, strict=True))
-    done = dict.fromkeys(members, 0)
-    several = len({name_of(member.model) for member in members}) > 1
-    total = sum(cost[member] * member.training.epochs for member in members)
+    sessions_of = windows or [1] * len(members)
+    costs = {}  # of an epoch
+    for member, sessions in zip(members, sessions_of, strict=True):
+        costs[member] = _cost(member) * sessions
+    epochs_done = dict.fromkeys(members, 0)
+    has_several_models = len({name_of(member.model) for member in members}) > 1
+    total = sum(costs[member] * member.training.epochs for member in members)
     with _bar("training", PACE_SECONDS, bars.TextColumn("{task.fields[last]}")) as progress:
         bar = progress.add_task("training", total=total, last="")
 
         def report(member: Member, epoch: Epoch) -> None:
-            said = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
-            is_old = epoch.number > done[member] + 1
-            done[member] = epoch.number
-            completed = sum(cost[each] * count for each, count in done.items())
-            if is_old:
-                progress.reset(
-                    bar, completed=completed, last=said
-                )  # it took no time now, so the pace starts anew
+            figures = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
+            was_reported_before = epoch.number > epochs_done[member] + 1
+            epochs_done[member] = epoch.number
+            completed = sum(costs[trained] * done for trained, done in epochs_done.items())
+            if was_reported_before:
+                # It took no time now, so the pace is measured from here.
+                progress.reset(bar, completed=completed, last=figures)
                 return
-            progress.update(bar, completed=completed, last=said)
+            progress.update(bar, completed=completed, last=figures)
             epochs = member.training.epochs
             if epoch.number % max(1, epochs // LOGGED_SHARE) == 0:
-                who = (
-                    f"{name_of(member.model)}, seed {member.seed}"
-                    if several
-                    else f"seed {member.seed}"
-                )
-                log.info("%s, epoch %d of %d: %s", who, epoch.number, epochs, said)
+                name = f"seed {member.seed}"
+                if has_several_models:
+                    name = f"{name_of(member.model)}, seed {member.seed}"
+                log.info("%s, epoch %d of %d: %s", name, epoch.number, epochs, figures)
 
         yield report
 
@@ -70,7 +66,8 @@ def _cost(member: Member) -> int:
 
 @contextmanager
 def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
-    """Yield the function that a backtest calls with the number of folds done;
+    """Yield the function that a backtest calls with the number of folds done.
+
     `first` were done before.
     """
     begun = time.monotonic()
@@ -79,21 +76,26 @@ def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
 
         def report(done: int) -> None:
             progress.update(bar, completed=done)
-            spent = time.monotonic() - begun
-            left = spent / max(1, done - first) * (of - done)
-            log.info("fold %d of %d done after %.0f s, about %.0f s left", done, of, spent, left)
+            spent_s = time.monotonic() - begun
+            left_s = spent_s / max(1, done - first) * (of - done)
+            log.info(
+                "fold %d of %d done after %.0f s, about %.0f s left", done, of, spent_s, left_s
+            )
 
         yield report
 
 
 def _bar(text: str, pace_seconds: float, *more: bars.ProgressColumn) -> bars.Progress:
-    done = (
+    """Return a bar with what is done, the time that it took, the time left, and more columns."""
+    return bars.Progress(
         bars.TextColumn(text),
         bars.BarColumn(),
         bars.TaskProgressColumn(),
         bars.TimeElapsedColumn(),
-    )
-    left = (bars.TextColumn("left"), bars.TimeRemainingColumn(), *more)
-    return bars.Progress(
-        *done, *left, console=err, transient=True, speed_estimate_period=pace_seconds
+        bars.TextColumn("left"),
+        bars.TimeRemainingColumn(),
+        *more,
+        console=err,
+        transient=True,
+        speed_estimate_period=pace_seconds,
     )

@@ -27,7 +27,7 @@ err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() el
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 BAR = "flows.progress"  # the logger of what a terminal shows as a bar
-MOVING = (BAR, "flows.benchmark.ranking")  # the loggers that say that a long step moves
+MOVING = (BAR, "flows.ranking.walk")  # the loggers that say that a long step moves
 MINUTE_S = 60
 
 PREFECT_DEFAULTS = tomllib.loads(
@@ -124,15 +124,6 @@ def prefect_folder() -> Path:
         )
     folder.chmod(0o700)
     return folder
-
-
-def prepare_torch() -> None:
-    """Have torch ask for large tensors in pages of 2 MB: a training writes hundreds of MB a second.
-
-    By default the system clears them in pages of 4 KB: a sixth of a training's time. torch reads
-    the variable once, at its first large tensor.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def _files_of_prefect() -> dict[str, str]:

@@ -34,26 +34,29 @@ def signals_of(attended: bool) -> Iterator[None]:
         print(GO_ON, file=sys.stderr)  # noqa: T201
         os._exit(128 + number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers_before = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
             signal.signal(number, handler)
 
 
 def end_with_service() -> None:
     """End a run that `dtml serve` started when the service ends, however that was."""
-    if service := os.environ.get(SERVICE):
+    service = os.environ.get(SERVICE)
+    if service:
         exit_with_parent(int(service))
 
 
 @cache
 def end_with_parent() -> None:
-    """End this process when the one that started it ends, however that was: a pool's worker would
-    wait for ever.
+    """End this process when the one that started it ends, however that was.
 
-    The parent of a fork is not the process that started it, but the server that forked it.
+    A pool's worker would wait for ever. The parent of a fork is not the process that started it,
+    but the server that forked it.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -8,6 +8,7 @@ import secrets
 # Read once, at import: test processes fill the cores by themselves, and no server of theirs runs
 # programs for others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("PREFECT_API_AUTH_STRING", f"tests:{secrets.token_urlsafe(32)}")
 os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", os.environ["PREFECT_API_AUTH_STRING"])
 

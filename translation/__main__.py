@@ -16,6 +16,10 @@ import argparse
 import os
 from pathlib import Path
 
+from translation.environment import prepare_torch
+
+prepare_torch()
+
 import torch
 
 from translation.cards import recipe_of
@@ -29,36 +33,61 @@ from translation.training.from_recipe import train_model
 from translation.translate import translate
 
 
-def train(asked: argparse.Namespace) -> None:
+def train(options: argparse.Namespace) -> None:
     """Train the model of a recipe, and score it."""
-    recipe = read_recipe(asked.recipe)
-    if asked.processes > 1 and "RANK" not in os.environ:
-        told = ["--device", asked.device, "train", str(asked.recipe), "--to", str(asked.to)]
-        sys.exit(launch_processes([sys.executable, "-m", "translation", *told], asked.processes))
-    process_group, device = join_process_group(asked.device)
-    work = asked.to / f".{recipe.name}"  # what a training resumes from
+    recipe = read_recipe(options.recipe)
+    if options.processes > 1 and "RANK" not in os.environ:
+        command = [
+            sys.executable,
+            "-m",
+            "translation",
+            "--device",
+            options.device,
+            "train",
+            str(options.recipe),
+            "--to",
+            str(options.to),
+        ]
+        sys.exit(launch_processes(command, options.processes))
+    process_group, device = join_process_group(options.device)
+    work = options.to / f".{recipe.name}"  # what a training resumes from
     work.mkdir(parents=True, exist_ok=True)
-    model = train_model(recipe, asked.to, work, device, process_group, _say, _say)
+    model = train_model(
+        recipe,
+        models=options.to,
+        work=work,
+        device=device,
+        process_group=process_group,
+        on_check=_say,
+        on_message=_say,
+    )
     if model is None:  # a process that another one speaks for
         return
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():
         sources, references = zip(*test.pairs(), strict=True)
-        said = [each.text for each in translate(model, sources, Search())]
-        found = score(said, references, language=model.card.target_language)
+        hypotheses = [translation.text for translation in translate(model, sources, Search())]
+        found = score(hypotheses, references, language=model.card.target_language)
         interval = f"[{found.low:.1f}, {found.high:.1f}]"
         print(f"{name}: BLEU {found.bleu:.1f} {interval}, chrF {found.chrf:.1f}, {found.signature}")
-    print(asked.to / recipe.name)
+    print(options.to / recipe.name)
+
+
+def translate_lines(options: argparse.Namespace) -> None:
+    """Print a translation of each line of standard input."""
+    how = Search(beams=options.beams, alpha=options.alpha)
+    model = load_model(options.model, torch.device(options.device))
+    lines = sys.stdin.read().splitlines()
+    for translation in translate(model, lines, how):
+        one_line = " ".join(translation.text.splitlines())
+        sys.stdout.write(f"{one_line}\n")
 
 
 def _say(line: object) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def main() -> int:
-    """Run the command line; a failure is a line on standard error, 2 for the
-    user's mistakes and 1 for the rest.
-    """
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m translation", description=(__doc__ or "").splitlines()[0]
     )
@@ -69,29 +98,29 @@ def main() -> int:
     )
     of_training.add_argument("recipe", type=Path)
     of_training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
-    of_training.add_argument("--processes", type=int, default=1, help="that share each update")
+    of_training.add_argument(
+        "--processes", type=int, default=1, help="number of processes that share each update"
+    )
     translating = commands.add_parser("translate", help="translate the lines of standard input")
     translating.add_argument("model", type=Path, help="the folder of a model")
     translating.add_argument("--beams", type=int, default=Search.beams)
     translating.add_argument(
-        "--alpha", type=float, default=Search.alpha, help="of the length penalty"
+        "--alpha", type=float, default=Search.alpha, help="alpha of the length penalty"
     )
-    asked = parser.parse_args()
-    os.environ.setdefault(
-        "THP_MEM_ALLOC_ENABLE", "1"
-    )  # large tensors in pages of 2 MB: a sixth of a training's time
+    return parser
+
+
+def main() -> int:
+    """Run the command line and return its exit code.
+
+    A failure is a line on standard error, with 2 for the user's mistakes and 1 for the rest.
+    """
+    options = _parser().parse_args()
     try:
-        if asked.command == "train":
-            train(asked)
-            return 0
-        how, model = (
-            Search(asked.beams, asked.alpha),
-            load_model(asked.model, torch.device(asked.device)),
-        )
-        lines = sys.stdin.read().splitlines()
-        sys.stdout.writelines(
-            f"{' '.join(each.text.splitlines())}\n" for each in translate(model, lines, how)
-        )
+        if options.command == "train":
+            train(options)
+        else:
+            translate_lines(options)
     except (TranslationError, OSError) as error:
         _say(f"translation: {error}")
         return 2 if isinstance(error, UsageError) else 1

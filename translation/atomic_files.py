@@ -7,11 +7,10 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial as bound
 from pathlib import Path
 
-# From <fcntl.h> and <linux/fs.h>: resolve paths from the current folder; swap the two paths.
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
+AT_FDCWD = -100  # from <fcntl.h>: resolve paths from the current folder
+RENAME_EXCHANGE = 2  # from <linux/fs.h>: swap the two paths
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by the kernel or by the file system
 
 
@@ -24,16 +23,20 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
-    held = _locked(partial, bound(os.open, partial, os.O_WRONLY | os.O_CREAT, 0o666))
+
+    def open_partial() -> int:
+        return os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
+
+    descriptor = _locked(partial, open_partial)
     try:
         write(partial)
-        os.fsync(held)
+        os.fsync(descriptor)
         partial.replace(file)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def write_folder_whole(
@@ -47,15 +50,18 @@ def write_folder_whole(
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.partial")
-    held = [_locked(partial, bound(_made, partial))]
+
+    def open_partial() -> int:
+        return _opened_folder(partial)
+
+    descriptors = [_locked(partial, open_partial)]
     try:
         _clear(partial)
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
-            held.append(
-                _lock(os.open(folder, os.O_RDONLY))
-            )  # after the exchange it is the .partial of the next writer
+            # after the exchange it is the .partial of the next writer
+            descriptors.append(_lock(os.open(folder, os.O_RDONLY)))
             _exchange(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)
         else:
@@ -64,33 +70,35 @@ def write_folder_whole(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
-        for each in held:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def _locked(partial: Path, open_it: Callable[[], int]) -> int:
-    """Return a descriptor of the temporary path, locked by this process alone;
-    `open_it` creates the path if needed.
+def _locked(partial: Path, open_partial: Callable[[], int]) -> int:
+    """Return a descriptor of the temporary path, locked by this process alone.
+
+    `open_partial` creates the path if needed.
     """
     while True:
-        held = _lock(open_it())
+        descriptor = _lock(open_partial())
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(held), partial.stat()):
-                return held
-        os.close(held)  # its former holder has renamed it into place
+            if os.path.samestat(os.fstat(descriptor), partial.stat()):
+                return descriptor
+        os.close(descriptor)  # its former holder has renamed it into place
 
 
-def _lock(opened: int) -> int:
+def _lock(descriptor: int) -> int:
     """Lock a descriptor once no other process holds it, and return it; close it if that fails."""
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     except BaseException:
-        os.close(opened)
+        os.close(descriptor)
         raise
-    return opened
+    return descriptor
 
 
-def _made(folder: Path) -> int:
+def _opened_folder(folder: Path) -> int:
+    """Return a descriptor of a folder, made if there is none."""
     while True:
         with suppress(FileExistsError):
             folder.mkdir()
@@ -100,28 +108,38 @@ def _made(folder: Path) -> int:
 
 def sync(folder: Path) -> None:
     """Flush every file of a folder to the disk, so that a power cut loses none."""
-    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
 
 
 def _clear(folder: Path) -> None:
-    for left in folder.iterdir():
-        if left.is_dir():
-            shutil.rmtree(left)
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
         else:
-            left.unlink()
+            path.unlink()
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Swap two folders in one step; where the system cannot, put `one` in place
-    of `other`, missing for a moment.
+    """Swap two folders in one step.
+
+    Where the system cannot, put `one` in place of `other`, which is missing for a moment.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
-        if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        failed = rename(
+            AT_FDCWD,
+            os.fsencode(one),
+            AT_FDCWD,
+            os.fsencode(other),
+            RENAME_EXCHANGE,
+        )
+        if not failed:
             return
-        if (number := ctypes.get_errno()) not in UNSUPPORTED:
+        number = ctypes.get_errno()
+        if number not in UNSUPPORTED:
             raise OSError(number, os.strerror(number), str(other))
     aside = one.with_name(f"{one.name}.before")
     shutil.rmtree(aside, ignore_errors=True)

@@ -75,7 +75,7 @@ def _seeds(card: Card) -> str:
         return f"seed {first}"
     bleu_by_seed = card.made.get("validation_bleu_by_seed", [])
     alone = ", ".join(f"{bleu:.1f}" for bleu in bleu_by_seed)
-    return f"an ensemble of {seeds} seeds from {first}, alone of validation BLEU {alone}"
+    return f"an ensemble of {seeds} seeds from {first}, validation BLEU of each alone {alone}"
 
 
 def _weights(card: Card) -> str:
@@ -94,7 +94,7 @@ def read_card(folder: Path) -> Card:
     """
     if not (folder / CONFIG).exists():
         raise UsageError(
-            f"no model in {folder}: train one with dtml translate train, or name another"
+            f"no model in {folder}: train one with `dtml translate train`, or choose another folder"
         )
     values = read_json(folder / CONFIG)
     try:

@@ -6,8 +6,9 @@ from threading import Thread
 
 
 def exit_with_parent(parent: int) -> None:
-    """Watch from a thread, and exit at once with code 1 when process `parent`
-    is no longer the parent of this one.
+    """Exit at once with code 1 when process `parent` is no longer the parent of this one.
+
+    A thread watches.
     """
 
     def watch() -> None:

@@ -1,11 +1,12 @@
-"""Save and load a model as a folder of configuration, weights and tokenizers,
-none of which can run code.
+"""Save and load a model as a folder of configuration, weights and tokenizers.
+
+None of them can run code.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ KINDS: Mapping[str, type[NetworkConfig]] = {
     "rnn": RecurrentConfig,
 }
 WEIGHTS = "weights.safetensors"
-SOURCE, TARGET, LANGUAGE_ID = "source.model", "target.model", "language_id.json"
+SOURCE = "source.model"
+TARGET = "target.model"
+LANGUAGE_ID = "language_id.json"
 
 # tiny has the sizes of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -85,8 +88,12 @@ def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
     `epochs` tells how often a network of a size can read them in the time there is; None for as
     often as it needs.
     """
-    fit = (name for name in PAIRS_FOR if pairs >= PAIRS_FOR[name])
-    return next((name for name in fit if epochs is None or epochs(name) >= EPOCHS_NEEDED), "tiny")
+    for size, pairs_needed in PAIRS_FOR.items():  # the largest first
+        if pairs < pairs_needed:
+            continue
+        if epochs is None or epochs(size) >= EPOCHS_NEEDED:
+            return size
+    return "tiny"
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,9 @@ class Model:
     @property
     def networks(self) -> list[nn.Module]:
         """Return the networks of an ensemble, or the only one."""
-        return list(self.network.networks) if isinstance(self.network, Ensemble) else [self.network]
+        if isinstance(self.network, Ensemble):
+            return list(self.network.networks)
+        return [self.network]
 
     @property
     def device(self) -> torch.device:
@@ -118,7 +127,8 @@ class Model:
 def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
     """Return the incremental decoder of a network of either kind, or of an ensemble of them."""
     if isinstance(network, Ensemble):
-        return IncrementalEnsemble([incremental_decoder(each) for each in network.networks])
+        decoders = [incremental_decoder(member) for member in network.networks]
+        return IncrementalEnsemble(decoders)
     if isinstance(network, RecurrentTranslator):
         return IncrementalRnn(network)
     assert isinstance(network, Transformer)
@@ -136,8 +146,9 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
 
 
 def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
-    """Build a network with new weights; raises UsageError for an unknown kind
-    or an impossible configuration.
+    """Build a network with new weights.
+
+    Raises UsageError for an unknown kind or an impossible configuration.
     """
     config = network_config(kind, values)
     try:
@@ -147,34 +158,37 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
 
 
 def save_model(folder: Path, model: Model) -> Card:
-    """Save a model atomically, in place of an earlier one, and return its card with the hash of the
-    weights.
+    """Save a model atomically, in place of an earlier one.
 
-    Raises TranslationError, naming the parameter, for a weight that is NaN or infinite.
+    Returns its card with the hash of the weights. Raises TranslationError, naming the parameter,
+    for a weight that is NaN or infinite.
     """
     require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
-    write_folder_whole(folder, lambda made: _fill(made, model), replaces=True)
+    write_folder_whole(folder, lambda partial: _fill(partial, model), replaces=True)
     return read_card(folder)
 
 
-def _fill(made: Path, model: Model) -> None:
-    save_weights(made / WEIGHTS, model.network.state_dict())
-    model.source.save(made / SOURCE)
+def _fill(folder: Path, model: Model) -> None:
+    """Write the files of a model into an empty folder."""
+    save_weights(folder / WEIGHTS, model.network.state_dict())
+    model.source.save(folder / SOURCE)
     if model.target is not model.source:
-        model.target.save(made / TARGET)
-    (made / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
-    card = Card(**asdict(model.card) | {"weights_hash": _digest(made / WEIGHTS)})
-    (made / CONFIG).write_text(json.dumps(asdict(card), indent=2))
+        model.target.save(folder / TARGET)
+    (folder / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
+    card = replace(model.card, weights_hash=_digest(folder / WEIGHTS))
+    (folder / CONFIG).write_text(json.dumps(asdict(card), indent=2))
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
-    """Load a model for evaluation; raises TranslationError for a file that is
-    missing, damaged or not the card's.
+    """Load a model for evaluation.
+
+    Raises TranslationError for a file that is missing, damaged or not the card's.
     """
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(
-            f"{folder / WEIGHTS} was changed or damaged since the training: train the model again"
+            f"{folder / WEIGHTS} has been changed or damaged since the training run: train the "
+            "model again"
         )
     source = Tokenizer.load(folder / SOURCE)
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
@@ -182,13 +196,20 @@ def load_model(folder: Path, device: torch.device) -> Model:
         raise TranslationError(
             f"the tokenizer in {folder} is not the one that {card.name} was trained with"
         )
-    networks = [build_network(card.kind, card.network) for _ in range(card.made.get("seeds", 1))]
+    seeds = card.made.get("seeds", 1)
+    networks = [build_network(card.kind, card.network) for _ in range(seeds)]
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
-    weights = read_tensors(folder / WEIGHTS)[0]
-    require_finite(weights, f"{card.name} can translate nothing, {folder / WEIGHTS}")
+    weights, _ = read_tensors(folder / WEIGHTS)
+    require_finite(weights, f"{card.name} cannot be used, {folder / WEIGHTS}")
     load_weights(network, weights)
     language_id = LanguageIdentifier.from_json(read_json(folder / LANGUAGE_ID))
-    return Model(card, network.to(device).eval(), source, target, language_id)
+    return Model(
+        card=card,
+        network=network.to(device).eval(),
+        source=source,
+        target=target,
+        language_id=language_id,
+    )
 
 
 def _digest(file: Path) -> str:

@@ -13,15 +13,13 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the GPU or the machine has no memory left."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in NO_MEMORY
-    )
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(words in str(error) for words in NO_MEMORY)
 
 
 def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -> TranslationError:
-    """Return the error for batches of `tokens`, with a number of tokens that fits; see
-    `fitting_tokens`.
-    """
+    """Return the error for batches of `tokens`, with a number that fits; see `fitting_tokens`."""
     fits = fitting_tokens(tokens, longest, attempt)
     if fits is None:
         smaller = "choose a smaller size under [network], or lower longest under [rules]"
@@ -34,11 +32,10 @@ def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -
 
 
 def fitting_tokens(tokens: int, longest: int, attempt: Callable[[int], object]) -> int | None:
-    """Return the first of a half, a quarter and so on of `tokens` at which `attempt` does not run
-    out of memory.
+    """Return the first of a half, a quarter and so on of `tokens` that fits into memory.
 
-    `longest` is the positions of the longest sentence, and so of the smallest batch: None if even
-    that does not fit.
+    It fits if `attempt` does not run out of memory with it. `longest` is the positions of the
+    longest sentence, and so of the smallest batch: None if even that does not fit.
     """
     while tokens > longest:
         tokens = max(tokens // 2, longest)

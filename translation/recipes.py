@@ -216,7 +216,7 @@ def _require_known(
     if unknown:
         place = f" of [{table}]" if table else ""
         raise UsageError(
-            f"{file} has unknown {', '.join(unknown)}{place}: the known are "
+            f"{file} has unknown keys {', '.join(unknown)}{place}; known keys: "
             f"{', '.join(sorted(types))}"
         )
     for key, value in values.items():
@@ -290,8 +290,8 @@ def _name(file: Path, name: str) -> str:
     )
     if not name or name.startswith(".") or has_other_characters:
         raise UsageError(
-            f"{file}: the name {name!r} must be letters, digits, -, _ and dots, and begin "
-            "with no dot"
+            f"{file}: the name {name!r} must consist of letters, digits, -, _ and dots, and not "
+            "begin with a dot"
         )
     return name
 
@@ -299,11 +299,14 @@ def _name(file: Path, name: str) -> str:
 def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
     _require_known(file, table, values, {"source": str, "target": str, "columns": list})
     if "source" not in values:
-        raise UsageError(f"{file}: [{table}] must name source, and target unless it is a TSV")
+        raise UsageError(
+            f"{file}: [{table}] must name source, and target unless source is a TSV file"
+        )
     columns = values.get("columns", [0, 1])
     if [type(column) for column in columns] != [int, int]:
         raise UsageError(
-            f"{file}: columns of [{table}] must be two numbers from 0 on, of the source and "
+            f"{file}: columns of [{table}] must be two numbers of 0 or more: the columns of the "
+            "source and "
             "the target"
         )
     folder = file.parent.resolve()  # absolute, as a model stores where its tests are

@@ -1,8 +1,7 @@
-"""Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap
-(Koehn, 2004).
+"""Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons.
 
-BLEU is cased, on detokenised text. The tokenizer is sacreBLEU's 13a, or single characters for
-Chinese, Japanese and Korean; the signature says which.
+These are by bootstrap (Koehn, 2004). BLEU is cased, on detokenised text. The tokenizer is
+sacreBLEU's 13a, or single characters for Chinese, Japanese and Korean; the signature says which.
 """
 
 from collections.abc import Sequence
@@ -21,23 +20,21 @@ UNSPACED = ("ja", "zh")  # no space between sentences
 ORDER = 4  # longest n-gram
 INTERVAL = (2.5, 97.5)  # percentiles
 
-# [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams matched, n-grams of the
-# hypothesis
+# Of a sentence or a corpus, [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams
+# matched, n-grams of the hypothesis.
 Statistics = NDArray[Any]
 Texts = Sequence[str]
 
 
 @dataclass(frozen=True)
 class Score:
-    """BLEU and chrF of a corpus, 0 to 100, the ends of BLEU's 95 % interval,
-    and sacreBLEU's signature of the BLEU.
-    """
+    """BLEU and chrF of a corpus, 0 to 100."""
 
     bleu: float
-    low: float
+    low: float  # the ends of BLEU's 95 % interval
     high: float
     chrf: float
-    signature: str
+    signature: str  # sacreBLEU's, of the BLEU
     sentences: int
     resamples: int
     seed: int
@@ -45,12 +42,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference in BLEU of a first and a second system, the ends of its 95
-    % interval, and its p-value.
-    """
+    """The difference in BLEU of a first and a second system, and its p-value."""
 
     difference: float
-    low: float
+    low: float  # the ends of its 95 % interval
     high: float
     p: float
 
@@ -63,20 +58,21 @@ def score(
     The BLEU is sacreBLEU's own. The interval is that of `resamples` corpora of sentences drawn with
     replacement.
     """
-    measured = _statistics(hypotheses, references, language)
+    statistics = _statistics(hypotheses, references, language)
     metric = BLEU(tokenize=tokenizer_of(language))
-    bleu = metric.corpus_score(list(hypotheses), [list(references)]).score
-    low, high = np.percentile(_bleu(_resampled(measured, resamples, seed)), INTERVAL)
-    chrf = CHRF().corpus_score(list(hypotheses), [list(references)]).score
+    bleu = metric.corpus_score(list(hypotheses), [list(references)])
+    chrf = CHRF().corpus_score(list(hypotheses), [list(references)])
+    resampled_bleu = _bleu(_resampled(statistics, resamples, seed))
+    low, high = np.percentile(resampled_bleu, INTERVAL)
     return Score(
-        bleu,
-        float(low),
-        float(high),
-        chrf,
-        metric.get_signature().format(),
-        len(measured),
-        resamples,
-        seed,
+        bleu=bleu.score,
+        low=float(low),
+        high=float(high),
+        chrf=chrf.score,
+        signature=metric.get_signature().format(),
+        sentences=len(statistics),
+        resamples=resamples,
+        seed=seed,
     )
 
 
@@ -95,20 +91,26 @@ def compare(
     differences at least as far from their mean as the observed difference is from 0, with one added
     to both counts.
     """
-    measured = [_statistics(system, references, language) for system in (first, second)]
-    better, worse = (float(_bleu(each.sum(axis=0))) for each in measured)
-    drawn = [_bleu(_resampled(each, resamples, seed)) for each in measured]
-    differences = drawn[0] - drawn[1]
+    first_statistics = _statistics(first, references, language)
+    second_statistics = _statistics(second, references, language)
+    difference = _corpus_bleu(first_statistics) - _corpus_bleu(second_statistics)
+    first_resampled = _bleu(_resampled(first_statistics, resamples, seed))
+    second_resampled = _bleu(_resampled(second_statistics, resamples, seed))
+    differences = first_resampled - second_resampled
     low, high = np.percentile(differences, INTERVAL)
-    as_far = np.abs(differences - differences.mean()) >= abs(better - worse)
+    as_far = np.abs(differences - differences.mean()) >= abs(difference)
     return Comparison(
-        better - worse, float(low), float(high), (int(as_far.sum()) + 1) / (resamples + 1)
+        difference=difference,
+        low=float(low),
+        high=float(high),
+        p=(int(as_far.sum()) + 1) / (resamples + 1),
     )
 
 
 def tokenizer_of(language: str) -> str:
-    """Return the name of sacreBLEU's tokenizer for a target language; a region,
-    as in pt-BR, is ignored.
+    """Return the name of sacreBLEU's tokenizer for a target language.
+
+    A region, as in pt-BR, is ignored.
     """
     return "char" if _code(language) in BY_CHARACTER else "13a"
 
@@ -133,35 +135,46 @@ def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statisti
         )
     # The effective order changes no count; sacreBLEU warns without it on single sentences.
     metric = BLEU(tokenize=tokenizer_of(language), effective_order=True)
-    found = [
-        metric.sentence_score(*pair)
-        for pair in zip(hypotheses, ([each] for each in references), strict=True)
-    ]
-    return np.array(
-        [[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in found], dtype=float
-    )
+    rows = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        sentence = metric.sentence_score(hypothesis, [reference])
+        rows.append([sentence.sys_len, sentence.ref_len, *sentence.counts, *sentence.totals])
+    return np.array(rows, dtype=float)
 
 
-def _resampled(measured: Statistics, resamples: int, seed: int) -> Statistics:
-    """Sum over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`; a
-    seed draws the same for all systems.
+def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
+    """Sum over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
+
+    A seed draws the same for all systems.
     """
     if resamples < 1:
         raise UsageError(
             f"{resamples} resamples give no interval: ask for 1 or more, 1000 is usual"
         )
-    random, count = np.random.default_rng(seed), len(measured)
-    draws = (
-        np.bincount(random.integers(count, size=count), minlength=count) for _ in range(resamples)
-    )
-    return np.array([times @ measured for times in draws])
+    random = np.random.default_rng(seed)
+    count = len(statistics)
+    sums = []
+    for _ in range(resamples):
+        drawn = random.integers(count, size=count)
+        times_drawn = np.bincount(drawn, minlength=count)
+        sums.append(times_drawn @ statistics)
+    return np.array(sums)
+
+
+def _corpus_bleu(statistics: Statistics) -> float:
+    return float(_bleu(statistics.sum(axis=0)))
 
 
 def _bleu(sums: Statistics) -> NDArray[Any]:
     """Compute BLEU, 0 to 100, of each row of sums `[..., 2 + 2 * ORDER]`."""
-    rows = sums.reshape(-1, 2 + 2 * ORDER).astype(int).tolist()
-    found = [
-        BLEU.compute_bleu(row[2 : 2 + ORDER], row[2 + ORDER :], row[0], row[1], "exp").score
-        for row in rows
-    ]
-    return np.reshape(found, sums.shape[:-1])
+    scores = []
+    for row in sums.reshape(-1, 2 + 2 * ORDER).astype(int).tolist():
+        bleu = BLEU.compute_bleu(
+            correct=row[2 : 2 + ORDER],
+            total=row[2 + ORDER :],
+            sys_len=row[0],
+            ref_len=row[1],
+            smooth_method="exp",
+        )
+        scores.append(bleu.score)
+    return np.reshape(scores, sums.shape[:-1])

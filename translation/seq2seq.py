@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from translation.errors import UsageError
 from translation.transformer import PADDING, Weights
@@ -24,8 +24,9 @@ EMBEDDING_RANGE = 0.1  # initial embeddings are uniform in +- this
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Sizes of the network, by default for small corpora; `d_model` is the
-    width of embeddings and hidden states.
+    """Sizes of the network, by default for small corpora.
+
+    `d_model` is the width of embeddings and hidden states.
     """
 
     source_vocabulary: int
@@ -40,23 +41,22 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         if self.attention not in (kinds := get_args(AttentionKind)):
             raise UsageError(
-                f"attention {self.attention!r} is none of {', '.join(kinds)}: name one of them"
+                f"unknown attention {self.attention!r}: choose one of {', '.join(kinds)}"
             )
         if self.structured and self.attention == "none":
-            raise UsageError(
-                "structured=True needs an attention, additive or dot; attention is none"
-            )
+            raise UsageError("structured=True needs attention 'additive' or 'dot', not 'none'")
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
             sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
             raise UsageError(
-                f"vocabularies of {sizes} tokens share no embedding: set shared_embeddings=False"
+                f"vocabularies of {sizes} tokens cannot share an embedding: set "
+                "shared_embeddings=False"
             )
         if self.d_model < 2 or self.d_model % 2 or self.layers < 1:
             raise UsageError(
-                f"d_model is even and layers 1 or more; got {self.d_model} and {self.layers}"
+                f"d_model must be even and layers 1 or more; got {self.d_model} and {self.layers}"
             )
         if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout is 0 or more and below 1; got {self.dropout}")
+            raise UsageError(f"dropout must be 0 or more and below 1; got {self.dropout}")
 
     def build(self) -> "RecurrentTranslator":
         """Build the network with new weights."""
@@ -73,11 +73,11 @@ class EncodedSource:
 
 
 class Attention(nn.Module):
-    """Context = sum_i a_i h_i over the encoder's states h, where a is softmax(score) or the
-    marginals of a chain.
+    """Context = sum_i a_i h_i over the encoder's states h.
 
-    "dot": score(s, h) = s . h, not scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h),
-    whose tanh takes `[sentences, queries, source positions, d_model]` of memory.
+    The weights a are softmax(score) or the marginals of a chain. "dot": score(s, h) = s . h, not
+    scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h), whose tanh takes `[sentences,
+    queries, source positions, d_model]` of memory.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class Attention(nn.Module):
         return keys
 
     def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
-        """Return contexts of queries `[rows, positions, d_model]`, and weights `[rows, positions,
-        source positions]`.
+        """Return contexts of queries, `[rows, positions, d_model]` as these, and weights.
 
-        Rows are sentences, or the beams of each sentence one after the other.
+        The weights are `[rows, positions, source positions]`. Rows are sentences, or the beams of
+        each sentence one after the other.
         """
-        rows, positions = query.shape[:2]
-        query = query.reshape(len(source.memory), -1, query.shape[-1])
+        rows, positions, width = query.shape
+        query = query.reshape(len(source.memory), -1, width)
         if self.additive:
-            met = torch.tanh(self.project_query(query).unsqueeze(-2) + source.keys.unsqueeze(-3))
-            scores = self.weigh(met).squeeze(-1)
+            projected = self.project_query(query)
+            combined = torch.tanh(projected.unsqueeze(-2) + source.keys.unsqueeze(-3))
+            scores = self.weigh(combined).squeeze(-1)
         else:
             scores = query @ source.keys.mT
         weights = normalise(scores, source.mask, self.pairwise)
-        return (weights @ source.memory).view(rows, positions, -1), weights.view(
-            rows, positions, -1
-        )
+        contexts = weights @ source.memory
+        return contexts.view(rows, positions, -1), weights.view(rows, positions, -1)
 
 
 class Decoder(nn.Module):
@@ -126,7 +126,8 @@ class Decoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        width, self.attention = config.d_model, None
+        width = config.d_model
+        self.attention: Attention | None = None
         self.recurrence = _lstm(config, width, config.layers)
         if config.attention != "none":
             self.attention = Attention(config.attention, width, structured=config.structured)
@@ -135,23 +136,25 @@ class Decoder(nn.Module):
     def forward(
         self, x: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Map embedded tokens `[rows, positions, d_model]` to their shape;
-        weights, and the state after the last.
+        """Map embedded tokens `[rows, positions, d_model]` to their shape.
+
+        Returns the weights of attention too, and the state after the last token.
         """
         hidden, state = self.recurrence(x, state)
         if self.attention is None:
             return hidden, None, state
         context, weights = self.attention(hidden, source)
-        return self.combine(torch.cat([context, hidden], dim=-1)).tanh(), weights, state
+        output = self.combine(torch.cat([context, hidden], dim=-1)).tanh()
+        return output, weights, state
 
 
 class BahdanauDecoder(nn.Module):
-    """An LSTM that attends from its last state before each token, and reads the context together
-    with the token.
+    """An LSTM that attends from its last state before each token.
 
-    The first layer attends; layers above run over its states. The output is that of Luong et al.,
-    tanh(W [context; s]), in place of Bahdanau's maxout, so that the two attentions differ in
-    nothing else. Positions are computed one by one, as each needs the state before.
+    It reads the context together with the token. The first layer attends; layers above run over its
+    states. The output is that of Luong et al., tanh(W [context; s]), in place of Bahdanau's maxout,
+    so that the two attentions differ in nothing else. Positions are computed one by one, as each
+    needs the state before.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -167,22 +170,30 @@ class BahdanauDecoder(nn.Module):
         self, x: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
         """Map as `Decoder.forward` does."""
-        hidden, cell = state[0][0], state[1][0]
-        steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        all_hidden, all_cells = state
+        hidden = all_hidden[0]
+        cell = all_cells[0]
+        contexts: list[Tensor] = []
+        all_weights: list[Tensor] = []
+        first_layer: list[Tensor] = []
         for token in x.unbind(dim=1):
             context, weights = self.attention(hidden.unsqueeze(1), source)
-            hidden, cell = self.first(
-                torch.cat([token, context.squeeze(1)], dim=-1), (hidden, cell)
-            )
-            steps.append((context.squeeze(1), weights.squeeze(1), hidden))
-        contexts, all_weights, top = (
-            torch.stack(parts, dim=1) for parts in zip(*steps, strict=True)
-        )
-        last = hidden.unsqueeze(0), cell.unsqueeze(0)
+            context = context.squeeze(1)
+            hidden, cell = self.first(torch.cat([token, context], dim=-1), (hidden, cell))
+            contexts.append(context)
+            all_weights.append(weights.squeeze(1))
+            first_layer.append(hidden)
+        top = torch.stack(first_layer, dim=1)
+        last_hidden = hidden.unsqueeze(0)
+        last_cell = cell.unsqueeze(0)
         if self.above is not None:
-            top, above = self.above(self.dropout(top), (state[0][1:], state[1][1:]))
-            last = torch.cat([last[0], above[0]]), torch.cat([last[1], above[1]])
-        return self.combine(torch.cat([contexts, top], dim=-1)).tanh(), all_weights, last
+            above = (all_hidden[1:], all_cells[1:])
+            top, (hidden_above, cell_above) = self.above(self.dropout(top), above)
+            last_hidden = torch.cat([last_hidden, hidden_above])
+            last_cell = torch.cat([last_cell, cell_above])
+        read = torch.cat([torch.stack(contexts, dim=1), top], dim=-1)
+        output = self.combine(read).tanh()
+        return output, torch.stack(all_weights, dim=1), (last_hidden, last_cell)
 
 
 class RecurrentTranslator(nn.Module):
@@ -196,10 +207,10 @@ class RecurrentTranslator(nn.Module):
         super().__init__()
         width = config.d_model
         self.embed_target = nn.Embedding(config.target_vocabulary, width)
-        shared = config.shared_embeddings
-        self.embed_source = (
-            self.embed_target if shared else nn.Embedding(config.source_vocabulary, width)
-        )
+        if config.shared_embeddings:
+            self.embed_source = self.embed_target
+        else:
+            self.embed_source = nn.Embedding(config.source_vocabulary, width)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = _lstm(config, width // 2, config.layers, bidirectional=True)
         self.decoder = (
@@ -208,71 +219,70 @@ class RecurrentTranslator(nn.Module):
         _initialise(self)
 
     def encode(self, source: Tensor) -> tuple[EncodedSource, LstmState]:
-        """Encode `[sentences, source positions]` tokens; return what the
-        decoder attends to, and its first state.
+        """Encode `[sentences, source positions]` tokens.
+
+        Returns what the decoder attends to, and its first state.
         """
         real = source != PADDING
         order = in_front(real)
         x = _moved(self.dropout(self.embed_source(source)), order)
-        lengths = real.sum(dim=-1).clamp(min=1).cpu()
-        packed, last = self.encoder(
-            pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        )
+        packed, (hidden, cell) = self.encoder(_packed(x, real))
         memory, _ = pad_packed_sequence(packed, batch_first=True, total_length=source.shape[-1])
         memory = self.dropout(_moved(memory, order.argsort(dim=-1)))
         attention = self.decoder.attention
         keys = memory if attention is None else attention.keys(memory)
-        hidden, cell = (each.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2) for each in last)
-        return EncodedSource(memory, keys, real.unsqueeze(1)), (hidden, cell)
+        encoded = EncodedSource(memory=memory, keys=keys, mask=real.unsqueeze(1))
+        return encoded, (_directions_joined(hidden), _directions_joined(cell))
 
     def decode(
         self, target: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Decode `[rows, positions]` tokens, padded behind, from `state` on;
-        rows as in `Attention`.
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as `Attention`'s.
+
+        Returns `[rows, positions, d_model]`, the weights, and the state after the last token.
         """
-        decoded, weights, state = self.decoder(
-            self.dropout(self.embed_target(target)), state, source
-        )
+        embedded = self.dropout(self.embed_target(target))
+        decoded, weights, state = self.decoder(embedded, state, source)
         return self.dropout(decoded), weights, state
 
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[...,
-        d_model]`; see `logits`.
+        """Decode `[sentences, target positions]` tokens, each seeing none after it.
 
-        Weights on request are `[sentences, target positions, source positions]`, None without
-        attention.
+        Returns `[..., d_model]`, see `logits`. Weights on request are `[sentences, target
+        positions, source positions]`, None without attention.
         """
-        remembered, state = self.encode(source)
+        encoded, state = self.encode(source)
         order = in_front(target != PADDING)
         back = order.argsort(dim=-1)
-        decoded, weights, _ = self.decode(target.gather(-1, order), state, remembered)
-        return _moved(decoded, back), _moved(
-            weights, back
-        ) if need_weights and weights is not None else None
+        decoded, weights, _ = self.decode(target.gather(-1, order), state, encoded)
+        decoded = _moved(decoded, back)
+        if not need_weights or weights is None:
+            return decoded, None
+        return decoded, _moved(weights, back)
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token, `[..., target
-        vocabulary]`, by the embedding itself.
+        """Map `[..., d_model]` to scores of the next token by the embedding itself.
+
+        The scores are `[..., target vocabulary]`.
         """
         return decoded @ self.embed_target.weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the output layer's weight `[target vocabulary, d_model]`: the
-        embedding of target tokens.
+        """Return the output layer's weight, `[target vocabulary, d_model]`.
+
+        It is the embedding of target tokens.
         """
         return self.embed_target.weight
 
 
 class RecurrentClassifier(nn.Module):
-    """The class of a text from the last state of LSTMs, which have the same embeddings and layers
-    as the encoder.
+    """The class of a text from the last state of LSTMs.
 
-    `masked` stops at the last token, wherever padding lies; otherwise padding is read like text, as
-    token 0.
+    They have the same embeddings and layers as the encoder. `masked` stops at the last token,
+    wherever padding lies; otherwise padding is read like text, as token 0.
     """
 
     def __init__(self, config: RecurrentConfig, classes: int, *, masked: bool) -> None:
@@ -286,11 +296,10 @@ class RecurrentClassifier(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map `[texts, positions]` tokens, padded on either side, to scores `[texts, classes]`."""
-        real, x = tokens != PADDING, self.dropout(self.embed_source(tokens))
+        x = self.dropout(self.embed_source(tokens))
         if self.masked:
-            x = _moved(x, in_front(real))
-            lengths = real.sum(dim=-1).clamp(min=1).cpu()
-            x = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            real = tokens != PADDING
+            x = _packed(_moved(x, in_front(real)), real)
         _, (hidden, _) = self.encoder(x)
         scores: Tensor = self.classify(self.dropout(hidden[-1]))
         return scores
@@ -298,31 +307,34 @@ class RecurrentClassifier(nn.Module):
 
 @dataclass
 class RecurrentState:
-    """The decoder's state of each beam: `hidden` and `cell` are `[layers,
-    sentences, beams, d_model]`.
-    """
+    """The decoder's state of each beam."""
 
     source: EncodedSource
-    hidden: Tensor
-    cell: Tensor
+    hidden: Tensor  # [layers, sentences, beams, d_model]
+    cell: Tensor  # of the same shape
 
     def reorder(self, origin: Tensor) -> None:
         """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
-        self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
+        self.hidden = self.hidden[:, rows, origin]
+        self.cell = self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
         """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         source = self.source
         self.source = EncodedSource(
-            source.memory[sentences], source.keys[sentences], source.mask[sentences]
+            memory=source.memory[sentences],
+            keys=source.keys[sentences],
+            mask=source.mask[sentences],
         )
-        self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
+        self.hidden = self.hidden[:, sentences]
+        self.cell = self.cell[:, sentences]
 
 
 class IncrementalRnn:
-    """Decode with an RNN position by position: each step gives the row that a
-    full pass would give.
+    """Decode with an RNN position by position.
+
+    Each step gives the row that a full pass would give.
     """
 
     def __init__(self, network: RecurrentTranslator) -> None:
@@ -331,45 +343,61 @@ class IncrementalRnn:
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
         """Implement `translation.decoding.incremental.IncrementalDecoder`."""
-        remembered, state = self.network.encode(source)
-        hidden, cell = (each.unsqueeze(2).repeat(1, 1, beams, 1) for each in state)
-        return RecurrentState(remembered, hidden, cell)
+        encoded, (hidden, cell) = self.network.encode(source)
+        return RecurrentState(
+            source=encoded,
+            hidden=hidden.unsqueeze(2).repeat(1, 1, beams, 1),
+            cell=cell.unsqueeze(2).repeat(1, 1, beams, 1),
+        )
 
     @torch.no_grad()
     def step(
         self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
         """Implement `translation.decoding.incremental.IncrementalDecoder`."""
-        before = state.hidden.flatten(1, 2), state.cell.flatten(1, 2)
-        decoded, weights, after = self.network.decode(tokens.reshape(-1, 1), before, state.source)
-        state.hidden, state.cell = (each.view_as(state.hidden) for each in after)
+        before = (state.hidden.flatten(1, 2), state.cell.flatten(1, 2))
+        positions = tokens.reshape(-1, 1)
+        decoded, weights, after = self.network.decode(positions, before, state.source)
+        hidden, cell = after
+        state.hidden = hidden.view_as(state.hidden)
+        state.cell = cell.view_as(state.cell)
         scores = self.network.logits(decoded).view(*tokens.shape, -1)
-        return scores, weights.view(
-            *tokens.shape, -1
-        ) if need_weights and weights is not None else None
+        if not need_weights or weights is None:
+            return scores, None
+        return scores, weights.view(*tokens.shape, -1)
 
 
 def in_front(real: Tensor) -> Tensor:
-    """Return the positions of each row of `[rows, positions]`, real ones first,
-    otherwise in their order.
-    """
+    """Return the positions of each row of `[rows, positions]`: real ones first, each in order."""
     return (~real).byte().argsort(dim=-1, stable=True)
 
 
 def _moved(x: Tensor, order: Tensor) -> Tensor:
+    """Return `x` `[rows, positions, width]` with the positions of each row in another order."""
     return x.take_along_dim(order.unsqueeze(-1), dim=1)
+
+
+def _packed(x: Tensor, real: Tensor) -> PackedSequence:
+    """Pack `x` `[rows, positions, width]`, whose real positions are in front, for an LSTM."""
+    lengths = real.sum(dim=-1).clamp(min=1).cpu()
+    return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+
+
+def _directions_joined(state: Tensor) -> Tensor:
+    """Map `[layers * 2, rows, d_model / 2]`, of both directions, to `[layers, rows, d_model]`."""
+    joined: Tensor = state.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2)
+    return joined
 
 
 def _lstm(
     config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
 ) -> nn.LSTM:
-    dropout = (
-        config.dropout if layers > 1 else 0.0
-    )  # torch drops out between layers only, and warns of one alone
+    # torch drops out between layers only, and warns of one alone
+    dropout = config.dropout if layers > 1 else 0.0
     return nn.LSTM(
-        config.d_model,
-        hidden,
-        layers,
+        input_size=config.d_model,
+        hidden_size=hidden,
+        num_layers=layers,
         batch_first=True,
         dropout=dropout,
         bidirectional=bidirectional,
@@ -377,8 +405,9 @@ def _lstm(
 
 
 def _initialise(network: nn.Module) -> None:
-    """Initialise matrices as Glorot and Bengio, biases 0 but 1 for the forget
-    gate (Jozefowicz et al., ICML 2015).
+    """Initialise matrices as Glorot and Bengio, and biases as Jozefowicz et al. (ICML 2015).
+
+    That of the forget gate is 1, the others are 0.
     """
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):
@@ -389,19 +418,17 @@ def _initialise(network: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter)
         else:
             nn.init.zeros_(parameter)
-            if (
-                ".bias_ih" in name
-            ):  # input, forget, candidate, output: torch adds bias_hh, which stays 0
+            if ".bias_ih" in name:
+                # input, forget, candidate, output: torch adds bias_hh, which stays 0
                 parameter.data.unflatten(0, (4, -1))[1] = 1.0
 
 
 def normalise(scores: Tensor, mask: Tensor, pairwise: Tensor | None) -> Tensor:
-    """Return the weight of each position, 0 where `mask` is False: softmax, or `chain_marginals`
-    given `pairwise`.
+    """Return the weight of each position, 0 where `mask` is False.
 
-    `scores` are `[..., positions]`, `mask` broadcasts to them, and `pairwise` is `[2, 2]`. The
-    value of a masked score is ignored. Softmax rows sum to 1 and need one unmasked position;
-    marginals are each between 0 and 1.
+    It is softmax, or `chain_marginals` given `pairwise`. `scores` are `[..., positions]`, `mask`
+    broadcasts to them, and `pairwise` is `[2, 2]`. The value of a masked score is ignored. Softmax
+    rows sum to 1 and need one unmasked position; marginals are each between 0 and 1.
     """
     if pairwise is not None:
         return chain_marginals(scores, mask, pairwise)
@@ -409,33 +436,41 @@ def normalise(scores: Tensor, mask: Tensor, pairwise: Tensor | None) -> Tensor:
 
 
 def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
-    """Return p(z = 1) of each position in a chain of z in {0, 1} (section 3.1 of Kim et al., ICLR
-    2017).
+    """Return p(z = 1) of each position in a chain of z in {0, 1}.
 
-    p(z) is proportional to exp(sum_i unary_i z_i + sum_i pairwise[z_i, z_(i+1)]), with
-    log-potentials `unary` `[..., positions]` and `pairwise` `[2, 2]`. The marginals are `[...,
-    positions]`; as in the paper, a row is not normalised and may sum to anything from 0 to the
-    number of positions. `mask` broadcasts to `unary`; a masked position has marginal 0 and is left
-    out of the chain, so that its neighbours become adjacent. Time is linear.
+    See section 3.1 of Kim et al. (ICLR 2017). p(z) is proportional to exp(sum_i unary_i z_i + sum_i
+    pairwise[z_i, z_(i+1)]), with log-potentials `unary` `[..., positions]` and `pairwise` `[2, 2]`.
+    The marginals are `[..., positions]`; as in the paper, a row is not normalised and may sum to
+    anything from 0 to the number of positions. `mask` broadcasts to `unary`; a masked position has
+    marginal 0 and is left out of the chain, so that its neighbours become adjacent. Time is linear.
     """
     mask = mask.expand(unary.shape)
     unary = unary.masked_fill(~mask, 0.0)
-    directions = ((unary, unary.flip(-1)), (mask, mask.flip(-1)), (pairwise, pairwise.T))
-    before, after = _messages(*(torch.stack(each) for each in directions))
+    before, after = _messages(
+        unary=torch.stack([unary, unary.flip(-1)]),
+        mask=torch.stack([mask, mask.flip(-1)]),
+        pairwise=torch.stack([pairwise, pairwise.T]),
+    )
     marginals: Tensor = (before + unary + after.flip(-1)).sigmoid()
     return marginals.masked_fill(~mask, 0.0)
 
 
 def _messages(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
-    """Return the message that reaches each position from those before it, as log-odds of z = 1."""
-    # As z is binary, log-odds are all that a forward-backward pass in log space has to carry.
-    # Messages are `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the
-    # first unmasked position they are 0.
-    stay_0, to_1, to_0, stay_1 = pairwise.view(-1, 4, *[1] * (unary.dim() - 2)).unbind(1)
-    message, messages = torch.zeros_like(unary[..., 0]), []
-    for score, there in zip(unary.unbind(-1), mask.unbind(-1), strict=True):
+    """Return the message that reaches each position from those before it, as log-odds of z = 1.
+
+    As z is binary, log-odds are all that a forward-backward pass in log space has to carry.
+    Messages are `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the
+    first unmasked position they are 0.
+    """
+    batch_axes = unary.dim() - 2
+    potentials = pairwise.view(-1, 4, *[1] * batch_axes)
+    stay_0, to_1, to_0, stay_1 = potentials.unbind(1)
+    message = torch.zeros_like(unary[..., 0])
+    messages = []
+    for score, is_unmasked in zip(unary.unbind(-1), mask.unbind(-1), strict=True):
         messages.append(message)
         odds = score + message
-        sent = torch.logaddexp(to_1, odds + stay_1) - torch.logaddexp(stay_0, odds + to_0)
-        message = torch.where(there, sent, message)
+        one = torch.logaddexp(to_1, odds + stay_1)
+        zero = torch.logaddexp(stay_0, odds + to_0)
+        message = torch.where(is_unmasked, one - zero, message)
     return torch.stack(messages, dim=-1)

@@ -1,15 +1,15 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017), to be read beside
-the paper.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017).
 
-This file imports torch alone. Attention works on the last axis but one; every axis before it is a
-batch. A sentence is `[sentences, positions, d_model]`, a market is `[days, stocks, hidden]`: the
-same block serves both. Masks are boolean and True means "may attend".
+It is to be read beside the paper. This file imports torch alone. Attention works on the last axis
+but one; every axis before it is a batch. A sentence is `[sentences, positions, d_model]`, a market
+is `[days, stocks, hidden]`: the same block serves both. Masks are boolean and True means "may
+attend".
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,10 @@ def attend(
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in `heads` subspaces of width d_model / heads, concatenated (section 3.2.2 of
-    Vaswani et al.).
+    """Attention in `heads` subspaces of width d_model / heads, concatenated.
 
-    `output_projection=False` leaves out W_O, as DTML does. Queries, keys and values share one
-    packed weight.
+    See section 3.2.2 of Vaswani et al. `output_projection=False` leaves out W_O, as DTML does.
+    Queries, keys and values share one packed weight.
     """
 
     product = staticmethod(nn.functional.linear)  # incremental decoding sets a faster one
@@ -64,29 +63,35 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Attend from `x` `[..., positions, d_model]` to itself; weights on request are `[...,
-        heads, queries, keys]`.
+        """Attend from `x` `[..., positions, d_model]` to itself.
 
-        `mask` broadcasts to `[..., queries, keys]` and holds for every head.
+        `mask` broadcasts to `[..., queries, keys]` and holds for every head. Weights on request are
+        `[..., heads, queries, keys]`.
         """
         query, key, value = self.queries_keys_values(x)
         return self.mix(query, key, value, mask, need_weights=need_weights)
 
     def queries_keys_values(self, x: Tensor) -> Iterator[Tensor]:
-        """Project `x` `[..., positions, d_model]` to queries, keys and values,
-        each `[..., heads, positions, d_k]`.
+        """Project `x` `[..., positions, d_model]` to queries, keys and values.
+
+        Each is `[..., heads, positions, d_k]`.
         """
-        return self._heads(self.project_qkv(x), 3)
+        return self._heads(self.project_qkv(x), count=3)
 
     def queries(self, x: Tensor) -> Tensor:
         """Project `x` to queries alone, to attend over another sequence."""
-        weight, bias, width = self.project_qkv.weight, self.project_qkv.bias, x.shape[-1]
-        return next(self._heads(self.product(x, weight[:width], bias[:width]), 1))
+        width = x.shape[-1]
+        weight = self.project_qkv.weight[:width]
+        bias = self.project_qkv.bias[:width]
+        (query,) = self._heads(self.product(x, weight, bias), count=1)
+        return query
 
     def keys_values(self, memory: Tensor) -> Iterator[Tensor]:
         """Project `memory`, the sequence that is attended to, to keys and values alone."""
-        weight, bias, width = self.project_qkv.weight, self.project_qkv.bias, memory.shape[-1]
-        return self._heads(self.product(memory, weight[width:], bias[width:]), 2)
+        width = memory.shape[-1]
+        weight = self.project_qkv.weight[width:]
+        bias = self.project_qkv.bias[width:]
+        return self._heads(self.product(memory, weight, bias), count=2)
 
     def mix(
         self,
@@ -97,14 +102,17 @@ class MultiHeadAttention(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Attend in every head, concatenate, project: `[..., queries,
-        d_model]`, and the weights on request.
+        """Attend in every head, concatenate and project: `[..., queries, d_model]`.
+
+        Returns the weights too, on request.
         """
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
         mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)
-        return self.project_output(mixed.transpose(-3, -2).flatten(-2)), weights
+        concatenated = mixed.transpose(-3, -2).flatten(-2)
+        return self.project_output(concatenated), weights
 
     def _heads(self, packed: Tensor, count: int) -> Iterator[Tensor]:
+        """Return the `count` projections side by side in `packed`, head by head."""
         parts = packed.unflatten(-1, (count, self.heads, -1))  # [..., positions, count, heads, d_k]
         return (part.transpose(-3, -2) for part in parts.unbind(-3))
 
@@ -120,7 +128,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[..., d_model]` to `[..., d_model]`."""
-        output: Tensor = self.contract(self.dropout(self.expand(x).relu()))
+        expanded = self.expand(x).relu()
+        output: Tensor = self.contract(self.dropout(expanded))
         return output
 
 
@@ -175,21 +184,21 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Map `x` `[..., positions, d_model]` to its shape; weights on request
-        are `[..., heads, queries, keys]`.
+        """Map `x` `[..., positions, d_model]` to its shape.
+
+        Weights on request are `[..., heads, queries, keys]`.
         """
-        attended, weights = self.attention(
-            self.around_attention.enter(x), mask, need_weights=need_weights
-        )
+        entered = self.around_attention.enter(x)
+        attended, weights = self.attention(entered, mask, need_weights=need_weights)
         x = self.around_attention.leave(x, attended)
-        return self.around_feed_forward.leave(
-            x, self.feed_forward(self.around_feed_forward.enter(x))
-        ), weights
+        mapped = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, mapped), weights
 
 
 class DecoderLayer(nn.Module):
-    """The encoder's layer with, between its sub-layers, attention over the
-    encoder's output, the memory.
+    """The encoder's layer, with attention over the encoder's output between its sub-layers.
+
+    That output is the memory.
     """
 
     def __init__(
@@ -212,19 +221,21 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Map `x` `[..., positions, d_model]` to its shape; the weights on
-        request are those over `memory`.
+        """Map `x` `[..., positions, d_model]` to its shape.
+
+        The weights on request are those over `memory`.
         """
         attended, _ = self.attention(self.around_attention.enter(x), mask)
-        return self.attend_memory(
-            x, attended, self.remember(memory), memory_mask, need_weights=need_weights
-        )
+        remembered = self.remember(memory)
+        return self.attend_memory(x, attended, remembered, memory_mask, need_weights=need_weights)
 
     def remember(self, memory: Tensor) -> Tensor:
-        """Project `memory` `[..., positions, d_model]` to keys and values `[2,
-        ..., heads, positions, d_k]`.
+        """Project `memory` `[..., positions, d_model]` to keys and values.
+
+        They are one tensor, `[2, ..., heads, positions, d_k]`.
         """
-        return torch.stack(list(self.memory_attention.keys_values(memory)))
+        key, value = self.memory_attention.keys_values(memory)
+        return torch.stack([key, value])
 
     def attend_memory(
         self,
@@ -239,41 +250,52 @@ class DecoderLayer(nn.Module):
         x = self.around_attention.leave(x, attended)
         query = self.memory_attention.queries(self.around_memory_attention.enter(x))
         key, value = remembered
-        found, weights = self.memory_attention.mix(
-            query, key, value, memory_mask, need_weights=need_weights
+        context, weights = self.memory_attention.mix(
+            query,
+            key,
+            value,
+            memory_mask,
+            need_weights=need_weights,
         )
-        x = self.around_memory_attention.leave(x, found)
-        return self.around_feed_forward.leave(
-            x, self.feed_forward(self.around_feed_forward.enter(x))
-        ), weights
+        x = self.around_memory_attention.leave(x, context)
+        mapped = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, mapped), weights
 
 
 class Embedding(nn.Module):
-    """The sum of token embedding, times sqrt(d_model), and position embedding
-    (sections 3.4, 3.5 of Vaswani et al.).
+    """The sum of token embedding, times sqrt(d_model), and position embedding.
+
+    See sections 3.4 and 3.5 of Vaswani et al.
     """
 
     def __init__(
         self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float
     ) -> None:
         super().__init__()
-        self.tokens, self.learned = tokens, positions
+        self.tokens = tokens
+        self.learned = positions
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Embed token numbers `[...]` at positions `[...]`, from 0 on, as `[..., d_model]`."""
         width = self.tokens.embedding_dim
-        placed = sinusoids(positions, width) if self.learned is None else self.learned(positions)
-        embedded: Tensor = self.dropout(self.tokens(tokens) * math.sqrt(width) + placed)
+        if self.learned is None:
+            of_positions = sinusoids(positions, width)
+        else:
+            of_positions = self.learned(positions)
+        of_tokens = self.tokens(tokens) * math.sqrt(width)
+        embedded: Tensor = self.dropout(of_tokens + of_positions)
         return embedded
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i /
-    width) (section 3.5 of Vaswani et al.).
+    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i / width).
+
+    See section 3.5 of Vaswani et al.
     """
     even = torch.arange(0, width, 2, device=positions.device)
-    angles = positions.unsqueeze(-1) * torch.exp(even * (-math.log(10000.0) / width))
+    frequencies = torch.exp(even * (-math.log(10000.0) / width))
+    angles = positions.unsqueeze(-1) * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
@@ -299,30 +321,47 @@ class TransformerConfig:
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder (figure 1 of Vaswani et al.); token 0 is padding, on
-    either side, and changes no output.
+    """The encoder-decoder (figure 1 of Vaswani et al.).
+
+    Token 0 is padding, on either side, and changes no output.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        width, count = config.d_model, config.learned_positions
+        width = config.d_model
         source = nn.Embedding(config.source_vocabulary, width)
-        target = (
-            source if config.shared_embeddings else nn.Embedding(config.target_vocabulary, width)
-        )
-        positions = nn.Embedding(count, width) if count else None
+        if config.shared_embeddings:
+            target = source
+        else:
+            target = nn.Embedding(config.target_vocabulary, width)
+        positions = None
+        if config.learned_positions:
+            positions = nn.Embedding(config.learned_positions, width)
         self.embed_source = Embedding(source, positions, config.dropout)
         self.embed_target = Embedding(target, positions, config.dropout)
-        sizes, norm, dropout = (width, config.heads, config.d_ff), config.norm, config.dropout
-        encoder = [
-            EncoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.encoder_layers)
-        ]
-        decoder = [
-            DecoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.decoder_layers)
-        ]
-        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
-        self.encoder_norm = nn.Identity() if norm == "post" else nn.LayerNorm(width)
-        self.decoder_norm = nn.Identity() if norm == "post" else nn.LayerNorm(width)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(
+                d_model=width,
+                heads=config.heads,
+                d_ff=config.d_ff,
+                norm=config.norm,
+                dropout=config.dropout,
+            )
+            for _ in range(config.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderLayer(
+                d_model=width,
+                heads=config.heads,
+                d_ff=config.d_ff,
+                norm=config.norm,
+                dropout=config.dropout,
+            )
+            for _ in range(config.decoder_layers)
+        )
+        is_post = config.norm == "post"
+        self.encoder_norm = nn.Identity() if is_post else nn.LayerNorm(width)
+        self.decoder_norm = nn.Identity() if is_post else nn.LayerNorm(width)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
@@ -330,12 +369,13 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=width**-0.5)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode `[sentences, source positions]` tokens; return the memory and
-        the mask for attention over it.
+        """Encode `[sentences, source positions]` tokens.
+
+        Returns the memory and the mask for attention over it.
         """
-        real = source != PADDING
-        mask = real.unsqueeze(-2)
-        x = self.embed_source(source, positions_of(real))
+        is_real = source != PADDING
+        mask = is_real.unsqueeze(-2)
+        x = self.embed_source(source, positions_of(is_real))
         for layer in self.encoder:
             x, _ = layer(x, mask)
         return self.encoder_norm(x), mask
@@ -343,62 +383,73 @@ class Transformer(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[...,
-        d_model]`; see `logits`.
+        """Decode `[sentences, target positions]` tokens, each seeing none after it.
 
-        Weights on request are the last layer's over the source, averaged over heads: `[sentences,
-        target positions, source positions]`.
+        Returns `[..., d_model]`, see `logits`. Weights on request are the last layer's over the
+        source, averaged over heads: `[sentences, target positions, source positions]`.
         """
         memory, memory_mask = self.encode(source)
-        real = target != PADDING
+        is_real = target != PADDING
         before = torch.ones(2 * target.shape[-1:], dtype=torch.bool, device=target.device).tril()
         itself = torch.eye(target.shape[-1], dtype=torch.bool, device=target.device)
-        mask = before & (real.unsqueeze(-2) | itself)
-        x, weights = self.embed_target(target, positions_of(real)), None
+        mask = before & (is_real.unsqueeze(-2) | itself)
+        x = self.embed_target(target, positions_of(is_real))
+        weights = None
         for layer in self.decoder:
             x, weights = layer(x, mask, memory, memory_mask, need_weights=need_weights)
-        return self.decoder_norm(x), None if weights is None else weights.mean(dim=-3)
+        decoded = self.decoder_norm(x)
+        if weights is None:
+            return decoded, None
+        return decoded, weights.mean(dim=-3)
 
     @torch.no_grad()
     def every_head(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the attention of each layer and head in decoding tokens `[positions]` of a target,
-        BEGIN first.
+        """Return the attention of each layer and head in decoding a target, BEGIN first.
 
-        Tensors are `[layers, heads, queries, keys]`, of the source ("encoder"), the target
-        ("decoder") and "between".
+        `source` and `target` are `[positions]` tokens. Tensors are `[layers, heads, queries,
+        keys]`, of the source ("encoder"), the target ("decoder") and "between".
         """
         memory, memory_mask = self.encode(source)
-        seen = torch.ones(2 * target.shape, dtype=torch.bool, device=target.device).tril()
-        found: dict[str, list[Any]] = {"encoder": [], "between": [], "decoder": []}
+        in_encoder = []
         x = self.embed_source(source, positions_of(source != PADDING))
         for layer in self.encoder:
             x, weights = layer(x, memory_mask, need_weights=True)
-            found["encoder"].append(weights)
+            in_encoder.append(weights)
+        in_decoder = []
+        between = []
+        mask = torch.ones(2 * target.shape, dtype=torch.bool, device=target.device).tril()
         x = self.embed_target(target, positions_of(target != PADDING))
         for layer in cast(Sequence[DecoderLayer], self.decoder):
-            found["decoder"].append(
-                layer.attention(layer.around_attention.enter(x), seen, need_weights=True)[1]
-            )
-            x, weights = layer(x, seen, memory, memory_mask, need_weights=True)
-            found["between"].append(weights)
-        return {name: torch.stack(each) for name, each in found.items()}
+            entered = layer.around_attention.enter(x)
+            _, weights = layer.attention(entered, mask, need_weights=True)
+            in_decoder.append(weights)
+            x, weights = layer(x, mask, memory, memory_mask, need_weights=True)
+            between.append(weights)
+        return {
+            "encoder": torch.stack(in_encoder),
+            "between": torch.stack(between),
+            "decoder": torch.stack(in_decoder),
+        }
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token, `[..., target
-        vocabulary]`, by the embedding itself.
+        """Map `[..., d_model]` to scores of the next token by the embedding itself.
+
+        The scores are `[..., target vocabulary]`.
         """
         return decoded @ self.output_weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the output layer's weight `[target vocabulary, d_model]`: the
-        embedding of target tokens.
+        """Return the output layer's weight, `[target vocabulary, d_model]`.
+
+        It is the embedding of target tokens.
         """
         return self.embed_target.tokens.weight
 
 
-def positions_of(real: Tensor) -> Tensor:
-    """Return positions from 0 on, counted from the first real token: padding in
-    front changes none.
+def positions_of(is_real: Tensor) -> Tensor:
+    """Return positions from 0 on, counted from the first real token.
+
+    So padding in front changes none.
     """
-    return (real.cumsum(dim=-1) - 1).clamp(min=0)
+    return (is_real.cumsum(dim=-1) - 1).clamp(min=0)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import torch
 
@@ -20,9 +21,9 @@ SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 class Attention:
     """What the pieces of a translated part looked at, `</s>` the last on both sides.
 
-    `weights` `[target, source]` are the last layer's, in the mean of its heads and of the networks;
-    `heads`, of a Transformer alone, those of every layer and head (`Transformer.every_head`), of an
-    ensemble its first network's.
+    `weights` `[target, source]` are the last layer's, in the mean of its heads and of the networks.
+    `heads` are those of every layer and head (`Transformer.every_head`): of a Transformer alone,
+    and of an ensemble its first network's.
     """
 
     source: list[str]
@@ -33,11 +34,11 @@ class Attention:
 
 @dataclass(frozen=True)
 class Translation:
-    """The best translation of a text, the n best, and a warning if the text seems to be in the
-    target language.
+    """The best translation of a text, and the n best, each with its score.
 
-    `score` is the log probability of the pieces divided by the length penalty, 0 for an empty text.
-    `attention` on request is that of each part of the text.
+    A score is the log probability of the pieces divided by the length penalty, 0 for an empty text.
+    `attention` on request is that of each part of the text. The warning says that the text seems to
+    be in the target language.
     """
 
     text: str
@@ -54,71 +55,83 @@ def translate(
     *,
     report: Callable[[int], object] | None = None,
 ) -> list[Translation]:
-    """Translate texts of any length, in order; one of more than `MAX_PIECES` pieces is translated
-    part by part.
+    """Translate texts of any length, in order.
 
-    The translation of an empty text is empty. The n best of a text of several parts join the parts'
-    n best by rank. `report` is called with the number of parts that were done since its last call.
+    One of more than `MAX_PIECES` pieces is translated part by part. The translation of an empty
+    text is empty. The n best of a text of several parts join the parts' n best by rank. `report` is
+    called with the number of parts that were done since its last call.
     """
-    parts = [_parts(model, text) for text in texts]
-    rows = [row for each in parts for row in each]
-    found = iter(search(model.decoder, rows, how, report=report, device=model.device))
-    return [_joined(model, each, [next(found) for _ in each]) for each in parts]
+    parts_of_texts = [_parts(model, text) for text in texts]
+    parts = list(chain.from_iterable(parts_of_texts))
+    hypotheses = iter(search(model.decoder, parts, how, report=report, device=model.device))
+    translations = []
+    for parts_of_text in parts_of_texts:
+        hypotheses_of_text = list(islice(hypotheses, len(parts_of_text)))
+        translations.append(_joined(model, parts_of_text, hypotheses_of_text))
+    return translations
 
 
 def _parts(model: Model, text: str) -> list[list[int]]:
-    """Return the pieces of a text; too many are cut at the ends of sentences,
-    or anywhere in too long a sentence.
+    """Return the pieces of a text in parts of at most `MAX_PIECES`.
+
+    It is cut at the ends of sentences, or anywhere in too long a sentence.
     """
     whole = model.source.encode(text)
     if len(whole) <= MAX_PIECES:
         return [whole]
-    rows: list[list[int]] = [[]]
-    for row in model.source.encode_all(SENTENCE_END.split(text)):
-        if rows[-1] and len(rows[-1]) + len(row) > MAX_PIECES:
-            rows.append([])
-        rows[-1] += row
-    return [
-        row[start : start + MAX_PIECES] for row in rows for start in range(0, len(row), MAX_PIECES)
-    ]
+    groups: list[list[int]] = [[]]  # of sentences that fit together, or of one that is too long
+    for sentence in model.source.encode_all(SENTENCE_END.split(text)):
+        if groups[-1] and len(groups[-1]) + len(sentence) > MAX_PIECES:
+            groups.append([])
+        groups[-1] += sentence
+    parts: list[list[int]] = []
+    for group in groups:
+        starts = range(0, len(group), MAX_PIECES)
+        parts.extend(group[start : start + MAX_PIECES] for start in starts)
+    return parts
 
 
-def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) -> Translation:
-    space = "" if is_unspaced(model.card.target_language) else " "
-    best = [
-        (
-            space.join(model.target.decode(each.tokens) for each in parts).strip(),
-            sum(each.score for each in parts),
-        )
-        for parts in zip(*found, strict=False)  # as many as the part with the fewest has
-    ]
-    attention = tuple(
-        _attention(model, row, part[0].tokens, part[0].attention)
-        for row, part in zip(rows, found, strict=True)
-        if part[0].attention is not None
-    )
-    wrong = any(model.language_id.reads_like_target(row) for row in rows)
+def _joined(
+    model: Model, parts: list[list[int]], hypotheses: list[list[Hypothesis]]
+) -> Translation:
+    """Return the translation of a text from the hypotheses of each of its parts."""
     card = model.card
-    warning = (
-        f"it reads like {card.target_language}, but the model translates {card.languages}"
-        if wrong
-        else None
+    space = "" if is_unspaced(card.target_language) else " "
+    best = []
+    for same_rank in zip(*hypotheses, strict=False):  # as many as the part with the fewest has
+        decoded = [model.target.decode(hypothesis.tokens) for hypothesis in same_rank]
+        score = sum(hypothesis.score for hypothesis in same_rank)
+        best.append((space.join(decoded).strip(), score))
+    attention = []
+    for part, (best_of_part, *_) in zip(parts, hypotheses, strict=True):
+        if best_of_part.attention is not None:
+            attention.append(_attention(model, part, best_of_part.tokens, best_of_part.attention))
+    warning = None
+    if any(model.language_id.reads_like_target(part) for part in parts):
+        warning = f"it reads like {card.target_language}, but the model translates {card.languages}"
+    text, score = best[0]
+    return Translation(
+        text=text,
+        score=score,
+        best=tuple(best),
+        attention=tuple(attention),
+        warning=warning,
     )
-    return Translation(best[0][0], best[0][1], tuple(best), attention, warning)
 
 
 def _attention(
     model: Model, source: Sequence[int], target: Sequence[int], weights: torch.Tensor
 ) -> Attention:
-    heads, first = {}, model.networks[0]
-    if isinstance(first, Transformer):
-        read, written = (
-            torch.tensor(row, device=model.device) for row in ([*source, END], [BEGIN, *target])
-        )
-        heads = {name: each.float().cpu() for name, each in first.every_head(read, written).items()}
+    heads = {}
+    first_network = model.networks[0]
+    if isinstance(first_network, Transformer):
+        read = torch.tensor([*source, END], device=model.device)
+        written = torch.tensor([BEGIN, *target], device=model.device)
+        for name, tensor in first_network.every_head(read, written).items():
+            heads[name] = tensor.float().cpu()
     return Attention(
-        [*model.source.pieces(source), "</s>"],
-        [*model.target.pieces(target), "</s>"],
-        weights,
-        heads,
+        source=[*model.source.pieces(source), "</s>"],
+        target=[*model.target.pieces(target), "</s>"],
+        weights=weights,
+        heads=heads,
     )

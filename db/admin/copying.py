@@ -102,7 +102,7 @@ def require_empty(conn: Connection) -> None:
     for table, rows in table_counts(conn).items():
         if rows:
             held = f"its table {table} has {rows} rows"
-            raise StoreUsageError(f"the store to be filled is not empty: {held}; name an empty one")
+            raise StoreUsageError(f"the target store is not empty: {held}; choose an empty one")
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
@@ -138,7 +138,7 @@ def _compare(source: Connection, target: Connection, table: Table, progress: Pro
                 (one, other) for one, other in zip_longest(ours, theirs) if one != other
             )
             became = f"{one or 'no row'} became {other or 'no row'}"
-            raise StoreError(f"the copy of {table.name} differs, so nothing was kept: {became}")
+            raise StoreError(f"the copy of {table.name} differs, so nothing was copied: {became}")
         done += len(ours)
         progress("comparing", table.name, done)
     return done

@@ -22,11 +22,12 @@ from db.tables import UtcTimestamp
 from db.views import view, views
 
 ROWS: Final = 100_000  # of a row group, about 40 MB in memory
+# of a view's dates, the one that says which year a row is of
 DAYS: Final = (
     "target",
     "session",
     "as_of",
-)  # of a view's dates, the one that says which year a row is of
+)
 TYPES: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
     "integer": pa.int64(),
@@ -152,7 +153,8 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
     """
     if name not in exportable():
         raise StoreUsageError(
-            f"no view {name!r} with a market and a day to export: name {', '.join(exportable())}"
+            f"no view {name!r} with a market and a day to export: choose one of "
+            f"{', '.join(exportable())}"
         )
     if name in GROWING:
         table, day = next(iter(GROWING[name].items()))

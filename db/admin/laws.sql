@@ -1,4 +1,4 @@
--- a complete night has as many predictions as it says
+-- a complete night has as many predictions as it records
 select n.market, n.as_of, n.run_id, n.predictions as said, count(p.instrument_id) as found
 from night n
 left join prediction p on p.run_id = n.run_id and p.target = n.target
@@ -31,7 +31,7 @@ from (
 join instrument i on i.id = d.instrument_id
 order by i.market, d.target, i.symbol
 
--- what a night counts of its directions is what came of them
+-- a night's counts of its directions match their outcomes
 select c.run_id, c.target, c.said, count(o.session) as found
 from (select run_id, target, sum(n) as said from calibration_bin group by run_id, target) as c
 join prediction p on p.run_id = c.run_id and p.target = c.target
@@ -40,7 +40,7 @@ group by c.run_id, c.target, c.said
 having count(o.session) <> c.said
 order by c.run_id, c.target
 
--- a running score counts every night up to it
+-- a running score includes every night up to it
 select r.market, r.target, r.protocol, r.predictor, r.n as said, d.n as found
 from score r
 join (
@@ -53,7 +53,7 @@ join (
 where r.span = 'running' and d.n <> r.n
 order by r.market, r.target, r.protocol, r.predictor
 
--- the score of a night is that of its outcomes
+-- the score of a night matches its outcomes
 select s.market, s.target, s.protocol, s.n as said, s.rises, s.acc, count(o.session) as found,
     sum(case when o.rise then 1 else 0 end) as risen,
     sum(case when o.rise = (p.probability > 0.5) then 1 else 0 end) as correct

@@ -79,9 +79,8 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
             hashed = raw.pgconn.encrypt_password(
                 password.encode(), name.encode(), b"scram-sha-256"
             ).decode()
-            _run(
-                conn, f"alter role \"{name}\" password '{hashed}'"
-            )  # in clear it could end in the server's log
+            # in clear it could end in the server's log
+            _run(conn, f"alter role \"{name}\" password '{hashed}'")
         database, schema = conn.execute(
             text("select quote_ident(current_database()), current_schema()")
         ).one()
@@ -96,19 +95,19 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
 def _require_fitting(engine: Engine, name: str) -> None:
     if engine.dialect.name != "postgresql":
         instead = (
-            "`dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
+            "`dtml query` opens the store read only, and any program can with file:STORE?mode=ro"
         )
         raise StoreUsageError(f"SQLite has no roles: {instead}")
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
-        rule = "take letters, digits and _, not a digit first, 63 at most, no pg_"
-        raise StoreUsageError(f"{name!r} cannot name a reader: {rule}")
+        rule = "use at most 63 letters, digits and _, with no digit first and no pg_"
+        raise StoreUsageError(f"{name!r} is not a valid name for a reader: {rule}")
 
 
 def _require_superuser(conn: Connection) -> None:
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
         opened = "large objects, advisory locks and other databases, which are open to all"
         raise StoreUsageError(
-            "a reader is granted by a superuser of the server: no other role can keep it from "
+            "only a superuser of the server can grant a reader: no other role can bar it from "
             f"{opened}"
         )
 
@@ -134,7 +133,7 @@ def _require_harmless(conn: Connection, name: str) -> None:
     if conn.execute(
         text("select :name in (current_user, session_user)"), {"name": name}
     ).scalar_one():
-        reasons.append("the role that asks")
+        reasons.append("the role of this connection")
     member_of = (
         "select g.rolname from pg_auth_members m join pg_roles g on g.oid = "
         "m.roleid where "
@@ -149,9 +148,7 @@ def _require_harmless(conn: Connection, name: str) -> None:
         f"the owner of {each}" for each in conn.execute(owned, {"role": role["oid"]}).scalars()
     ]
     if reasons:
-        raise StoreUsageError(
-            f"role {name} is {', '.join(reasons)}: name another, which only reads"
-        )
+        raise StoreUsageError(f"role {name} is {', '.join(reasons)}: choose a role that only reads")
 
 
 def _revoke_all(conn: Connection, name: str, database: str) -> None:

@@ -183,7 +183,9 @@ def _python_values(
         try:
             values = values.astype("Int64")
         except (TypeError, ValueError, OverflowError) as error:  # the last of infinity
-            raise StoreError(f"{column.table.name}.{column.name} takes whole numbers") from error
+            raise StoreError(
+                f"{column.table.name}.{column.name} must hold whole numbers"
+            ) from error
     objects = values.astype(object).to_numpy(copy=True)
     objects[values.isna().to_numpy()] = None
     return cast("list[object]", objects.tolist())
@@ -201,7 +203,7 @@ def _distinct_moments(
         return codes, iter(moments.to_pydatetime())
     if moments.tz is not None or not (moments == moments.normalize()).all():
         raise StoreError(
-            f"{column.table.name}.{column.name} takes dates, got times such as {moments[0]}"
+            f"{column.table.name}.{column.name} must hold dates, got times such as {moments[0]}"
         )
     return codes, iter(moments.date)
 

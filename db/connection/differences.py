@@ -26,7 +26,7 @@ def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
     """Raise StoreError, naming one, for rows of the same key."""
     repeated = rows[rows.duplicated(key)]
     if len(repeated):
-        raise StoreError(f"{named(repeated, key)} is given twice")
+        raise StoreError(f"{named(repeated, key)} is duplicated")
 
 
 def named(rows: pd.DataFrame, key: list[str]) -> str:
@@ -132,7 +132,7 @@ def save_figures(
         FIGURE_TOLERANCE,
         zero=FIGURE_ZERO,
         shown=key,
-        wrong=f"{name} {{}} is stored with another figure: {why}",
+        wrong=f"{name} {{}} is already stored with a different figure: {why}",
     )
     new = new.assign(**{owner: name})
     if any(isinstance(each.type, sa.JSON) for each in columns):

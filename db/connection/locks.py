@@ -68,4 +68,4 @@ def _advisory(engine: Engine, market: str) -> Iterator[None]:
 
 
 def _busy(market: str) -> StoreBusyError:
-    return StoreBusyError(f"another process is at work on {market}: let it end")
+    return StoreBusyError(f"another process is working on {market}: wait until it ends")

@@ -42,7 +42,7 @@ def asked_of_parquet(
         import duckdb
     except ImportError as error:
         raise StoreUsageError(
-            "Parquet is asked with DuckDB: pip install 'dtml-nightshift[analysis]'"
+            "querying Parquet needs DuckDB: pip install 'dtml-nightshift[analysis]'"
         ) from error
     with duckdb.connect(":memory:", config=CONFIG) as conn:
         conn.execute(
@@ -53,7 +53,8 @@ def asked_of_parquet(
                 _create_view(conn, name, parts)
             except (OSError, pa.ArrowException, duckdb.Error) as error:
                 raise StoreUsageError(
-                    f"the files of {name} are not as `dtml db export` wrote them: run it again "
+                    f"the files of {name} have changed since `dtml db export` wrote them: run it "
+                    "again "
                     f"({' '.join(str(error).split())})"
                 ) from error
         timer = threading.Timer(opened.READ_LIMIT_S, conn.interrupt)
@@ -65,18 +66,18 @@ def asked_of_parquet(
                 duckdb.StatementType.SELECT,
                 duckdb.StatementType.EXPLAIN,
             ):
-                raise StoreUsageError("Parquet is asked by one select")
+                raise StoreUsageError("give one select statement to query Parquet")
             conn.execute(asked[0])
             yield Answer(
                 [each[0] for each in conn.description or ()], iter(lambda: conn.fetchmany(ROWS), [])
             )
         except duckdb.InterruptException as error:
             raise StoreUsageError(
-                f"interrupted: a read may take {opened.READ_LIMIT_S} s; ask for less"
+                f"interrupted: a read may take {opened.READ_LIMIT_S} s; request less data"
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise StoreUsageError(
-                f"the SQL takes more than {MEMORY} of memory: ask for less"
+                f"the SQL needs more than {MEMORY} of memory: request less data"
             ) from error
         except duckdb.Error as error:
             unknown_name = isinstance(error, duckdb.CatalogException)

@@ -34,7 +34,7 @@ STEPS = 1_000_000
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 
 CANCEL_LIMIT_S = 5  # for PostgreSQL to be told that a statement is to end
-UNREAD = "the SQL was interrupted: nobody waits for its answer"
+UNREAD = "the SQL was interrupted because its client has gone"
 
 # Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide
 # what does.
@@ -119,7 +119,7 @@ def asked(
     superuser of PostgreSQL typed and for what is interrupted.
     """
     if not opened.is_read_only(engine):
-        raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
+        raise StoreUsageError("SQL of a user runs only on an engine opened with read_only=True")
     run = _of_sqlite if engine.dialect.name == "sqlite" else _of_postgresql
     if interruption is not None and interruption.is_requested:
         raise StoreUsageError(UNREAD)
@@ -130,14 +130,14 @@ def asked(
             run(conn.connection.cursor(), sql) as answer,
         ):
             if not answer.names:
-                raise StoreUsageError("the SQL gives no rows: write a select")
+                raise StoreUsageError("the SQL returns no rows: write a select")
             yield answer
     except StoreUsageError:
         raise
     except StoreError as error:
         if WRITES in str(error):
             raise StoreUsageError(
-                "the SQL does not run: it would write, and the store is open for reading"
+                "the SQL does not run: it would write, but the store is open read-only"
             ) from error
         raise StoreUsageError(f"the SQL does not run: {error}") from error
 
@@ -171,11 +171,9 @@ def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
             break
         size += sum(getsizeof(value) for row in batch for value in row)
         if len(rows) > HELD_ROWS or size > HELD_BYTES:
-            instead = (
-                "ask for less, or for CSV, JSON or Parquet, which are written as the rows come"
-            )
+            instead = "request less data, or CSV, JSON or Parquet, which are streamed"
             most_held = f"more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes"
-            raise StoreUsageError(f"an answer of {most_held} is not held at once: {instead}")
+            raise StoreUsageError(f"an answer of {most_held} does not fit into memory: {instead}")
     return typed(rows[:most], answer.names)
 
 
@@ -236,9 +234,8 @@ def guarded(
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
-        limit = (
-            opened.READ_LIMIT_S if ends else math.inf
-        )  # a look at the clock lets an interrupt in, too
+        # a look at the clock lets an interrupt in, too
+        limit = opened.READ_LIMIT_S if ends else math.inf
         with _time_limit(
             cast(sqlite3.Connection, conn.connection.driver_connection), limit, interruption
         ):
@@ -246,13 +243,13 @@ def guarded(
         return
     found = _FIRST_WORD.match(sql)
     if found is None or found[1].lower() not in READS:
-        raise StoreUsageError(f"a statement that asks begins with {', '.join(READS)}")
+        raise StoreUsageError(f"a query must begin with one of {', '.join(READS)}")
     if not own and (power := conn.execute(text(_OUTSIDE)).scalar()) is not None:
         raise StoreUsageError(
-            f"as {power}, SQL could read the server's files and run programs there, so none is: "
-            "put a role without such"
-            f" rights into {opened.URL_VARIABLE}; `dtml db grant-reader NAME` makes one that reads "
-            "the views"
+            f"as {power}, SQL could read the server's files and run programs there, so it is "
+            "refused: "
+            f"set {opened.URL_VARIABLE} to a role without such rights; "
+            "`dtml db grant-reader NAME` creates one that reads the views"
         )
     if not ends:
         conn.execute(text("set local statement_timeout = 0"))
@@ -298,4 +295,4 @@ def _cancel(driver: Any, failure: type[Exception]) -> None:
     try:
         driver.cancel_safe(timeout=CANCEL_LIMIT_S)
     except failure as error:  # the statement's own limit of time ends it then
-        log.warning("a statement that nobody waits for was not cancelled: %s", error)
+        log.warning("an abandoned statement could not be cancelled: %s", error)

@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-MARKET: Final = (
-    "'simulated'"  # as it stands in every statement, and nowhere but where the market is meant
-)
+# as it stands in every statement, and nowhere but where the market is meant
+MARKET: Final = "'simulated'"
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,8 @@ def parse_question(text: str) -> Question:
     sql = "\n".join(lines[length:]).strip()
     if not title.endswith("?") or note[:1] != [""] or not any(note) or not sql:
         raise ValueError(
-            f"not a question, an empty line, how to read its answer and a statement: {lines[:1]}"
+            "expected a question, an empty line, how to read its answer, and a statement; got "
+            f"{lines[:1]}"
         )
     return Question(title, sql, " ".join(note[1:]))
 

@@ -47,7 +47,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         0.0,
         zero=WEIGHT_TOLERANCE,
         shown=shown,
-        wrong="attention of {} is stored: it stands",
+        wrong="attention of {} is already stored and cannot change",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 

@@ -76,7 +76,8 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
     for name in ("run_id", "as_of", "first", "last", "predictions"):
         if stored[name] != fold[name]:
             raise StoreError(
-                f"fold {fold['number']} of {backtest_id} is stored with {name} {stored[name]}, "
+                f"fold {fold['number']} of {backtest_id} is already stored with {name} "
+                f"{stored[name]}, "
                 f"not {fold[name]}: a fold is never rewritten"
             )
     return save_row(conn, table, {"backtest_id": backtest_id, **fold})
@@ -103,16 +104,17 @@ def finish_backtest(
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
-        raise StoreError(f"backtest {backtest_id} was never begun")
+        raise StoreError(f"backtest {backtest_id} was never started")
     counted = {name: counts[name] for name in COUNTS}
     if stored["finished_at"] is None:
         begun = sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
         conn.execute(begun.values(**counted, finished_at=finished_at, seconds=seconds))
     elif changed := [name for name in COUNTS if stored[name] != counted[name]]:
         raise StoreError(
-            f"{backtest_id} {changed[0]} is stored with another figure: a finished backtest stands"
+            f"{backtest_id} {changed[0]} is already stored with a different figure: a finished "
+            "backtest cannot change"
         )
-    why = "a finished backtest stands"
+    why = "a finished backtest cannot change"
     owner = "backtest_id"
     new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, why=why)
     new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, why=why)

@@ -49,7 +49,7 @@ def save_benchmark(
     """
     name = str(benchmark["id"])
     new = save_row(conn, tables.benchmark, benchmark)
-    why = "the test span is read once"
+    why = "the test span is read only once"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
     return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)
 

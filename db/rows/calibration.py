@@ -25,7 +25,12 @@ def save_bands(
     """
     marked = bands.assign(is_default=bands["level"] == default)
     return save_figures(
-        conn, tables.abstention_band, "run_id", run_id, marked, why="a model is calibrated once"
+        conn,
+        tables.abstention_band,
+        "run_id",
+        run_id,
+        marked,
+        why="a model is calibrated only once",
     )
 
 

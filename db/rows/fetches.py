@@ -59,7 +59,9 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
         if abs(now - server) > AHEAD:
             clocks = f"clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}"
-            raise StoreError(f"this machine's {clocks}: set the wrong one; nothing was fetched")
+            raise StoreError(
+                f"this machine's {clocks}: correct the wrong clock; nothing was fetched"
+            )
     fetched, price, named = tables.price_fetch.c, tables.price, tables.instrument
     last = sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
     newest: datetime | None = conn.execute(last).scalar_one()
@@ -74,8 +76,8 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
         raise StoreError(
             f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, "
             f"{(newest - now).days} days after this"
-            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, and nothing "
-            "was fetched. Set"
-            f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
+            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, so nothing "
+            "was fetched. Correct"
+            f" this one; or, if it is right, make a backup and run `dtml db redate {market}`"
         )
     return newest

@@ -67,7 +67,7 @@ def finish_night(
     values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
     values |= {"reason": reason, "run_id": run_id, "known_at": known_at, "inputs_hash": inputs_hash}
     if conn.execute(statement.values(values)).rowcount != 1:
-        raise StoreError(f"night {market} {as_of} was never started")
+        raise StoreError(f"the night of {market}, {as_of} was never started")
 
 
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:

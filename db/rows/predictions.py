@@ -40,7 +40,8 @@ def save_predictions(
     key = ["run_id", "target", "instrument_id"]
     rows = identified(conn, market, predictions).sort_values(key)
     wrong = (
-        "{} is stored with another probability or deviation: a past prediction is never rewritten"
+        "{} is already stored with a different probability or deviation: a past prediction is "
+        "never rewritten"
     )
     new = unstored(
         rows,

@@ -51,7 +51,7 @@ def append_prices(
     clash = rows[restated & (before["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
-            f"{named(clash, key)}: two versions fetched at {known_at.isoformat()}: fetch again"
+            f"{named(clash, key)}: two versions were fetched at {known_at.isoformat()}: fetch again"
         )
     versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
     return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))

@@ -99,7 +99,7 @@ def save_ranking(
     when a figure is stored with another value.
     """
     name = str(ranking["id"])
-    why = "the days of a ranking are scored once"
+    why = "the days of a ranking are scored only once"
     new = save_row(conn, tables.ranking, ranking)
     new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, why=why)
     new += save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
@@ -137,7 +137,7 @@ def save_order(
         ["score"],
         SCORE_TOLERANCE,
         shown=["predictor", "target", "symbol"],
-        wrong="{} is stored with another score",
+        wrong="{} is already stored with a different score",
     )
     new_ranks = new[[*key, "as_of", "score", "place", "probability", "speaks"]]
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))

@@ -24,7 +24,8 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
         raise StoreError(
-            f"run {run['id']} is stored with another checkpoint: give the new one another name"
+            f"run {run['id']} is already stored with a different checkpoint: give the new run "
+            "another name"
         )
     return save_row(conn, tables.run, run)
 
@@ -48,7 +49,7 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
     """
     stored = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
     if stored is None:
-        raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
+        raise StoreUsageError(f"no run {run_id!r} in the store: `dtml runs` lists the runs")
     return stored
 
 

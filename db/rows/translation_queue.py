@@ -25,7 +25,7 @@ from db.views import view
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0
 MOST_CHARACTERS = 5 * LONGEST_TEXT  # taken at once, unless the first text alone is longer
-DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
+DIED = f"its worker died {MAX_ATTEMPTS} times while translating it"
 
 text = tables.translation_text
 TURN = (text.c.priority.desc(), text.c.id)
@@ -63,11 +63,11 @@ def why_unfit(said: str | bytes) -> str | None:
     try:
         characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
     except UnicodeError as error:
-        return f"it is no text in UTF-8: {error}"
+        return f"it is not valid UTF-8: {error}"
     if characters > LONGEST_TEXT:
         return (
-            f"it has {characters:,} characters, and {LONGEST_TEXT:,} at most are translated: "
-            "cut it into several"
+            f"it has {characters:,} characters, but at most {LONGEST_TEXT:,} are translated: "
+            "split it"
         )
     return None
 
@@ -91,7 +91,7 @@ def take_texts(
     finished is failed. Raises StoreUsageError for a limit below 1.
     """
     if limit < 1:
-        raise StoreUsageError(f"a worker takes 1 text or more, not {limit}")
+        raise StoreUsageError(f"a worker must take 1 text or more, not {limit}")
     moment = datetime.now(UTC) if now is None else now
     with reading(engine) as conn:  # a worker without work keeps no writer waiting
         if not is_ready(conn, models, moment):

@@ -99,7 +99,7 @@ def parse_view(name: str, text: str) -> View:
         columns.append(ViewColumn(name=match[1], type=match[2], meaning=match[3]))
     names = {column.name for column in columns}
     if not columns or len(names) < len(columns):
-        raise ValueError(f"view {name}: no column is explained, or one is twice")
+        raise ValueError(f"view {name}: no column is explained, or one is explained twice")
     return View(
         name=name,
         meaning=meaning,
@@ -118,7 +118,8 @@ def _split(name: str, text: str) -> tuple[str, list[str], str]:
     select = "\n".join(lines[length:]).strip()
     if not said.endswith(".") or not rest or not select:
         raise ValueError(
-            f"view {name}: its file says what it means, what each column means, and selects"
+            f"view {name}: its file must say what it means, what each column means, and hold a "
+            "select"
         )
     return " ".join(said.split()), rest[0].splitlines(), select
 

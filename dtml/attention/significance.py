@@ -11,7 +11,7 @@ Everything is drawn from a seed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from math import comb, isqrt
 
@@ -22,6 +22,7 @@ from numpy import ndarray
 from scipy.stats import rankdata
 from torch import Tensor
 
+from dtml.attention.findings import Findings
 from dtml.evaluation.metrics import day_interval
 from dtml.layers.network import Network
 from dtml.model import DTML
@@ -35,38 +36,13 @@ Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
 # at most: 1,000 sessions of so many, or more sessions of fewer; see
-# `dtml.attention.weights.STOCK_DAYS`
+# `dtml.attention.findings.STOCK_DAYS`
 STOCKS = 50
 DRAWS = 3  # times that every day takes the rows of another
 TOP = 3  # sources of a stock among which its driver should be
 SIGNIFICANT = 0.05
 WAYS = 10_000  # to group networks, at most; all of them where there are fewer
 RESAMPLES = 1000
-
-
-@dataclass(frozen=True)
-class Findings:
-    """The findings of the three tests: columns of the table `explanation`.
-
-    `distance` and its p-value are those of `distance_test`, `agreement` and its ends those of
-    `agreement` (NaN: too few days), `drivers` and `drivers_importance` shares of `share_found`,
-    None where no driver is known.
-    """
-
-    stocks: int
-    days: int
-    seeds: int
-    shuffles: int
-    distance: float
-    distance_p: float
-    told_apart: bool
-    agreement: float
-    agreement_low: float
-    agreement_high: float
-    top: int
-    drivers: float | None
-    drivers_chance: float | None
-    drivers_importance: float | None
 
 
 def find(

@@ -1,13 +1,11 @@
 """Who looked at whom: the attention between the stocks of a day.
 
 A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not
-symmetric. What the test of attention found is said here too, in one word and in sentences.
+symmetric.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,6 @@ from jaxtyping import Float
 from numpy import ndarray
 
 KEPT = 5  # drivers of a stock
-STOCK_DAYS = 50_000  # at most, on which a model is tested
 
 
 @dataclass(frozen=True)
@@ -86,70 +83,3 @@ class Attention:
             ]
             for u, symbol in enumerate(self.symbols)
         }
-
-
-def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
-    """Return whether attention explains: it differs from nonsense and agrees with importance.
-
-    Nonsense is the attention of models trained on shuffled labels.
-    """
-    if row is None:
-        return "untested"
-    return "holds" if row["told_apart"] and _agrees(row) else "fails"
-
-
-def _agrees(row: Mapping[str, Any]) -> bool:
-    """Return whether the agreement lies above 0 with its whole interval, and above chance."""
-    of_unrelated_rows = 2 / np.sqrt(row["stocks"])
-    return bool((row["agreement_low"] or 0) > 0 and row["agreement"] >= of_unrelated_rows)
-
-
-def words(row: Mapping[str, Any] | None) -> str:
-    """Put a row of the table `explanation` into sentences; None is a model never tested."""
-    if row is None:
-        return "What this model looks at has not been tested: run dtml explain MARKET."
-    groups = (
-        f"{row['seeds']} networks trained on true labels, {row['shuffles']} on labels of "
-        "shuffled days"
-    )
-    apart = "differs from" if row["told_apart"] else "cannot be told from"
-    sentences = [
-        f"What this model looks at {apart} what models trained on nonsense look at ({groups}: "
-        f"energy distance {row['distance']:.3f}, p = {row['distance_p']:.2g}).",
-        _agreement_in_words(row, agrees=_agrees(row)),
-    ]
-    if row["drivers"] is not None and np.isfinite(row["drivers"]):
-        sentences.append(
-            f"{row['drivers']:.0%} of the stocks whose driver is known have it among the "
-            f"{row['top']} they look at most, {row['drivers_importance']:.0%} among the "
-            f"{row['top']} that change their prediction most; chance gives "
-            f"{row['drivers_chance']:.0%}."
-        )
-    if verdict(row) == "fails":
-        sentences.append("Do not read its attention as an explanation.")
-    sentences.append(
-        f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, "
-        f"at most {STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} days of "
-        "validation."
-    )
-    return " ".join(sentences)
-
-
-def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
-    low = row["agreement_low"]
-    high = row["agreement_high"]
-    what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
-    if pd.isna(low):
-        return (
-            f"Whether it agrees with what changes predictions is open: {what}, of too few days "
-            "for an interval."
-        )
-    if agrees:
-        verb = "agrees with"
-    elif low > 0:
-        verb = "hardly agrees with"
-    elif high < 0:
-        verb = "contradicts"
-    else:
-        verb = "does not agree with"
-    return f"It {verb} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."

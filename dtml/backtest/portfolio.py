@@ -314,7 +314,7 @@ def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFr
     `index` quotes one symbol; raises ValueError for more.
     """
     if len(index.symbols) != 1:
-        raise ValueError(f"quotes of the index alone expected, got {len(index.symbols)} symbols")
+        raise ValueError(f"expected quotes of the index only, got {len(index.symbols)} symbols")
     everything = np.ones((len(as_of), 1))
     return follow(everything, as_of, index, Strategy("long", fill, costs=FREE))
 
@@ -437,7 +437,7 @@ def _trade_sessions(
         sold[day] = np.maximum(drifted - left, 0).sum() + np.maximum(left - held[day], 0).sum()
         gross[day] = held[day] @ fills.returns[row]
         if gross[day] <= -1:
-            raise DtmlError(f"{name}: the fill of {fills.sessions[row].date()} loses all equity")
+            raise DtmlError(f"{name}: the fill on {fills.sessions[row].date()} loses all equity")
         drifted = held[day] * (1 + fills.returns[row]) / (1 + gross[day])
     return _Trades(held=held, turnover=turnover, sold=sold, gross=gross)
 

@@ -94,7 +94,8 @@ def fit_classifier(
     validation_rows = _labelled(validation, protocol, "validation")
     if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
-            f"all {len(train_rows.rises)} counted stock-days of the training span rise, or all fall"
+            f"all {len(train_rows.rises)} counted stock-days of the training span have the same "
+            "direction"
         )
     if kind == "logistic_regression":
         return _logistic_regression(train_rows, validation_rows)

@@ -100,8 +100,8 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     """
     if len(directions) != len(movement):
         raise ValueError(
-            f"directions of {len(directions)} days and movements of {len(movement)}: "
-            f"one row of each a day expected"
+            f"got directions of {len(directions)} days and movements of {len(movement)} days: "
+            "expected one row of each per day"
         )
     has_directions = directions.notna().all(axis=1).to_numpy()
     labels = np.where(has_directions[:, None], paper_labels(movement), 0)

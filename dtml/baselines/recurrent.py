@@ -33,11 +33,11 @@ class RecurrentConfig(NetworkConfig):
     def __post_init__(self) -> None:
         if self.features < 1 or self.hidden < 1:
             raise UsageError(
-                f"features and hidden are 1 or more, got {self.features}, {self.hidden}"
+                f"features and hidden must be 1 or more, got {self.features}, {self.hidden}"
             )
         if self.epsilon < 0 or self.adversarial < 0:
             raise UsageError(
-                f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}"
+                f"epsilon and adversarial must be 0 or more, got {self.epsilon}, {self.adversarial}"
             )
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - the same for any number

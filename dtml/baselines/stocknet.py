@@ -15,17 +15,8 @@ from torch import Tensor, nn
 
 from dtml.errors import UsageError
 from dtml.features import FEATURES
-from dtml.layers.network import (
-    Batch,
-    Dropout,
-    Gaussian,
-    Network,
-    NetworkConfig,
-    Positions,
-    Rows,
-    Scores,
-    StockDays,
-)
+from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
+from dtml.layers.random import Dropout, Gaussian
 
 Z_ADJ_CLOSE = FEATURES.index("z_adj_close")
 Inputs = Float[Tensor, "window days stocks features"]
@@ -50,12 +41,12 @@ class StockNetConfig(NetworkConfig):
         sizes = (self.hidden, self.latent, self.movement)
         if min(sizes) < 1 or self.features <= self.movement_feature:
             raise UsageError(
-                "hidden, latent and movement are 1 or more, "
+                "hidden, latent and movement must be 1 or more, "
                 f"features above {self.movement_feature}; got {sizes}, {self.features}"
             )
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
             raise UsageError(
-                "dropout lies in [0, 1), alpha is 0 or more, annealing above 0; "
+                "dropout must lie in [0, 1), alpha must be 0 or more, annealing above 0; "
                 f"got {self.dropout}, {self.alpha}, {self.annealing}"
             )
 

@@ -68,13 +68,13 @@ class Calibration:
     def __post_init__(self) -> None:
         if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
             raise ValueError(
-                "the slope is 0 or more and the intercept finite, "
+                "the slope must be 0 or more and the intercept finite, "
                 f"got {self.slope} and {self.intercept}"
             )
         for level, threshold in self.thresholds.items():
             if not 0.5 <= threshold <= 1:
                 raise ValueError(
-                    f"the threshold of level {level} lies in [0.5, 1], got {threshold}"
+                    f"the threshold of level {level} must lie in [0.5, 1], got {threshold}"
                 )
 
     @property
@@ -151,15 +151,15 @@ def calibrate(
     if probability.shape != movement.shape:
         raise ValueError(
             f"probabilities are {probability.shape} and movements {movement.shape}: "
-            "one shape expected"
+            "expected the same shape"
         )
     require_probabilities(probability)
     known = np.isfinite(probability) & np.isfinite(movement)
     days = np.flatnonzero(known.any(axis=1))
     if not len(days):
         raise DtmlError(
-            f"none of {known.size} stock-days of validation has a probability and an outcome: "
-            "fetch more"
+            f"none of {known.size} validation stock-days has both a probability and an outcome: "
+            "fetch a longer history"
         )
     fitted = _StockDays.of(days[::2], probability, movement, known)
     measured = _StockDays.of(days[1::2], probability, movement, known)
@@ -354,7 +354,7 @@ def require_probabilities(probability: Floats) -> None:
     """Raise ValueError for a number outside of [0, 1]; NaN passes."""
     outside = probability[(probability < 0) | (probability > 1)]
     if len(outside):
-        raise ValueError(f"a probability lies in [0, 1], got {outside[0]}")
+        raise ValueError(f"a probability must lie in [0, 1], got {outside[0]}")
 
 
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
@@ -393,7 +393,7 @@ def calibration_curve(
     """
     known = np.isfinite(probability)
     if not known.any():
-        raise ValueError("there is no probability to draw a calibration curve of")
+        raise ValueError("there are no probabilities to draw a calibration curve from")
     chance = probability[known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
     if len(edges) == 1:

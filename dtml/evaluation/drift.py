@@ -2,7 +2,7 @@
 
 Inputs are judged by the day, since stocks of a day move together: by the size of each feature, and
 of a stock-day as a whole, in the mean of some sessions, beside such means in the sessions that the
-model was trained on. Skill and coverage are judged by bets (`dtml.evaluation.drift`); that on
+model was trained on. Skill and coverage are judged by bets (`dtml.evaluation.evidence`); that on
 coverage is valid at every look.
 """
 
@@ -14,16 +14,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-Daily = Float[ndarray, " nights"]
+from dtml.evaluation.evidence import WIDEST, YEAR, Daily, evidence
 
-WIDEST = 2.0  # a gain lies in [-2, 2], so that a rate below 1/2 cannot lose more than the stake
-RATES = (0.1, 0.45)  # of which the stake is shared out
-YEAR = 252  # sessions
-# Sessions from one bet of a year to the next: evidence of a change is not drowned by what was
-# before.
-RESTART = 10
-TENURE = 20  # sessions that a new champion speaks at least
-ALPHA = 0.05  # probability, a year, that any challenger no better than the champion is promoted
 Features = Float[ndarray, "sessions stocks features"]
 
 RECENT = 20  # sessions in a mean
@@ -165,63 +157,3 @@ def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:
         f"{row['measure']} ({row['value']:.3g}, expected {row['expected']:.3g})" for row in drifted
     )
     return f"Drifted from what the model was trained on: {measures}."
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a challenger has shown against a champion.
-
-    `stake` is what 1 has become, `needed` what it must become.
-    """
-
-    challenger: str
-    stake: float
-    needed: float
-    nights: int
-    gain: float  # mean of the daily gains
-
-    @property
-    def suffices(self) -> bool:
-        """Return whether the challenger is promoted, the champion having spoken for long enough."""
-        return self.stake >= self.needed and self.nights >= TENURE
-
-
-def evidence(
-    challenger: str, gains: Daily, *, challengers: int = 1, alpha: float = ALPHA
-) -> Evidence:
-    """Return what a challenger has shown on the nights since the champion began to speak.
-
-    `gains`, oldest first, are the rank ICs of the challenger less the champion's, each in [-2, 2];
-    NaN, a night on which either is unknown, is left out. With several `challengers` each has its
-    share of `alpha`. Half of the stake is bet from the first night on, for small gains that last;
-    half on the last year alone, from each of its restarts on.
-    """
-    known = gains[np.isfinite(gains)]
-    if np.abs(known).max(initial=0) > WIDEST:
-        raise ValueError("a gain lies in [-2, 2]: rank ICs in [-1, 1] are expected")
-    rates = np.array(RATES)[:, None]
-    logs = np.log1p(rates * known).cumsum(axis=1)
-    grown = np.concatenate([np.zeros((len(RATES), 1)), logs], axis=1)
-    lasting = np.exp(grown[:, -1]).mean()
-
-    year = len(known) - len(known) % YEAR
-    starts = np.arange(year, year + YEAR, RESTART)
-    begun = starts[starts <= len(known)]
-    since_start = np.exp(grown[:, -1:] - grown[:, begun]).mean(axis=0)
-    recent = since_start.sum() + len(starts) - len(begun)
-    return Evidence(
-        challenger=challenger,
-        stake=float((lasting + recent / len(starts)) / 2),
-        needed=challengers / alpha,
-        nights=len(known),
-        gain=float(known.mean()) if len(known) else np.nan,
-    )
-
-
-def promoted(candidates: Sequence[Evidence]) -> Evidence | None:
-    """Return the challenger with the highest stake of those whose evidence suffices.
-
-    None where none does.
-    """
-    sufficient = [candidate for candidate in candidates if candidate.suffices]
-    return max(sufficient, key=lambda candidate: candidate.stake, default=None)

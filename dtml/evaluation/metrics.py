@@ -166,7 +166,7 @@ def told_apart(low: Any, high: Any) -> str | None:
         return "beats"
     if high < 0:
         return "is beaten by"
-    return "cannot be told from"
+    return "does not differ significantly from"
 
 
 def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:

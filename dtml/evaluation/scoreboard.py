@@ -221,7 +221,7 @@ def _check(
 ) -> None:
     names = [predictor.name for predictor in predictors]
     if len(set(names)) < len(names):
-        raise ValueError(f"every predictor needs a name of its own, got {', '.join(names)}")
+        raise ValueError(f"every predictor needs a unique name, got {', '.join(names)}")
     rules = [predictor.name for predictor in predictors if predictor.is_rule]
     if best_rule not in rules:
         raise ValueError(

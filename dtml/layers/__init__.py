@@ -1,1 +1,1 @@
-"""The parts of networks: their common interface, the LSTM over windows, random numbers."""
+"""The parts of networks: their common interface, and layers that draw random numbers."""

@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that `dtml.training.fit` can train.
 
-    Random numbers come from `dtml.layers.network`, also in place of torch's own dropout, so that a
+    Random numbers come from `dtml.layers.random`, also in place of torch's own dropout, so that a
     seed alone decides them.
     """
 
@@ -113,7 +113,7 @@ def within_memory(
         # Halved, rounded up; out of the handler, whose error holds the tensors of the try.
         at_once = -(-min(at_once, days) // 2)
         log.warning(
-            "the device is out of memory: from now on %d days go through a network at once", at_once
+            "the device ran out of memory: from now on a network processes %d days at once", at_once
         )
         again()
 
@@ -126,54 +126,3 @@ def cross_entropy(
         logits, rises.to(logits.dtype), reduction="none"
     )
     return (each * counted).sum() / counted.sum()
-
-
-class RandomLayer(nn.Module):
-    """A module that draws random numbers from a generator of its training's
-    own; torch's where it was given none.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator: torch.Generator | None = None
-
-
-class Dropout(RandomLayer):
-    """Inverted dropout (Srivastava et al., JMLR 2014)."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        if not 0 <= rate < 1:
-            raise ValueError(f"dropout rate must lie in [0, 1), got {rate}")
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability `rate` while training, and scale
-        the rest to keep the mean.
-        """
-        if not self.training or self.rate == 0:
-            return x
-        drawn = torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(
-            generator=self.generator
-        )
-        return x * (drawn >= self.rate) / (1 - self.rate)
-
-
-class Gaussian(RandomLayer):
-    """Standard normal random numbers for latent variables; zero outside of training."""
-
-    def forward(self, like: Tensor) -> Tensor:
-        """Return standard normal numbers in the shape of `like` while training, else zeros."""
-        drawn = torch.zeros_like(like, memory_format=torch.contiguous_format)
-        return drawn.normal_(generator=self.generator) if self.training else drawn
-
-
-def use_generator(model: nn.Module, generator: torch.Generator) -> None:
-    """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p).train(child.training))
-    for module in model.modules():
-        if isinstance(module, RandomLayer):
-            module.generator = generator

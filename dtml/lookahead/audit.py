@@ -179,7 +179,9 @@ def scrambled_future(
         expected = rows if is_shuffled else of_last_day
         if not expected.equals(others):
             return Finding("scrambled_future", at, passed=False, detail=changes(expected, others))
-    detail = f"{len(rows)} predictions up to that day, the same to the last bit whatever came later"
+    detail = (
+        f"{len(rows)} predictions up to that day are equal to the last bit, whatever comes later"
+    )
     return Finding("scrambled_future", at, len(rows) > 0, detail)
 
 
@@ -190,9 +192,9 @@ def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: 
     new = _up_to(pipeline.windows(whole), at)
     changed = _changed_at_all(old, new, at)
     if changed:
-        detail = f"later rows change {', '.join(changed)} of old days"
+        detail = f"later rows change {', '.join(changed)} of earlier days"
     else:
-        detail = f"{len(old)} days have the same windows with and without what came later"
+        detail = f"{len(old)} days have the same windows with and without later rows"
     return Finding("appended_rows", at, not changed, detail)
 
 
@@ -225,7 +227,7 @@ def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Fin
     now = pipeline.windows(known.rescaled())
     changed = _changed(then, now)
     if changed:
-        detail = f"later dividends and splits change {', '.join(changed)} of old days"
+        detail = f"later dividends and splits change {', '.join(changed)} of earlier days"
     else:
         detail = f"{len(then)} days have the same windows whatever dividends and splits come later"
     return Finding("rescaled_past", at, not changed, detail)
@@ -246,7 +248,7 @@ def index_in_step(history: History) -> Finding:
     late = float(stocks.corr(index.shift(-1)))
     detail = (
         f"index and median stock: correlation {same:.2f} on the same session, "
-        f"{early:.2f} and {late:.2f} one apart"
+        f"{early:.2f} and {late:.2f} when shifted by one session either way"
     )
     return Finding(
         "index_in_step",
@@ -276,8 +278,8 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
     after = now - chosen_last
     gap = max(LEAST_GAP, pipeline.experiment.gap_sessions)
     detail = (
-        f"fitted to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}, "
-        f"{between} and {after} sessions apart from what follows; {gap} or more needed"
+        f"fitted up to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}; "
+        f"gaps after these spans: {between} and {after} sessions, at least {gap} needed"
     )
     if not is_known:
         detail = f"{detail}; outcomes before {_day(at)} depend on prices after it"
@@ -327,7 +329,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
     for drawing in range(DRAWINGS * seed, DRAWINGS * (seed + 1)):
         at, mcc, (low, high), rises = _score_tossed(pipeline, history.tossed(drawing))
         if not ONE_SIDED <= rises <= 1 - ONE_SIDED:
-            details.append(f"nothing ({rises:.0%} of the calls are rises)")
+            details.append(f"undefined ({rises:.0%} of the predictions are rises)")
             continue
         details.append(f"{mcc:+.3f} [{low:+.3f}, {high:+.3f}]")
         if low > 0:
@@ -343,7 +345,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
         "permuted_labels",
         at,
         passed=is_decided and (len(set(sides)) > 1 or sides[-1] == 0),
-        detail=f"MCC with directions drawn by coin: {', then '.join(details)}",
+        detail=f"MCC when a coin toss draws the directions: {', then '.join(details)}",
         has_power=is_decided,
     )
 
@@ -373,10 +375,10 @@ def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
     paired = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
     changed = paired[paired["probability"] != paired["probability_other"]]
     if changed.empty:
-        return "the same probabilities in other rows or another order"
+        return "the same probabilities in different rows or in a different sequence"
     first = changed.sort_values(["as_of", "symbol"]).iloc[0]
     return (
-        f"{len(changed)} of {len(paired)} predictions change with what came later: "
+        f"{len(changed)} of {len(paired)} predictions change with later data: "
         f"{first['symbol']} on {_day(first['as_of'])} "
         f"from {first['probability']:.6f} to {first['probability_other']:.6f}"
     )
@@ -436,8 +438,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     scored = score(directions)
     if not np.isfinite(scored.mcc_interval).all():
         raise DtmlError(
-            f"{scored.days} days after {_day(at)} can be scored: "
-            "too few for the audit; fetch more history"
+            f"{scored.days} days after {_day(at)} can be scored, "
+            "too few for the audit: fetch a longer history"
         )
     rises = float(directions["predicted"].mean())
     return _Tossed(at=at, mcc=scored.mcc, interval=scored.mcc_interval, rises=rises)
@@ -479,7 +481,7 @@ def _dates(
     stop = len(as_of) - LOOK_AHEAD
     if stop - first < dates:
         raise DtmlError(
-            f"{len(as_of)} days have a constituent with a whole window, and an audit of {dates} "
+            f"{len(as_of)} days have a constituent with a whole window, but an audit of {dates} "
             f"dates needs {first + LOOK_AHEAD + dates}: fetch a longer history"
         )
     generator = np.random.default_rng(seed)

@@ -123,12 +123,12 @@ def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: in
     passed = orders.equals(others)
     if passed:
         detail = (
-            f"{len(orders)} places up to that day, the same to the last bit whatever came later"
+            f"{len(orders)} places up to that day are equal to the last bit, whatever comes later"
         )
     else:
         merged = orders.merge(others, how="outer", indicator=True)
         changed = int((merged["_merge"] == "left_only").sum())
-        detail = f"{changed} of {len(orders)} places change with what came later"
+        detail = f"{changed} of {len(orders)} places change with later data"
     return Finding("same_orders", at, passed and len(orders) > 0, detail)
 
 
@@ -141,7 +141,7 @@ def same_ranks(ordering: Ordering, history: History, at: pd.Timestamp) -> Findin
     features = ordering.read(known).features
     others = ordering.read(known.rescaled()).features
     passed = np.array_equal(features, others, equal_nan=True)
-    compared = "the same" if passed else "other"
+    compared = "the same" if passed else "different"
     detail = f"ranks of {len(features)} days are {compared} after later dividends and splits"
     return Finding("same_ranks", at, passed, detail)
 
@@ -162,7 +162,7 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
     passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)
-    detail = f"slopes on drawn outcomes, in standard deviations: {listed}"
+    detail = f"slopes on randomly drawn outcomes, in standard deviations: {listed}"
     return Finding("slopes_of_chance", at, passed, detail)
 
 

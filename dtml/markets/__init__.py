@@ -67,9 +67,7 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
     """
     if path.stem in market_names():
         # Two markets of one name would share their rows in the database.
-        raise UsageError(
-            f"{path}: {path.stem} is a market of this package; give the file another name"
-        )
+        raise UsageError(f"{path}: {path.stem} is a market of this package; rename the file")
     market = read_market(path, text)
     path = path.absolute()
     if text is None:
@@ -85,7 +83,8 @@ def read_market(path: Path, text: str | None = None) -> Market:
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
-            f"{path}: the file's name is the market's: use small letters, digits, - and _ only"
+            f"{path}: the file's name becomes the market's name: use only lowercase letters, "
+            "digits, - and _"
         )
     table = _Table(path, "", _parse(path, text))
     facts = table.texts("facts")
@@ -179,9 +178,7 @@ class _Table:
         if not _is_a(value, kind):
             raise self.error(key, f"expected {_WORDS[kind]}, got {_shown(value)}")
         if isinstance(value, str) and (not value.strip() or not value.isprintable()):
-            raise self.error(
-                key, f"expected a printable text that is not empty, got {_shown(value)}"
-            )
+            raise self.error(key, f"expected printable text that is not empty, got {_shown(value)}")
         if kind is float:
             value = float(cast(float, value))
         return cast(T, value)
@@ -200,7 +197,7 @@ class _Table:
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.values.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.error(key, "expected a list of texts")
+            raise self.error(key, "expected a list of strings")
         return tuple(values)
 
     def subtable(self, key: str) -> "_Table":
@@ -257,10 +254,12 @@ def _checks(table: _Table) -> Checks:
     if not 0 <= checks.max_missing < 1:
         raise _out_of_bounds(table, "max_missing", "a share from 0 to below 1", checks.max_missing)
     if not 0 < checks.stale_share <= 1:
-        raise _out_of_bounds(table, "stale_share", "a share above 0, at most 1", checks.stale_share)
+        raise _out_of_bounds(
+            table, "stale_share", "a share above 0 and at most 1", checks.stale_share
+        )
     if checks.max_rank_ic is not None and not 0 < checks.max_rank_ic <= 1:
         raise _out_of_bounds(
-            table, "max_rank_ic", "a rank IC above 0, at most 1", checks.max_rank_ic
+            table, "max_rank_ic", "a rank IC above 0 and at most 1", checks.max_rank_ic
         )
     return checks
 
@@ -305,7 +304,7 @@ def _rate(table: _Table, key: str) -> definition.Rate:
         entry.allow("since", "rate")
     since = [entry.required("since", date) for entry in entries]
     if since != sorted(set(since)):
-        raise table.error(key, "give each date once, the earliest first")
+        raise table.error(key, "list each date once, the earliest first")
     return tuple(
         (day, entry.required("rate", float)) for day, entry in zip(since, entries, strict=True)
     )
@@ -337,9 +336,9 @@ def _constituents(table: _Table) -> _Constituents:
         _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
     )
     if is_complete and not stays:
-        raise table.error("complete", "a list without constituents cannot be complete; say false")
+        raise table.error("complete", "a list without constituents is incomplete; set it to false")
     if stays and as_of is None:
-        raise table.error("as_of", "missing; give the date on which the list was true")
+        raise table.error("as_of", "missing; give the date on which the list was valid")
     if count is not None and count != len(stays):
         raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
     _refuse_repeats(table, stays)
@@ -379,12 +378,12 @@ def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
         if symbol in last_until and not _follows(stay, last_until[symbol]):
             raise table.error(
                 "symbols",
-                f"symbol {symbol!r} comes twice; "
-                "list it once, or each stay in order with since and until",
+                f"symbol {symbol!r} is listed twice; "
+                "list it once, or list its stays in chronological order with since and until",
             )
         if symbol_at_source.setdefault(stay.source_symbol, symbol) != symbol:
             raise table.error(
-                "symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once"
+                "symbols", f"source_symbol {stay.source_symbol!r} is listed twice; list it once"
             )
         last_until[symbol] = stay.until
 
@@ -403,7 +402,7 @@ def _symbol(table: _Table, key: str) -> str:
 def _checked_symbol(table: _Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
         raise table.error(
-            key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _"
+            key, f"{_shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _"
         )
     return symbol
 
@@ -456,11 +455,12 @@ def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
     listed = table.texts("candidates")
     for name in listed:
         if name not in known:
-            raise table.error("candidates", f"{name!r} is none of {', '.join(known)}")
+            raise table.error("candidates", f"unknown ranker {name!r}; known: {', '.join(known)}")
     are_two_or_more_distinct = len(set(listed)) >= max(2, len(listed))
     if not are_two_or_more_distinct or table.values.get("ranker") != definition.EARNED:
         raise table.error(
-            "candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"'
+            "candidates",
+            f'list two or more different rankers, and set ranker = "{definition.EARNED}"',
         )
     return cast("tuple[definition.RankerName, ...]", listed)
 

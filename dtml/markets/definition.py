@@ -251,7 +251,7 @@ class Trading:
             raise UsageError("lot, top, smooth and band must be 1 or more")
         limits = [] if self.price_limit is None else _values(self.price_limit)
         if not all(SMALLEST_LIMIT <= value < inf for value in limits):
-            raise UsageError(f"price_limit must be {SMALLEST_LIMIT} or more, a ratio")
+            raise UsageError(f"price_limit is a ratio and must be {SMALLEST_LIMIT} or more")
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Market:
       between two bars;
     - leg is the return by which its nights order the stocks of a day (`dtml.ranking.outcomes`);
     - ranker is whose order they show, "earned" that of the champion of the candidates
-      (`dtml.evaluation.drift`);
+      (`dtml.evaluation.evidence`);
     - retrain says when to train: never, when there is no model, or every N sessions;
     - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
       (an abstention band);
@@ -376,11 +376,11 @@ class Market:
         for symbol, times in Counter(wanted).items():
             if not is_symbol(symbol):
                 raise UsageError(
-                    f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source"
+                    f"market {self.name}: {symbol!r} is not a valid symbol; rename it at its source"
                 )
             if times > 1:
                 raise UsageError(
-                    f"market {self.name}: symbol {symbol!r} comes {times} times; name it once"
+                    f"market {self.name}: symbol {symbol!r} is listed {times} times; list it once"
                 )
         stays: list[Constituent] = []
         for symbol in wanted:

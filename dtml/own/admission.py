@@ -33,9 +33,10 @@ from dtml.own.code import HISTORY, OwnCodeError, cut, ranks_of
 from dtml.own.process import Asked, Told
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.ranking.features import ranked_features
-from dtml.ranking.outcomes import HISTORY as RULES_READ
-from dtml.ranking.outcomes import RULES, outcomes, rule_scores, sessions_to
+from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, mean_of_known, ranked
+from dtml.ranking.rules import HISTORY as RULES_READ
+from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import market_panel
 
 STOCKS = 50  # of the part that is changed, at most
@@ -50,19 +51,19 @@ SCORED = 126  # sessions that a model orders, and on which rank ICs are measured
 BELIEVED = 0.3  # a rank IC: no order of any market that we know reached a third of it
 TIMES_THE_RULES = 3  # the best one-line rule of the market, where that is more
 MEANING = {
-    "asked_twice": "differs when it is asked again: it keeps state, or is not seeded",
-    "rescaled_past": "knows later dividends and splits",
+    "asked_twice": "differs when it is called again: it keeps state, or is not seeded",
+    "rescaled_past": "depends on later dividends and splits",
     "read_too_far": (
-        "reads more sessions than HISTORY, which a night has not "
-        "(an `ewm` or `expanding` reads all: return its last row, `.iloc[-1]`, "
-        "which is asked of the last HISTORY sessions of each day; "
-        "or give HISTORY a larger number)"
+        "reads more than HISTORY sessions, which a night does not provide "
+        "(an `ewm` or `expanding` reads all sessions: return its last row, `.iloc[-1]`, "
+        "which is computed from the last HISTORY sessions of each day; "
+        "or set HISTORY to a larger number)"
     ),
-    "permuted_labels": "knows what a coin decided",
-    "fitted_twice": "differs when it is fitted twice: seed it",
-    "backwards": "keeps state between days: asked for the last day first, it differs",
+    "permuted_labels": "predicts what a coin toss decided",
+    "fitted_twice": "differs when it is fitted again: seed it",
+    "backwards": "keeps state between days: it differs when the last day comes first",
     "too_good": "is too good to be true",
-    "model_alone": "fails where no feature ran before it: it may read nothing but its features",
+    "model_alone": "fails when no feature has run before it: it may read only its features",
 }
 Finding = dict[str, Any]
 
@@ -143,8 +144,8 @@ def _history_is_too_long(told: Told, whole: Panel) -> Finding | None:
         "what": "HISTORY",
         "passed": False,
         "detail": (
-            f"HISTORY is {told['history']} sessions, and the market has {len(whole.sessions)}: "
-            f"the audit can ask for at most {most} in full"
+            f"HISTORY is {told['history']} sessions, but the market has {len(whole.sessions)}: "
+            f"the audit can test a HISTORY of at most {most}"
         ),
     }
 
@@ -269,7 +270,7 @@ def _believed(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
     return _finding(
         "too_good",
         name,
-        f"its rank IC is {rank_ic:+.3f}, and no more than {bound:.3g} is believed; "
+        f"its rank IC is {rank_ic:+.3f}, above the plausible {bound:.3g}; "
         f"if you know why, set max_rank_ic in [checks] of the market's file",
     )
 

@@ -48,7 +48,7 @@ class Answers:
         rows = np.searchsorted(self.days, days)
         return replace(self, days=days, values=self.values[rows])
 
-    def difference(self, column: int, others: Features, ending: str = "when that changes") -> str:
+    def difference(self, column: int, others: Features, ending: str = "in the check") -> str:
         """Say where a feature differs most from other values; nothing where it is the same."""
         return difference(
             self.values[..., column],
@@ -140,7 +140,7 @@ def difference(
     others: Grid,
     sessions: pd.DatetimeIndex,
     symbols: Sequence[str],
-    ending: str = "when that changes",
+    ending: str = "in the check",
 ) -> str:
     """Say where two grids, [sessions stocks], differ most; nothing where they are the same."""
     differs = _far(values, others)
@@ -155,7 +155,7 @@ def difference(
     value = _in_words(values[day, stock])
     other = _in_words(others[day, stock])
     return (
-        f"{symbols[stock]} on {sessions[day].date()} is {value}, and {other} {ending} "
+        f"{symbols[stock]} on {sessions[day].date()} is {value}, but {other} {ending} "
         f"({int(differs.sum())} of {differs.size} values differ)"
     )
 

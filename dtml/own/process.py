@@ -140,7 +140,8 @@ class Asked:
             ended = _run(folder, seconds)
             if ended is None:
                 raise OwnCodeError(
-                    f"{self.code.name} took more than {seconds:g} s: DTML_CODE_SECONDS allows more"
+                    f"{self.code.name} took more than {seconds:g} s: raise DTML_CODE_SECONDS to "
+                    "allow more"
                 )
             return self._answer(folder, ended)
 

@@ -111,8 +111,8 @@ def order_verdict(scores: pd.DataFrame) -> str:
     if model is None or pd.isna(model["rank_ic"]):
         return ""
     return (
-        "Its probabilities order the stocks of a day with a rank IC of "
-        f"{with_interval(model, 'rank_ic')}; that {_compared(model, 'rank_gain')} "
+        "Its probabilities rank the stocks of a day with a rank IC of "
+        f"{with_interval(model, 'rank_ic')}; this ranking {_compared(model, 'rank_gain')} "
         f'"the day\'s losers rise"{_difference(model, "rank_gain", 4)}.'
     )
 
@@ -126,22 +126,22 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
     index = next((row for row in rows if row["portfolio"] == INDEX), None)
     traded = [row for row in rows if _is_traded(row["portfolio"])]
     if not traded:
-        return "No portfolio that can be traded was followed."
+        return "There is no tradable portfolio."
     if all(pd.isna(row["sharpe_low"]) for row in traded):
         days = max(row["days"] for row in traded)
-        return f"{days:,} days of portfolios are too few for an interval of any return."
+        return f"{days:,} days are too few for an interval of any portfolio's return."
     by_sharpe = _by_sharpe(performances)
     above = [row for row in by_sharpe if _or_least(row["sharpe_low"]) > 0]
     listed = "; ".join(_beside(row, index) for row in above or by_sharpe[:1])
     of_index = "" if index is None else f" The index has {with_interval(index, 'sharpe', 2)}."
     if above:
         return (
-            "Portfolios that can be traded whose Sharpe ratio after costs lies above 0 with its "
-            f"whole interval: {len(above)} of {len(traded)}: {listed}.{of_index}"
+            "The 95 % interval of the Sharpe ratio after costs lies above 0 for "
+            f"{len(above)} of {len(traded)} tradable portfolios: {listed}.{of_index}"
         )
     return (
-        "Portfolios that can be traded whose Sharpe ratio after costs lies above 0 with its "
-        f"whole interval: none of {len(traded)}; the highest: {listed}.{of_index}"
+        "The 95 % interval of the Sharpe ratio after costs lies above 0 for none of "
+        f"{len(traded)} tradable portfolios; the highest is {listed}.{of_index}"
     )
 
 
@@ -156,21 +156,21 @@ def _beside(row: Row, index: Row | None) -> str:
 def _compared(row: Row, gain: str) -> str:
     """Compare two figures by the interval of their paired difference on the same days."""
     words = told_apart(row[f"{gain}_low"], row[f"{gain}_high"])
-    return words or "cannot be compared, without an interval, with"
+    return words or "cannot be compared (there is no interval) with"
 
 
 def _difference(row: Row, gain: str, digits: int) -> str:
     """Return a paired difference as words to end a sentence; nothing without an interval."""
     if pd.isna(row[f"{gain}_low"]):
         return ""
-    return f": on the same days {with_interval(row, gain, digits, signed=True)}"
+    return f": difference on the same days {with_interval(row, gain, digits, signed=True)}"
 
 
 def survivorship(backtest: Row) -> str:
     """Say which stocks could be in the panel, and the share of constituent-days without a price."""
     days = backtest["constituent_days"]
     share = None if pd.isna(days) or days == 0 else backtest["without_price"] / days
-    unpriced = f"Of {count(days)} constituent-days {percent(share)} have no price."
+    unpriced = f"{percent(share)} of {count(days)} constituent-days have no price."
     if not backtest["list_is_snapshot"]:
         return (
             "Survivorship: the list is dated, and a stock counts only while it was a constituent. "
@@ -178,8 +178,8 @@ def survivorship(backtest: Row) -> str:
         )
     dated: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
     return (
-        f"Survivorship: the list of stocks is a snapshot{dated}: those that left before are "
-        f"missing, which flatters holders. {unpriced}"
+        f"Survivorship: the list of stocks is a snapshot{dated}. Stocks that left before are "
+        f"missing, which flatters portfolios that hold stocks. {unpriced}"
     )
 
 
@@ -188,10 +188,10 @@ def vintage(backtest: Row) -> str:
     now = day(backtest["data_watermark"])
     if backtest["config"].get("plan", {}).get("prices_known") == "then":
         return (
-            "Prices: each as known before the session that it helps to predict; outcomes as "
-            f"known on {now}."
+            "Prices: each is as known before the session that it helps to predict; outcomes are "
+            f"as known on {now}."
         )
-    return f"Prices: as known on {now}, with restatements that came after the sessions predicted."
+    return f"Prices: as known on {now}, including restatements made after the sessions predicted."
 
 
 def settlements(performances: pd.DataFrame) -> str:
@@ -208,7 +208,7 @@ def settlements(performances: pd.DataFrame) -> str:
     if not settled:
         return ""
     return (
-        "Positions settled at the last price before a move that nothing explains, as of a bar "
+        "Positions settled at the last price before an unexplained move, such as that of a bar "
         f"rejected for its return, and the equity that is not booked: {'; '.join(settled)}."
     )
 
@@ -232,7 +232,7 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
             ]
             tables.append(markdown_table(title, SCORE_COLUMNS, cells))
     title = (
-        f"**{backtest['market']}, portfolios**: {span}, trained anew every "
+        f"**{backtest['market']}, portfolios**: {span}, retrained every "
         f"{backtest['retrain_every']} sessions."
     )
     portfolios = [portfolio_cells(row) for row in _ordered(performances)]

@@ -30,9 +30,9 @@ from dtml.pages.figures import (
     with_std,
 )
 
-PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
+PROTOCOL_WORDS = {"paper": "the published labels", "all": "all stock-days"}
 LABELS = {
-    "paper": "only returns from +0.55 % (a rise) and to -0.5 % (a fall)",
+    "paper": "only returns of +0.55 % or more (a rise) and of -0.5 % or less (a fall)",
     "all": "every return counts: a rise is a return above 0",
 }
 COLUMNS = (

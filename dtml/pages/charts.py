@@ -203,7 +203,7 @@ class _LineInWords(NamedTuple):
     extremes: str
 
     def __str__(self) -> str:
-        return f"{self.panel}, {self.name}: {self.last} at the end, {self.extremes} on the way;"
+        return f"{self.panel}, {self.name}: {self.last} at the end, range {self.extremes};"
 
 
 def over_sessions(
@@ -335,7 +335,7 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
         rows = curve.rename(columns=short_names)
         rows = rows.reindex(columns=["x", "y", "low", "high", "n"]).dropna(axis=1, how="all")
         points = rows.reindex(columns=["x", "y", "n"]).itertuples(index=False, name=None)
-        words = [f"said {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in points]
+        words = [f"predicted {figure(x, 3)}, rose {figure(y, 3)} of {n:,.0f}" for x, y, n in points]
         squares[name] = square(
             title=f"Predicted and actual share of rises, {name}",
             words="; ".join(words),

@@ -12,8 +12,9 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from dtml.attention.weights import KEPT, Attention, verdict
-from dtml.attention.weights import words as explained
+from dtml.attention.findings import verdict
+from dtml.attention.findings import words as explained
+from dtml.attention.weights import KEPT, Attention
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, decide, recalibrated
@@ -297,7 +298,7 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
     drawn = points.astype(float).dropna(axis=1, how="all")
     low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
     words = "; ".join(
-        f"promised {whole_percent(x)}, kept {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
+        f"nominal {whole_percent(x)}, actual {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
     )
     return square(
         "Nominal and actual coverage of each level",
@@ -348,9 +349,11 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     strongest = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")[["y", "x", "value"]]
     listed = "; ".join(
-        f"{y} at {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
+        f"{y} to {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
     )
-    words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {listed}."
+    words = (
+        f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
+    )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
     return cells("Attention between stocks", words, rows, (side, side), "ratio")
 

@@ -30,12 +30,12 @@ def order_words(
     """
     name = order["predictor"].iloc[0]
     leg_words = LEG_WORDS[order["leg"].iloc[0]]
-    words = f"{len(order)} stocks, ordered by {name} for the return {leg_words}, best first"
+    words = f"{len(order)} stocks, ranked by {name} for the return {leg_words}, best first"
     if champion and champion["predictor"] == name:
         words = f"{words}. {promotion_words(champion)}"
     its_scores = scores[scores["predictor"] == name]
     if its_scores.empty or not its_scores["days"].iloc[0]:
-        return f"{words}. No order of this market has an outcome yet."
+        return f"{words}. No ranking of this market has an outcome yet."
     score = records(its_scores)[0]
     rules = scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]
@@ -47,13 +47,13 @@ def order_words(
 
 def promotion_words(champion: Mapping[str, Any]) -> str:
     """Say who speaks for a market since when, and on what evidence: a row of `champion`."""
-    speaker = f"{champion['predictor']} speaks since {champion['since']}"
+    champion_since = f"{champion['predictor']} has been champion since {champion['since']}"
     if not champion["replaced"]:
-        return f"{speaker}, the best of a walk of {champion['nights']} sessions"
+        return f"{champion_since}, the best of a walk of {champion['nights']} sessions"
     return (
-        f"{speaker} in place of {champion['replaced']}: "
-        f"rank IC {figure(champion['gain'], signed=True)} over {champion['nights']} nights, "
-        f"a stake of {champion['stake']:.0f} where {champion['needed']:.0f} was needed"
+        f"{champion_since} in place of {champion['replaced']}: "
+        f"rank IC gain {figure(champion['gain'], signed=True)} over {champion['nights']} nights, "
+        f"wealth {champion['stake']:.0f}, where {champion['needed']:.0f} was needed"
     )
 
 

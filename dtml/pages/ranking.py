@@ -64,7 +64,7 @@ def sentence(ranking: Ranking) -> str:
     return (
         f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; "
         f"{row['folds']} folds in {row['seconds']:.0f} s; "
-        f"the best rule of the days before is {row['best_rule']}"
+        f"the best rule on the days before is {row['best_rule']}"
     )
 
 
@@ -78,8 +78,8 @@ def verdict(ranking: Ranking) -> str:
     gain = _gain(ranking, HEADLINE, rule)
     compared = _compared(gain["gain_low"], gain["gain_high"])
     return (
-        f"Ordering the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: "
-        f"rank IC {with_interval(gain, 'gain', signed=True)}."
+        f"Ranking the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: "
+        f"rank IC difference {with_interval(gain, 'gain', signed=True)}."
     )
 
 
@@ -96,16 +96,16 @@ def left_words(ranking: Ranking) -> str:
     nights = f"{chosen['smooth']} nights" if chosen["smooth"] > 1 else "one night"
     compared = _compared(chosen["index_gain_low"], chosen["index_gain_high"])
     return (
-        f"After costs, traded as validation days chose (the order of {nights}, "
+        f"After costs, traded in the way that validation days chose (the ranking of {nights}, "
         f"band {chosen['band']:g}), it earns {signed_percent(chosen['annual_return'], 1)} a year "
         f"and {compared} equal parts of all stocks, which earn {equal_return}: "
-        f"Sharpe ratio {with_interval(chosen, 'index_gain', 2, signed=True)}."
+        f"Sharpe ratio difference {with_interval(chosen, 'index_gain', 2, signed=True)}."
     )
 
 
 def _compared(low: Any, high: Any) -> str:
     """Compare by the ends of the interval of a paired difference."""
-    return told_apart(low, high) or "has no interval beside"
+    return told_apart(low, high) or "cannot be compared (there is no interval) with"
 
 
 def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:

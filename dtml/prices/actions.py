@@ -85,9 +85,9 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
     is_unusual = moved > UNUSUAL * splits["scatter"]
     undivided = splits[is_unusual & (away_from_split < moved / 2)]
     values = [
-        f"on {row.session:%Y-%m-%d} it moves by {np.expm1(row.price):+.1%} "
-        f"with a split of {row.split:.4g} recorded: the days before are not divided by it "
-        f"(its own return is {np.exp(row.price) * row.split - 1:+.1%})"
+        f"on {row.session:%Y-%m-%d} the price moves by {np.expm1(row.price):+.1%} "
+        f"with a recorded split of {row.split:.4g}: earlier prices are not divided by it "
+        f"(the split-adjusted return is {np.exp(row.price) * row.split - 1:+.1%})"
         for row in undivided.itertuples()
     ]
     return _named(undivided["symbol"], UNDIVIDED, values)
@@ -100,8 +100,9 @@ def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
     differs = (taken - days["paid"]).abs() > bound
     contradicted = days.assign(taken=taken)[days["split"].isna() & differs]
     values = [
-        f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the close before is recorded, "
-        f"and adj_close takes out {row.taken:.1%}"
+        f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
+        "recorded, "
+        f"but adj_close takes out {row.taken:.1%}"
         for row in contradicted.itertuples()
     ]
     return _named(contradicted["symbol"], CONTRADICTED, values)
@@ -115,7 +116,7 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
     contradicted = days[days["split"].isna() & is_large & (along_step >= sure)]
     values = [
         f"on {row.session:%Y-%m-%d} adj_close takes out {-np.expm1(-row.step):.1%}, "
-        f"and the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
+        f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
         for row in contradicted.itertuples()
     ]
     return _named(contradicted["symbol"], CONTRADICTED, values)
@@ -141,9 +142,9 @@ def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
     is_hundredfold = (falls > 0.5) & (falls < 1.5)
     contradicted = mean[is_hundredfold & (mean["fall"] > FEW_ERRORS * error)].reset_index()
     values = [
-        f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, it falls by {row.fall:.1%} "
-        f"more than the market, a hundred times the dividend recorded "
-        f"({row.paid:.3%} of the close before)"
+        f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
+        f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "
+        f"({row.paid:.3%} of the previous close)"
         for row in contradicted.itertuples()
     ]
     return _named(contradicted["symbol"], CONTRADICTED, values)

@@ -62,8 +62,8 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
     side = "before" if shift < 0 else "after"
     return (
         f"the index {index_symbol} is {_dated(shift)}: the mean return of the stocks has a "
-        f"correlation of {apart:.2f} with the index so many sessions {side}, and of "
-        f"{together:.2f} on the same one"
+        f"correlation of {apart:.2f} with the index that many sessions {side}, and of "
+        f"{together:.2f} on the same session"
     )
 
 
@@ -96,8 +96,9 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
     shifts = shifts.assign(symbol=changes.columns, reason=SHIFTED)
     shifted = shifts[(shifts["shift"] != 0) & (shifts["apart"] >= LEAST_APART)]
     values = [
-        f"it looks {_dated(shift)}: its returns have a correlation of {apart:.2f} with those of "
-        f"the other stocks so many sessions apart, and of {together:.2f} on the same session"
+        f"it appears to be {_dated(shift)}: its returns have a correlation of {apart:.2f} with "
+        "those of "
+        f"the other stocks that many sessions apart, and of {together:.2f} on the same session"
         for shift, apart, together in shifted[["shift", "apart", "together"]].itertuples(
             index=False
         )
@@ -207,7 +208,7 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     error = scatter / np.sqrt(mean["days"])
     rising = mean[(mean["excess"] >= LEAST_EXCESS) & (mean["excess"] > ERRORS * error)]
     values = [
-        f"adj_close rises by {row.excess:.1%} in the mean of {row.days} ex-days, on which "
+        f"adj_close rises by {row.excess:.1%} on average over {row.days} ex-days, on which "
         f"adj_close / close steps by {row.step:.1%}"
         for row in rising.itertuples()
     ]

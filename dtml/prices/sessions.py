@@ -79,6 +79,11 @@ def next_session(calendar: str, day: date) -> date:
     return exchange.sessions[_position(exchange, following)].date()
 
 
+def last_known_day(calendar: str) -> date:
+    """Return the last session that the calendar of an exchange knows."""
+    return _exchange(calendar).last
+
+
 def previous_session(calendar: str, day: date) -> date:
     """Return the last session strictly before a day; UsageError where the calendar begins."""
     exchange = _knowing(calendar, day, day - timedelta(days=1))
@@ -119,11 +124,16 @@ class UsualWeek(NamedTuple):
 def usual_week(calendar: str, day: date) -> UsualWeek:
     """Return the most common close and weekdays of the year that begins on a day.
 
-    Only what the calendar knows of that year is counted.
+    Where the calendar ends before that year does, or before the day, it is the last year that the
+    calendar knows: some exchanges publish the next year's sessions in its last days.
     """
-    exchange = _knowing(calendar, day)
-    start = _position(exchange, day)
-    stop = _position(exchange, day + timedelta(days=365))
+    exchange = _exchange(calendar)
+    if day < exchange.first:
+        raise _before(exchange, day)
+    year = timedelta(days=365)
+    end = min(day + year, exchange.last + timedelta(days=1))
+    start = _position(exchange, end - year)
+    stop = _position(exchange, end)
     sessions = exchange.sessions[start:stop]
     local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
     since_midnight = (local_closes - sessions).value_counts()
@@ -147,7 +157,7 @@ def last_closed_session(
     publish it. Raises UsageError for a naive now, DtmlError when the calendar ends before now.
     """
     if now.tzinfo is None:
-        raise UsageError(f"the time {now} carries no time zone; give one, such as {now}+00:00")
+        raise UsageError(f"the time {now} has no time zone; add one, such as {now}+00:00")
     exchange = _exchange(calendar)
     _knowing(calendar, now.astimezone(exchange.timezone).date())
     latest_close = pd.Timestamp(now.astimezone(UTC) - grace)
@@ -165,7 +175,7 @@ def require_session(calendar: str, day: date) -> date:
     position = _position(exchange, day)
     neighbours = exchange.sessions[max(position - 1, 0) : position + 1]
     near = " and ".join(str(session.date()) for session in neighbours)
-    raise UsageError(f"{day} ({day:%A}) is no session of {calendar}; the nearest are {near}")
+    raise UsageError(f"{day} ({day:%A}) is not a session of {calendar}; the nearest are {near}")
 
 
 @cache
@@ -221,13 +231,13 @@ def _knowing(calendar: str, *days: date) -> _Exchange:
             raise _before(exchange, day)
         if day > exchange.last:
             raise DtmlError(
-                f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond "
-                "it: take an earlier day, or upgrade exchange_calendars if that day is near"
+                f"the calendar {exchange.code} ends on {exchange.last}, before {day}: choose an "
+                "earlier day, or upgrade exchange_calendars and restart the service"
             )
     return exchange
 
 
 def _before(exchange: _Exchange, day: date) -> UsageError:
     return UsageError(
-        f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day"
+        f"the calendar {exchange.code} begins on {exchange.first}, after {day}: choose a later day"
     )

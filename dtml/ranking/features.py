@@ -12,16 +12,13 @@ from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 from numpy.lib.stride_tricks import sliding_window_view
 
+from dtml.prices.changes import Column, Places, before, change, reads_enough
 from dtml.ranking.panel import Features, Grid, Panel, There, mean_of_known, ranked
 
-Column = Float[ndarray, "bars stocks"]
-Places = Int[ndarray, "bars stocks"]
-
-MAX_GAP = 5  # sessions that may be missing inside the bars of a feature
 STOCKS_AT_ONCE = 64  # whose windows are in memory together
 # The stocks that a stock moves with: their returns, less the mean of each day, were the closest to
 # its own.
@@ -100,18 +97,6 @@ class Feature:
 
     bars: int
     of: Callable[[Bars], Column]
-
-
-def before(values: Column, count: int) -> Column:
-    """Return the values of so many bars earlier."""
-    earlier = np.full_like(values, np.nan)
-    earlier[count:] = values[: max(len(values) - count, 0)]
-    return earlier
-
-
-def change(values: Column, count: int = 1) -> Column:
-    """Return the ratio to the value of so many bars earlier, minus 1."""
-    return np.asarray(values / before(values, count) - 1)
 
 
 def rolling(values: Column, count: int, statistic: Callable[..., ndarray]) -> Column:
@@ -295,19 +280,6 @@ def ranked_features(
         np.put_along_axis(grid, bars.position, values, axis=0)
         ranks[..., columns[name]] = ranked(np.where(there, grid, np.nan))
     return ranks
-
-
-def reads_enough(position: Places, era: Places, count: int) -> Bool[ndarray, "bars stocks"]:
-    """Return whether the last `count` bars lie close enough together and share one unit of account.
-
-    `era` counts the changes of that unit.
-    """
-    back = count - 1
-    enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
-    earlier = slice(0, max(len(position) - back, 0))
-    is_close = position[back:] - position[earlier] <= back + MAX_GAP
-    enough[back:] = is_close & (era[back:] == era[earlier])
-    return enough
 
 
 @dataclass(frozen=True)

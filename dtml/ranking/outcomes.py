@@ -1,24 +1,13 @@
 """The legs of a return that can be predicted at a close, and what became of each stock."""
 
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from dtml.markets.definition import LEGS, Leg
-from dtml.ranking.features import FEATURES
-from dtml.ranking.panel import Features, Grid, Panel
+from dtml.ranking.panel import Grid, Panel
 
-# Name: the feature whose rank is the score, and 1 or -1 for the end that comes first.
-RULES: Mapping[str, tuple[str, int]] = {
-    "day_losers": ("return_1", -1),
-    "five_day_losers": ("return_5", -1),
-    "low_volatility": ("volatility_20", -1),
-    "volume_shock": ("relative_volume_20", 1),
-    "intraday_reversal": ("session", -1),
-}
-HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())  # sessions that they read
 __all__ = ["LEGS", "Leg", "outcomes", "sessions_to"]
 
 
@@ -78,13 +67,3 @@ def _later(values: Grid, count: int) -> Grid:
     later = np.full_like(values, np.nan)
     later[: max(len(values) - count, 0)] = values[count:]
     return later
-
-
-def rule_scores(features: Features, rule: str) -> Grid:
-    """Return the score that a rule gives each stock-day.
-
-    `features` are ranked, in the order of `FEATURES`.
-    """
-    feature, sign = RULES[rule]
-    column = list(FEATURES).index(feature)
-    return sign * np.asarray(features[..., column], dtype=float)

@@ -131,7 +131,7 @@ def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
     end = cut - GAP - sessions_to(history.leg) + 1
     if end < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{max(stop, 0)} sessions have an outcome, and rankers need {MINIMUM_TRAIN_DAYS} "
+            f"{max(stop, 0)} sessions have an outcome, but rankers need {MINIMUM_TRAIN_DAYS} "
             f"before the last {VALIDATION_DAYS}: fetch a longer history"
         )
     return (slice(0, end), slice(cut, stop)), slice(0, stop)
@@ -287,12 +287,13 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     if not file.exists() or sha256(file) != sha:
         raise DtmlError(
             f"checkpoint {file} is missing or changed: "
-            f"restore it from a backup, or `dtml train {market}`"
+            f"restore it from a backup, or train again with `dtml train {market}`"
         )
     tensors, card = read_tensors(file)
     if card["market"] != market or card["config"]["features"] != list(FEATURES):
         raise DtmlError(
-            f"checkpoint {file} is of another market or of other features: `dtml train {market}`"
+            f"checkpoint {file} belongs to another market or to other features: "
+            f"train again with `dtml train {market}`"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}

@@ -229,8 +229,8 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     end = cut - GAP - sessions_to(history.leg) + 1
     if end <= begin:
         raise DtmlError(
-            f"{stop - begin} sessions, of which {config.validation} choose the epoch: "
-            "too few to train on"
+            f"{stop - begin} sessions, {config.validation} of them to choose the epoch, "
+            "are too few to train on"
         )
     members = [Member(seed, config.model, config.training) for seed in range(config.seeds)]
     train = windows_of(history, config, slice(begin, end))

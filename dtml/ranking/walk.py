@@ -117,21 +117,22 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
     sessions = history.panel.sessions
     if last > sessions[-1]:
         raise DtmlError(
-            f"the prices end on {sessions[-1].date()}: choose --to up to then, or fetch later ones"
+            f"the prices end on {sessions[-1].date()}: choose an earlier --to, or fetch later "
+            "prices"
         )
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))
     outcome = history.outcome[start:stop]
     if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
         raise DtmlError(
-            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks "
-            f"known outcomes that differ ({history.leg}): "
+            f"no session from {first.date()} to {last.date()} has {MINIMUM_STOCKS} stocks "
+            f"with known outcomes that differ ({history.leg}): "
             "choose other days, or fetch more stocks or later prices"
         )
     known = _known_before(start, history.leg)
     if known < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{max(known, 0)} sessions before {first.date()} have an outcome, and training needs "
+            f"{max(known, 0)} sessions before {first.date()} have an outcome, but training needs "
             f"{MINIMUM_TRAIN_DAYS}: begin later, or give prices from before {sessions[0].date()}"
         )
     return [

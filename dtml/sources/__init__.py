@@ -83,7 +83,7 @@ def open_source(
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(
-            f"the index of {market.name} is made of its constituents: leave out --index"
+            f"the index of {market.name} is computed from its constituents: leave out --index"
         )
     if name not in get_args(SourceName):
         raise UsageError(
@@ -92,7 +92,7 @@ def open_source(
     if name == "files":
         if prices is None:
             raise UsageError(
-                "source 'files' needs a file or folder of prices: name it with --prices"
+                "source 'files' needs a file or folder of prices: give it with --prices"
             )
         from dtml.sources.files import FileSource
 

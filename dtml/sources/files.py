@@ -46,7 +46,7 @@ NAMES = {  # names of columns in a file, there in any case, and with blanks for 
 # A missing number written as text, in lower case.
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")
 WIDE = (
-    "; if these are closes, a column for each stock, write a row for each date and stock instead, "
+    "; if these are closes with one column per stock, write one row per date and stock instead, "
     "with the columns date, symbol and close, as pandas' melt does"
 )
 RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
@@ -122,7 +122,7 @@ class TableFile:
             if name in columns:
                 raise UsageError(
                     f"{self.path}: columns {columns[name][:LONGEST]!r} and {header[:LONGEST]!r} "
-                    f"are both {name}; keep one"
+                    f"both mean {name}; keep one"
                 )
             if name is not None:
                 columns[name] = header
@@ -152,8 +152,8 @@ class TableFile:
         for name in missing:
             for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):
                 raise UsageError(
-                    f"{self.path}: there is no column {name}: is {unknown[near]!r} it? Then "
-                    "rename it"
+                    f"{self.path}: there is no column {name}: if {unknown[near]!r} is "
+                    "that column, rename it"
                 )
 
     @cached_property
@@ -166,7 +166,7 @@ class TableFile:
             names = self._csv.column_names
             rows = self._csv.num_rows
         if rows == 0:
-            raise UsageError(f"{self.path}: the file holds no row")
+            raise UsageError(f"{self.path}: the file has no rows")
         return names
 
     @property
@@ -186,8 +186,8 @@ class TableFile:
             beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
             if beginning.startswith((b"<!doctype html", b"<html")):
                 raise UsageError(
-                    f"{self.path}: it is a web page and no table: download the file that the "
-                    "page offers"
+                    f"{self.path}: this is a web page, not a table: download the file that "
+                    "the page offers"
                 )
             first_line = content.split(b"\n", 1)[0].decode("utf-8-sig")
             header = next(csv.reader([first_line]), [])
@@ -227,7 +227,7 @@ class TableFile:
         if len(bad_rows):
             row = bad_rows[0]
             raise UsageError(
-                f"{self.path}: row {row + 1}: {_shown(distinct[codes[row]])} is no date; "
+                f"{self.path}: row {row + 1}: {_shown(distinct[codes[row]])} is not a date; "
                 "write YYYY-MM-DD"
             )
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
@@ -237,8 +237,8 @@ class TableFile:
         """Return symbols as text; a number would have lost its leading zeros already."""
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
             raise UsageError(
-                f"{self.path}: symbols are text, but column {self._columns['symbol']!r} is "
-                f"{column.type}"
+                f"{self.path}: symbols must be text, but column "
+                f"{self._columns['symbol']!r} has type {column.type}"
             )
         encoded = column.combine_chunks().dictionary_encode()  # few are distinct
         names = pd.Series([*encoded.dictionary.to_pylist(), ""], dtype=str).str.strip()
@@ -263,7 +263,7 @@ class TableFile:
         if len(bad):
             raise UsageError(
                 f"{self.path}: row {row[bad[0]] + 1}: {self._columns[name]} "
-                f"{_shown(values.iloc[bad[0]])} is no number"
+                f"{_shown(values.iloc[bad[0]])} is not a number"
             )
         return numbers.astype(np.float64)
 
@@ -403,7 +403,7 @@ class FileSource(Source):
         last = reached.astype("datetime64[D]")
         return UsageError(
             f"{file.path}: row {row + 1}{symbol} is dated {day}, after {last}, the last date of "
-            f"most stocks: correct or delete it, or name the night with --as-of {last}"
+            f"most stocks: correct or delete it, or set the night with --as-of {last}"
         )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
@@ -451,7 +451,7 @@ class FileSource(Source):
             of_index = {index.symbol, index.source_symbol}.intersection(symbols)
             if not of_index:
                 raise UsageError(
-                    f"{file.path}: {len(symbols)} symbols and none of them is the index "
+                    f"{file.path}: the file has {len(symbols)} symbols, but not the index "
                     f"{index.symbol}"
                 )
             rows = rows[rows["symbol"].isin(of_index)]
@@ -472,7 +472,7 @@ def _file(path: Path, timezone: str) -> TableFile:
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file")
     if not path.name.lower().endswith(SUFFIXES):
-        raise UsageError(f"{path}: the ending is none of {', '.join(SUFFIXES)}")
+        raise UsageError(f"{path}: unsupported file type; use one of {', '.join(SUFFIXES)}")
     return TableFile(path, timezone)
 
 
@@ -483,7 +483,7 @@ def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
             continue
         if stem_of(path) in files:
             other = files[stem_of(path)].path.name
-            raise UsageError(f"{folder}: {other} and {path.name} are of one symbol; keep one")
+            raise UsageError(f"{folder}: {other} and {path.name} hold the same symbol; keep one")
         files[stem_of(path)] = TableFile(path, timezone)
     if not files:
         raise UsageError(f"{folder}: the folder holds no file that ends in {', '.join(SUFFIXES)}")

@@ -90,7 +90,8 @@ class YahooSource(Source):
         unlisted = [symbol for symbol in symbols if symbol not in names]
         if unlisted:
             raise UsageError(
-                f"market {self.market.name} does not list {', '.join(unlisted)}; list it there"
+                f"market {self.market.name} does not list {', '.join(unlisted)}: add it to the "
+                "market"
             )
         return [names[symbol] for symbol in symbols]
 

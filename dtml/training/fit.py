@@ -162,11 +162,11 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
         return
     if (windows.observed & windows.movement.isfinite()).any():
         reason = (
-            "no known return is large enough for one: do the prices change, those from which "
-            "returns are computed too?"
+            "no known return is large enough for a label: check that the prices change, also "
+            "those that returns are computed from"
         )
     else:
-        reason = "no return is known: are there bars of every session, as daily prices have?"
+        reason = "no return is known: check that the prices have a bar for every session"
     first = windows.target[0].date()
     last = windows.target[-1].date()
     raise DtmlError(f"no day of {span} has a label, {first} to {last}: {reason}")

@@ -36,13 +36,14 @@ class TrainingConfig:
         )
         if min(counts) < 1:
             raise UsageError(
-                "epochs, batch_days, first_kept_epoch, patience and stocks_a_step are 1 or more; "
+                "epochs, batch_days, first_kept_epoch, patience and stocks_a_step must be 1 or "
+                "more; "
                 f"got {counts}"
             )
         clip_is_bad = self.clip is not None and self.clip <= 0
         if self.learning_rate <= 0 or self.penalty < 0 or clip_is_bad:
             raise UsageError(
-                "learning_rate and clip are above 0, penalty 0 or more; "
+                "learning_rate and clip must be above 0, penalty 0 or more; "
                 f"got {self.learning_rate}, {self.clip}, {self.penalty}"
             )
 

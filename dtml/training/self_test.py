@@ -33,14 +33,12 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     resumed = _probabilities(_interrupted(device, folder), device)
     apart = _apart(resumed, undisturbed)
     if not apart <= allowed:
-        raise DtmlError(
-            f"a training that was resumed ends {apart:.1e} from one that was not interrupted"
-        )
+        raise DtmlError(f"a resumed training run differs by {apart:.1e} from an uninterrupted one")
     on_cpu = _probabilities(_trained(cpu, None), cpu)
     apart = _apart(undisturbed, on_cpu)
     if not apart <= allowed:
         raise DtmlError(
-            f"the probabilities of a training are {apart:.1e} from those of another on the CPU"
+            f"the probabilities of a training run differ by {apart:.1e} from those on the CPU"
         )
     if apart == 0:
         return "trained, resumed and predicted, equal to the last bit"
@@ -99,7 +97,7 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
         _trained(device, folder, interrupt)
     except _Interrupted:
         return _trained(device, folder)
-    raise DtmlError("a training could not be interrupted")
+    raise DtmlError("a training run could not be interrupted")
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> float:

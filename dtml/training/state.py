@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dtml.checkpoints import Weights, WriteWhole, read_tensors, write_tensors
 from dtml.errors import DtmlError
-from dtml.layers.network import Network, days_at_once, use_generator
+from dtml.layers.network import Network, days_at_once
+from dtml.layers.random import use_generator
 from dtml.model import ContextNormalisation
 from dtml.training.recipe import Epoch, Member
 
@@ -172,7 +173,8 @@ class StateFolder:
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise DtmlError(
-                f"the state of a training is damaged ({reason}): delete {file} to begin anew"
+                f"the saved state of a training run is damaged ({reason}): delete {file} to start "
+                "over"
             ) from error
         return True
 

@@ -1,12 +1,8 @@
-"""The Prefect flows of the published experiment and of the walk that orders the
-stocks of each day.
-"""
+"""The Prefect flow of the published experiment."""
 
 from prefect import flow
 
-from dtml.pages.ranking import Ranking
 from dtml.published import SETS, shortened
-from flows.benchmark.ranking import Plan, Walk, run_ranking
 from flows.benchmark.results import Benchmark, run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of
 from flows.nightly.context import RunRequest, open_stored_context
@@ -32,16 +28,3 @@ def benchmark(
         training_progress(list(columns.values()), windows) as on_epoch,
     ):
         return run_benchmark(experiment, as_task, on_epoch)
-
-
-@flow(
-    name="ranking",
-    flow_run_name="{request.market} {plan.first} .. {plan.last}",
-    persist_result=False,
-)
-def ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
-    """Walk models and rules through what is stored of a market; see
-    `flows.benchmark.ranking.run_ranking`.
-    """
-    with signals_of(request.attended):
-        return run_ranking(Walk(open_stored_context(request), plan), as_task, workers)

@@ -18,9 +18,8 @@ from flows.settings import err, out
 commands = typer.Typer()
 
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning
-SWITCH_S = (
-    0.0005  # Python's 0.005 would be the wait of the event loop at each step while a page is made
-)
+# Python's 0.005 would be the wait of the event loop at each step while a page is made
+SWITCH_S = 0.0005
 END_LIMIT_S = 3  # for answers that are under way when the command is told to end
 
 
@@ -40,20 +39,19 @@ def serve_dashboard(
     Example: dtml dashboard --port 8051
     """
     engine = open_reader()
-    named = f"[{host}]" if ":" in host else host
-    is_open = named not in LOOPBACK
+    host_in_address = f"[{host}]" if ":" in host else host
+    is_open = host_in_address not in LOOPBACK
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.setswitchinterval(SWITCH_S)
     # uvicorn raises an interrupt again when all is shut down.
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
-        app = dashboard(
-            engine, ["*"] if named in EVERYWHERE else [*LOOPBACK, *([named] if is_open else [])]
-        )
-        address = f"http://{named}:{listening.getsockname()[1]}"
+        app = dashboard(engine, _allowed_hosts(host_in_address))
+        address = f"http://{host_in_address}:{listening.getsockname()[1]}"
         out.print(f"{address}  {location(engine)}, read-only; Ctrl-C ends it", soft_wrap=True)
         if is_open:
             err.print(
-                f"warning: anyone who can reach {named} can read everything: there is no login",
+                f"warning: anyone who can reach {host_in_address} can read everything: "
+                "there is no login",
                 soft_wrap=True,
             )
         config = uvicorn.Config(
@@ -68,23 +66,30 @@ def serve_dashboard(
     out.print("ended")
 
 
+def _allowed_hosts(host_in_address: str) -> list[str]:
+    """Return the hosts that a request may name, for a dashboard that listens on one of them."""
+    if host_in_address in EVERYWHERE:
+        return ["*"]
+    if host_in_address in LOOPBACK:
+        return list(LOOPBACK)
+    return [*LOOPBACK, host_in_address]
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address; the kernel cuts off a client
-    that does not read what it is sent.
+    """Return a socket that listens on an address.
+
+    The kernel cuts off a client that does not read what it is sent.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+        listening = socket.create_server((host, port), family=family)
     except OSError as error:
-        words = str(error.strerror or error).partition(" (while")[
-            0
-        ]  # Python repeats the address there
+        # Python repeats the address there
+        words = str(error.strerror or error).partition(" (while")[0]
         raise DtmlError(
             f"cannot listen on {host}, port {port}: {words}; give another --port or --host"
         ) from error
-    if hasattr(
-        socket, "TCP_USER_TIMEOUT"
-    ):  # Linux; elsewhere an answer that is made waits for its reader
+    # Linux has it; elsewhere an answer that is made waits for its reader.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * READER_LIMIT_S)
     return listening

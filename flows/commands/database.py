@@ -12,9 +12,9 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from db.admin.checks import Finding, check_store, finding_of
-from db.admin.checks import redate as redate_moments
 from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
+from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
 from db.connection.locks import market_lock
 from db.engine import (
@@ -32,13 +32,13 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import markets
 from db.views import data_dictionary
 from dtml.errors import UsageError
-from flows.backups import Manifest, back_up, checkpoints, read_backup
-from flows.backups import restore as restore_backup
 from flows.commands.options import AsJson
 from flows.commands.query import require_market
 from flows.console import print_json
-from flows.parquet_export import VIEWS, export
 from flows.settings import data_folder, err, out
+from flows.upkeep.backups import Manifest, back_up, checkpoints, read_backup
+from flows.upkeep.backups import restore as restore_backup
+from flows.upkeep.parquet_export import VIEWS, export
 
 commands = typer.Typer()
 store_commands = typer.Typer(
@@ -98,12 +98,7 @@ def copy(
     """
     if not file.is_file():
         raise UsageError(f"no store at {file}: name an SQLite file")
-    url = database_url()
-    mine = Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
-    if mine is not None and mine.exists() and file.samefile(mine):
-        raise UsageError(
-            f"{file} is the store that {URL_VARIABLE} names: set it to the destination of the copy"
-        )
+    _require_another_store(file)
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     try:
         require_current(source)
@@ -116,6 +111,18 @@ def copy(
         rows = copy_rows(conn, target, progress)
     _say(out, f"{location(target)}: {_counted(rows)} copied and compared: equal")
     _say(out, f"the weights of its models stay in {data_folder()}")
+
+
+def _require_another_store(file: Path) -> None:
+    """Raise UsageError for the file of the store that the environment names."""
+    url = database_url()
+    if url.get_backend_name() != "sqlite":
+        return
+    destination = Path(str(url.database))
+    if destination.exists() and file.samefile(destination):
+        raise UsageError(
+            f"{file} is the store that {URL_VARIABLE} names: set it to the destination of the copy"
+        )
 
 
 @store_commands.command()
@@ -146,7 +153,8 @@ def restore(
         restore_backup(folder, manifest, target, progress)
     _say(out, f"{location(target)}: {_counted(manifest.rows)} restored and compared: equal")
     _say(
-        out, f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}"
+        out,
+        f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}",
     )
     _warn_of_absent(manifest)
 
@@ -169,12 +177,14 @@ def export_views(
     for name in market or []:
         require_market(engine, name)
     with _progress() as progress:
-        done = export(engine, folder, view or VIEWS, frozenset(market or []), progress)
-    removed = f", {done.removed} removed" if done.removed else ""
+        exported = export(engine, folder, view or VIEWS, frozenset(market or []), progress)
+    removed = ""
+    if exported.removed:
+        removed = f", {exported.removed} removed"
     _say(
         out,
-        f"{folder}: {done.written} files written ({done.rows:,} rows), {done.kept} "
-        f"unchanged{removed}",
+        f"{folder}: {exported.written} files written ({exported.rows:,} rows), "
+        f"{exported.kept} unchanged{removed}",
     )
 
 
@@ -211,10 +221,11 @@ def grant_reader(
     password = os.environ.get(READER_PASSWORD)
     engine = _existing()
     is_new = grant(engine, name, password)
-    done = "made and allowed" if is_new else "allowed"
+    what_was_done = "made and allowed" if is_new else "allowed"
     _say(
         out,
-        f"role {name} {done} to read views and findings in {location(engine)}, and nothing else",
+        f"role {name} {what_was_done} to read views and findings in {location(engine)}, "
+        "and nothing else",
     )
     if is_new and not password:
         _say(
@@ -229,8 +240,9 @@ def grant_reader(
 
 
 def _existing() -> Engine:
-    """Return the store of the environment, which must exist: opening it to
-    write would make an empty file.
+    """Return the store of the environment, which must exist.
+
+    Opening it to write would make an empty file.
     """
     url = database_url()
     if url.get_backend_name() == "sqlite":
@@ -239,32 +251,41 @@ def _existing() -> Engine:
 
 
 def _findings(engine: Engine) -> Iterator[Finding]:
+    """Yield what each check of a store found, the weights of its models last."""
     yield from check_store(engine)
     try:
         require_current(engine)
     except StoreError:  # which is among the findings
         return
-    wrong = [
+    wrong_checkpoints = [
         {"run_id": run_id, "path": path, "why": why}
         for run_id, path, _, why in checkpoints(engine)
         if why
     ]
-    yield finding_of("every model's weights are as its run recorded them", wrong)
+    yield finding_of("every model's weights are as its run recorded them", wrong_checkpoints)
 
 
 def _say(console: Console, line: str) -> None:
-    """Print a line as it is: a path may hold what Rich would take for markup,
-    and is not to be broken.
+    """Print a line as it is.
+
+    A path may hold what Rich would take for markup, and is not to be broken.
     """
     console.print(Text(line), soft_wrap=True)
 
 
 def _line(finding: Finding) -> str:
-    rows = "; ".join(
-        ", ".join(f"{name} {value}" for name, value in row.items()) for row in finding.found
-    )
-    more = "; and more" if finding.more else ""
-    return f"{finding.state:<7} {finding.check}{': ' if rows else ''}{rows}{more}"
+    """Return a finding in a line: its state, its check, and the rows that it found."""
+    rows = []
+    for row in finding.found:
+        values = [f"{name} {value}" for name, value in row.items()]
+        rows.append(", ".join(values))
+    listed_rows = "; ".join(rows)
+    line = f"{finding.state:<7} {finding.check}"
+    if listed_rows:
+        line += f": {listed_rows}"
+    if finding.more:
+        line += "; and more"
+    return line
 
 
 @contextmanager
@@ -274,9 +295,14 @@ def _progress() -> Iterator[Progress]:
         yield NO_PROGRESS
         return
     with err.status("beginning") as status:
-        yield lambda done, table, rows: status.update(
-            f"{done} {table}{f', {rows:,} rows' if rows else ''}"
-        )
+
+        def show(done: str, table: str, rows: int) -> None:
+            if rows:
+                status.update(f"{done} {table}, {rows:,} rows")
+            else:
+                status.update(f"{done} {table}")
+
+        yield show
 
 
 def _counted(rows: Mapping[str, int]) -> str:
@@ -288,8 +314,8 @@ def _models(manifest: Manifest) -> str:
 
 
 def _warn_of_absent(manifest: Manifest) -> None:
-    for each in manifest.absent:
-        _say(
-            err,
-            f"warning: the weights of {each['run_id']} are missing: {each['path']}: {each['why']}",
-        )
+    for absent in manifest.absent:
+        run_id = absent["run_id"]
+        path = absent["path"]
+        why = absent["why"]
+        _say(err, f"warning: the weights of {run_id} are missing: {path}: {why}")

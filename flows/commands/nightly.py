@@ -19,7 +19,8 @@ from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
-from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
+from flows.nightly.catch_up import missed_nights
 from flows.nightly.context import (
     MarketContext,
     RunRequest,
@@ -27,8 +28,8 @@ from flows.nightly.context import (
     open_context,
     open_stored_context,
 )
-from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import Night, finished_night, missed_nights, run_night
+from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.night import Night, finished_night, run_night
 from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
 from flows.service.prefect_server import require_server
@@ -40,7 +41,7 @@ ASK_MORE = (
     'ask more  dtml query "select * from prediction_history '
     "where market = '{market}' order by target desc\" "
 )
-PROBABILITIES = dict.fromkeys(("probability", "probability_std", "calibrated"), ".3f")
+PROBABILITIES = {"probability": ".3f", "probability_std": ".3f", "calibrated": ".3f"}
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -68,32 +69,35 @@ def nightly(
     announce(context)
     if missed:
         return _catch_up(context, request, last, as_json=as_json)
-    days = [day.date() for day in sessions_up_to(context.market.calendar, last, nights)]
-    return _show_nights(context, [_night(context, request, day) for day in days], as_json=as_json)
+    sessions = sessions_up_to(context.market.calendar, last, nights)
+    done_nights = [_night(context, request, session.date()) for session in sessions]
+    return _show_nights(context, done_nights, as_json=as_json)
 
 
 def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
-    """Run every missed night up to a session, in order, and print them; raises
-    for those refused.
+    """Run every missed night up to a session, in order, and print them.
+
+    Raises DtmlError for those refused.
     """
     days = missed_nights(context, last)
     if not days:
         err.print("no night was missed")
         return _show_nights(context, [run_night(context, last)], as_json=as_json)
-    err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
+    listed_days = ", ".join(str(day) for day in days)
+    err.print(f"{counted(len(days), 'night')} missed: {listed_days}")
     require_server()  # before Prefect is imported
     from flows.service.flows import missed as run_missed
 
-    done = run_missed(replace(request, attended=True), last)
-    if done.nights:
-        _show_nights(context, done.nights, as_json=as_json)
-    if done.refused:
-        raise DtmlError(done.reason)
+    caught_up = run_missed(replace(request, attended=True), last)
+    if caught_up.nights:
+        _show_nights(context, caught_up.nights, as_json=as_json)
+    if caught_up.refused:
+        raise DtmlError(caught_up.reason)
     return None
 
 
 def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
-    """A night as a flow; one that is complete already needs none."""
+    """Run a night as a flow; one that is complete already needs none."""
     if finished_night(context, day) is not None:
         return run_night(context, day)
     err.print(f"night of {day}")
@@ -126,22 +130,34 @@ def fetch(
     ):
         fetch_result = fetch_bars(context, last, whole=again)
     if as_json:
-        print_json({"as_of": last} | asdict(fetch_result) | {"outcomes": fetch_result.failures})
+        document = asdict(fetch_result)
+        document["outcomes"] = fetch_result.failures
+        print_json({"as_of": last, **document})
     else:
-        out.print(rendered("fetch.txt", name=context.name, as_of=last, result=fetch_result), end="")
-        if len(fetch_result.failures):
-            print_frame(fetch_result.failures, "not answered")
-        if len(fetch_result.rejected):
-            print_frame(
-                fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(),
-                "rejected",
-            )
-    symbol, failed = context.market.index.symbol, fetch_result.failures
-    for status in failed.loc[
-        (failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"
-    ]:
+        _print_fetch(context.name, last, fetch_result)
+    _require_index(context.market.index.symbol, fetch_result)
+
+
+def _print_fetch(market: str, last: date, fetch_result: FetchResult) -> None:
+    """Print how many bars were fetched, what was not answered, and what was rejected."""
+    text = rendered("fetch.txt", name=market, as_of=last, result=fetch_result)
+    out.print(text, end="")
+    if len(fetch_result.failures):
+        print_frame(fetch_result.failures, "not answered")
+    if len(fetch_result.rejected):
+        reasons = fetch_result.rejected["reason"].value_counts()
+        print_frame(reasons.rename("bars").reset_index(), "rejected")
+
+
+def _require_index(symbol: str, fetch_result: FetchResult) -> None:
+    """Raise DtmlError where the index was asked for and is missing."""
+    failures = fetch_result.failures
+    is_missing = (failures["symbol"] == symbol) & (failures["status"] != "no_data")
+    statuses = failures.loc[is_missing, "status"]
+    if len(statuses):
         raise DtmlError(
-            f"the index {symbol} is missing ({status}), and every night needs it: fetch again"
+            f"the index {symbol} is missing ({statuses.iloc[0]}), and every night needs it: "
+            "fetch again"
         )
 
 
@@ -163,16 +179,16 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if as_json:
         return print_json(run)
     out.print(
-        f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 "
-        f"{run['checkpoint_hash']}"
+        f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, "
+        f"SHA-256 {run['checkpoint_hash']}"
     )
-    best = [
-        {"seed": each["seed"]} | each["epochs"][each["best_epoch"] - 1] for each in run["losses"]
-    ]
-    shown = pd.DataFrame(best).rename(columns={"number": "best epoch"})
-    return print_frame(
-        shown, formats=dict.fromkeys(("loss", "validation_loss", "validation_acc"), ".4f")
-    )
+    best_epochs = []
+    for seed in run["losses"]:
+        epoch = seed["epochs"][seed["best_epoch"] - 1]
+        best_epochs.append({"seed": seed["seed"], **epoch})
+    table = pd.DataFrame(best_epochs).rename(columns={"number": "best epoch"})
+    formats = {"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"}
+    return print_frame(table, formats=formats)
 
 
 @commands.command()
@@ -185,11 +201,9 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
     Example: dtml predict simulated
     """
     context = open_stored_context(request)
-    _show_nights(
-        context,
-        [run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)],
-        as_json=as_json,
-    )
+    last = choose_as_of(context, day_of(as_of))
+    night = run_night(context, last, only_stored=True)
+    _show_nights(context, [night], as_json=as_json)
 
 
 @commands.command()
@@ -205,82 +219,87 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
-        named = {
+        document = {
             "new_outcomes": scored.outcomes,
             "unresolved": scored.unresolved,
             "nights": scored.nights,
+            "scores": scores,
         }
-        return print_json(named | {"scores": scores})
+        return print_json(document)
     out.print(
         f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights rescored, "
         f"{scored.unresolved} predictions have no outcome: no valid bar came"
     )
     if scores.empty:
         return out.print("no prediction of this market has an outcome yet")
-    return print_scores(
-        scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())]
-    )
+    is_newest = scores["target"] == scores["target"].max()
+    return print_scores(scores[(scores["span"] == "running") & is_newest])
 
 
 def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
     """Print what the nights of a command did, the last one whole."""
-    row, level = nights[-1].row, context.market.level
+    night = nights[-1]
+    row = night.row
+    level = context.market.level
     with reading(context.engine) as conn:
-        made = predictions.night_directions(conn, context.name, row["as_of"])
+        directions = predictions.night_directions(conn, context.name, row["as_of"])
         scores = stored_scores.scores(conn, context.name, last=row["as_of"], span="running")
         bands = calibration.bands(conn, row["run_id"])
         counts = calibration.band_counts(conn, context.name, row["as_of"])
         order = rankings.night_order(conn, context.name, row["target"])
-        ranks = rankings.last_rank_scores(conn, context.name, row["as_of"])
+        rank_scores = rankings.last_rank_scores(conn, context.name, row["as_of"])
         champion = rankings.champion(conn, context.name, row["target"])
-    latest = scores[scores["target"] == scores["target"].max()]
-    said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
-    kept = coverage(counts[counts["level"] == level])
+    newest_scores = scores[scores["target"] == scores["target"].max()]
+    directions_at_level = _directions_at(directions["calibrated"], bands, level)
+    directions = directions.assign(direction=directions_at_level)
+    coverage_at_level = coverage(counts[counts["level"] == level])
     if as_json:
-        last = {
+        document = {
             "night": row,
-            "new": not nights[-1].was_done_before,
-            "report": str(nights[-1].report),
-        }
-        rows = {"nights": [each.row for each in nights], "rejected": _rejected(nights)}
-        found = {
-            "predictions": said,
-            "scores": latest,
-            "coverage": kept,
+            "new": not night.was_done_before,
+            "report": str(night.report),
+            "nights": [done.row for done in nights],
+            "rejected": _rejected(nights),
+            "predictions": directions,
+            "scores": newest_scores,
+            "coverage": coverage_at_level,
             "order": order,
-            "rank_scores": ranks,
+            "rank_scores": rank_scores,
         }
-        return print_json(last | rows | found)
-    _print_nights(nights, said, order, order_words(order, ranks, champion) if len(order) else "")
-    return _print_scores(nights[-1], latest, kept, location(context.engine))
+        return print_json(document)
+    words_of_order = ""
+    if len(order):
+        words_of_order = order_words(order, rank_scores, champion)
+    _print_nights(nights, directions, order, words_of_order)
+    return _print_scores(night, newest_scores, coverage_at_level, location(context.engine))
 
 
 def _directions_at(
     calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float
 ) -> "pd.Series[str]":
-    """Return what is decided at a level: 'rise', 'fall' or 'none'; None where
-    the model was not calibrated.
+    """Return what is decided at a level: 'rise', 'fall' or 'none'.
+
+    None where the model was not calibrated.
     """
     threshold = threshold_at(bands, level)
     if threshold is None:
         return pd.Series(None, index=calibrated.index, dtype=object)
-    said = decide(calibrated.to_numpy(), threshold)
-    return pd.Series(
-        np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index
-    )
+    decisions = decide(calibrated.to_numpy(), threshold)
+    directions = np.select([decisions == 1, decisions == 0], ["rise", "fall"], "none")
+    return pd.Series(directions, index=calibrated.index)
 
 
 def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
-    """Return the bars rejected by the fetches of these nights: night, symbol,
-    session, reason, value.
-    """
-    found = [
-        each.fetch_result.rejected.assign(night=each.row["as_of"])
-        for each in nights
-        if each.fetch_result
-    ]
+    """Return the bars that these nights rejected: night, symbol, session, reason, value."""
+    rejected_bars = []
+    for night in nights:
+        if night.fetch_result:
+            bars_of_night = night.fetch_result.rejected.assign(night=night.row["as_of"])
+            rejected_bars.append(bars_of_night)
     columns = ["night", "symbol", "session", "reason", "value"]
-    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+    if not rejected_bars:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(rejected_bars, ignore_index=True)[columns]
 
 
 def _print_predictions(predictions: pd.DataFrame) -> None:
@@ -288,32 +307,25 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
     shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
-        left = len(shown) - 2 * SHOWN
+        hidden_rows = len(shown) - 2 * SHOWN
         print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
-        out.print(f"... {left} more in the report and in the store")
+        out.print(f"... {hidden_rows} more in the report and in the store")
         shown = shown.tail(SHOWN)
     print_frame(shown, formats=PROBABILITIES)
 
 
 def _print_nights(
-    nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, said: str
+    nights: Sequence[Night], directions: pd.DataFrame, order: pd.DataFrame, words_of_order: str
 ) -> None:
-    """Print what the last of these nights says of the next session, its order
-    in words too, and what the others did.
-    """
-    *earlier, night = nights
+    """Print what the last of these nights predicts, and what the others did."""
+    *earlier_nights, night = nights
     row = night.row
-    for each in earlier:
-        out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}", end="")
+    for earlier in earlier_nights:
+        out.print(f"night of {earlier.row['as_of']}: {_what_was_done(earlier)}", end="")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
-    _print_predictions(predictions)
+    _print_predictions(directions)
     if len(order):
-        out.print(said, soft_wrap=True)
-        names = [each["symbol"] for each in ends(order)]
-        half = len(names) // 2
-        out.print(
-            f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True
-        )
+        _print_order(order, words_of_order)
     elif not row["reason"]:
         out.print(
             "the stocks are not ranked: rankers need a year of sessions; otherwise the night's log "
@@ -324,12 +336,29 @@ def _print_nights(
     out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    if len(rejected := _rejected(nights)):
-        counts = rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index()
-        print_frame(counts, "bars rejected")
-        print_frame(
-            rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`"
-        )
+    _print_rejected(_rejected(nights))
+
+
+def _print_order(order: pd.DataFrame, words: str) -> None:
+    """Print a night's order in words, and its first and last stocks."""
+    out.print(words, soft_wrap=True)
+    symbols = [stock["symbol"] for stock in ends(order)]
+    half = len(symbols) // 2
+    first = ", ".join(symbols[:half])
+    last = ", ".join(symbols[half:])
+    out.print(f"  first {first}\n  last  {last}", soft_wrap=True)
+
+
+def _print_rejected(rejected_bars: pd.DataFrame) -> None:
+    """Count rejected bars by night and reason, and print the last of them."""
+    if rejected_bars.empty:
+        return
+    counts = rejected_bars.value_counts(["night", "reason"], sort=False)
+    print_frame(counts.rename("bars").reset_index(), "bars rejected")
+    print_frame(
+        rejected_bars.tail(SHOWN),
+        f"the last of the {len(rejected_bars)}, all in the view `rejected`",
+    )
 
 
 def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:
@@ -345,13 +374,12 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
             "resample days"
         )
         out.print(
-            "ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 "
-            "without skill."
+            "ACC is the share of correct directions, MCC the Matthews correlation coefficient, "
+            "0 without skill."
         )
         print_scores(scores)
-        out.print(
-            rendered("coverage.txt", rows=coverage.to_dict("records")), end="", soft_wrap=True
-        )
+        coverage_lines = rendered("coverage.txt", rows=coverage.to_dict("records"))
+        out.print(coverage_lines, end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
@@ -359,5 +387,10 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
 
 
 def _what_was_done(night: Night) -> str:
-    told = {"result": night.fetch_result, "scored": night.scored, "changed": night.changed}
-    return rendered("night.txt", row=night.row, **told)
+    return rendered(
+        "night.txt",
+        row=night.row,
+        result=night.fetch_result,
+        scored=night.scored,
+        changed=night.changed,
+    )

@@ -100,8 +100,9 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run_with_request(**options: Any) -> None:
-            of_request = {name: options.pop(name) for name in names}
-            command(request_of(**EACH | of_request), **options)
+            request_options = {name: options.pop(name) for name in names}
+            request = request_of(**{**EACH, **request_options})
+            command(request, **options)
 
         parameters = [*_parameters_of_request(names), *_own_parameters(command)]
         # Typer reads the options of a command from these two.
@@ -130,7 +131,9 @@ def _own_parameters(command: Callable[..., None]) -> list[Parameter]:
 
 def day_of(moment: datetime | None) -> date | None:
     """Return the day of an option."""
-    return None if moment is None else moment.date()
+    if moment is None:
+        return None
+    return moment.date()
 
 
 def request_of(
@@ -154,13 +157,14 @@ def request_of(
         raise UsageError(
             "name one market, such as `simulated`, or your own market's file with --market-file"
         )
-    of_experiment = {name: options.pop(name, None) for name in OVERRIDES}
-    overrides = {name: value for name, value in of_experiment.items() if value}
-    # A worker may be in another folder.
-    absolute_file = market_file.absolute() if market_file else None
+    experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
+    overrides = {name: value for name, value in experiment_options.items() if value}
+    absolute_file = None
+    if market_file:
+        absolute_file = market_file.absolute()  # a worker may be in another folder
     return RunRequest(
-        market or str(market_file),
-        absolute_file,
+        market=market or str(market_file),
+        market_file=absolute_file,
         overrides=overrides,
         device=device,
         **options,

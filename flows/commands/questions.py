@@ -1,5 +1,6 @@
 """The command that asks a store the questions of db/questions."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -11,8 +12,9 @@ from db.connection.user_sql import select
 from db.engine import open_reader
 from db.questions import Question, questions
 from dtml.errors import UsageError
+from flows.answer_files import MOMENT, stored_moment
 from flows.commands.options import STORED_MARKET, AsJson
-from flows.commands.query import MOMENT, require_market, stored_moment
+from flows.commands.query import require_market
 from flows.console import plain, print_frame, print_json, rendered
 from flows.settings import out
 
@@ -53,7 +55,10 @@ def show_questions(
     question = questions()[number - 1]
     answer = ask(engine, question, market)
     if as_json:
-        return print_json(_told(number, question, market) | {"market": market, "answer": answer})
+        document = _question_document(number, question, market)
+        document["market"] = market
+        document["answer"] = answer
+        return print_json(document)
     out.print(f"[bold]{number}. {question.title}[/bold]")
     out.print(f"{question.note}\n")
     out.print(f"{question.about(market)}\n", markup=False, soft_wrap=True)
@@ -63,71 +68,110 @@ def show_questions(
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
-    """The answer of a store opened read only, the same values on either engine:
-    whole numbers, numbers, ISO text.
+    """Return the answer of a store opened read only, with the same values on either engine.
+
+    They are whole numbers, numbers and ISO text.
     """
     rows = select(engine, question.about(market), own=True)
-    return pd.DataFrame({name: _alike(rows[name]) for name in rows}, columns=rows.columns)
+    columns = {name: _alike(rows[name]) for name in rows}
+    return pd.DataFrame(columns, columns=rows.columns)
 
 
 def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
-    """Every question with its statement and the first rows of its answer, as Markdown, or one of
-    them alone.
+    """Return every question, or one of them alone, as Markdown.
 
-    A remark says what the store holds.
+    Each has its statement and the first rows of its answer. A remark says what the store holds.
     """
-    numbered = [
-        (number, each) for number, each in enumerate(questions(), start=1) if only in {None, number}
-    ]
-    asked = [(_told(number, each, market), ask(engine, each, market)) for number, each in numbered]
-    values = {"asked": asked, "whole": only is None, "market": market, "remark": remark}
-    return rendered("questions.txt", most=SHOWN, table=_table, **values)
+    asked = []
+    for number, question in enumerate(questions(), start=1):
+        if only is None or only == number:
+            document = _question_document(number, question, market)
+            asked.append((document, ask(engine, question, market)))
+    return rendered(
+        "questions.txt",
+        asked=asked,
+        whole=only is None,
+        market=market,
+        remark=remark,
+        most=SHOWN,
+        table=_markdown_table,
+    )
 
 
 def _list(*, as_json: bool) -> None:
+    """Print the questions by number, without their answers."""
     if as_json:
-        return print_json(
-            [_told(number, each, None) for number, each in enumerate(questions(), start=1)]
-        )
+        documents = [
+            _question_document(number, question, None)
+            for number, question in enumerate(questions(), start=1)
+        ]
+        return print_json(documents)
     titles = [question.title for question in questions()]
-    print_frame(pd.DataFrame({"": range(1, len(titles) + 1), "question": titles}))
+    numbers = range(1, len(titles) + 1)
+    print_frame(pd.DataFrame({"": numbers, "question": titles}))
     return out.print(
         "\n`dtml questions 7` answers the seventh from your store; --market names another market."
     )
 
 
-def _told(number: int, question: Question, market: str | None) -> dict[str, Any]:
-    sql = question.sql if market is None else question.about(market)
-    return {"number": number, "title": question.title, "note": question.note, "sql": sql}
+def _question_document(number: int, question: Question, market: str | None) -> dict[str, Any]:
+    """Return a question as plain values; without a market its SQL is that of the file."""
+    sql = question.sql
+    if market is not None:
+        sql = question.about(market)
+    return {
+        "number": number,
+        "title": question.title,
+        "note": question.note,
+        "sql": sql,
+    }
 
 
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """A column without what tells the engines apart: how whole numbers miss
-    values, and how days and moments come.
+    """Return a column without what tells the engines apart.
+
+    That is how whole numbers miss values, and how days and moments come.
     """
     if pd.api.types.is_float_dtype(values):
-        whole = bool((values.dropna() % 1 == 0).all()) and bool(values.notna().any())
-        return values.astype("Int64") if whole else values + 0.0  # which makes 0 of SQLite's -0
-    return values if pd.api.types.is_numeric_dtype(values) else values.map(_text).astype(object)
+        known = values.dropna()
+        if len(known) and bool((known % 1 == 0).all()):
+            return values.astype("Int64")
+        return values + 0.0  # which makes 0 of SQLite's -0
+    if pd.api.types.is_numeric_dtype(values):
+        return values
+    return values.map(_text).astype(object)
 
 
 def _text(value: Any) -> str | None:
-    """Text, a day or a moment as ISO text; None where it is missing."""
+    """Return text, a day or a moment as ISO text; None where it is missing."""
     if isinstance(value, str) and MOMENT.fullmatch(value):
         value = stored_moment(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
-    said = plain(value)
-    return None if said is None else str(said)
+    plain_value = plain(value)
+    if plain_value is None:
+        return None
+    return str(plain_value)
 
 
-def _table(rows: pd.DataFrame) -> str:
-    numeric = [pd.api.types.is_numeric_dtype(rows[name]) for name in rows]
-    lines = [list(rows.columns), ["--:" if right else "---" for right in numeric]]
-    lines += [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _markdown_table(rows: pd.DataFrame) -> str:
+    """Return an answer as a table of Markdown, numbers to the right."""
+    rules = []
+    for name in rows:
+        is_numeric = pd.api.types.is_numeric_dtype(rows[name])
+        rules.append("--:" if is_numeric else "---")
+    cells = [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
+    names = [str(name) for name in rows]
+    lines = [_markdown_line(line) for line in [names, rules, *cells]]
+    return "\n".join(lines)
+
+
+def _markdown_line(cells: Iterable[Any]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(value: Any) -> str:
-    said = plain(value)
-    return "" if said is None else str(said).replace("|", "\\|").replace("\n", " ")
+    plain_value = plain(value)
+    if plain_value is None:
+        return ""
+    return str(plain_value).replace("|", "\\|").replace("\n", " ")

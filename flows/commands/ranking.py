@@ -21,13 +21,13 @@ from dtml.pages import ranking as page
 from dtml.pages.figures import figure, records, with_interval
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
-from flows.benchmark.ranking import SETS, Plan, Walk, market_file_of, stored_ranking
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.console import announce, print_frame, print_json
 from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
+from flows.ranking.walk import SETS, Plan, Walk, market_file_of, stored_ranking
 from flows.service.prefect_server import require_server
 from flows.settings import err, out, page_of
 
@@ -229,7 +229,7 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
         err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
         return stored
     require_server()  # before Prefect is imported
-    from flows.benchmark.flow import ranking as run_walk
+    from flows.ranking.flow import ranking as run_walk
 
     return run_walk(replace(request, attended=True), plan, workers)
 

@@ -1,8 +1,7 @@
-"""The command that makes the past again: a night, every night of a market, one prediction, or its
-model.
+"""The commands that make the past again.
 
-It reads the store, writes nothing to it, and needs no Prefect. Another writes the page of a past
-night again.
+One makes a night, every night of a market, one prediction, or its model. It reads the store, writes
+nothing to it, and needs no Prefect. Another writes the page of a past night again.
 """
 
 import time
@@ -47,7 +46,17 @@ from flows.settings import out
 
 commands = typer.Typer()
 
-PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
+PRECISE = {"probability": ".6f", "replayed_probability": ".6f", "difference": "+.2e"}
+RUN_FACTS = (  # of a reproduction, from the row of its model
+    "market",
+    "kind",
+    "train_first",
+    "train_last",
+    "seeds",
+    "data_watermark",
+    "code_version",
+    "checkpoint_hash",
+)
 WHAT = (
     "A market that `dtml markets` lists, or a receipt, RUN/SYMBOL/TARGET, from the column receipt "
     "of latest_prediction."
@@ -118,9 +127,8 @@ def report(
     Example: dtml report simulated --level 0.9
     """
     if level is not None and level not in LEVELS:
-        raise UsageError(
-            f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}"
-        )
+        levels = ", ".join(f"{known_level:g}" for known_level in LEVELS)
+        raise UsageError(f"--level is one of {levels}; got {level:g}")
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
     context, _, _ = archive.of_night(night)
@@ -129,29 +137,31 @@ def report(
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
     """Raise UsageError for the options that were given but do not fit what is replayed."""
-    if given := [name for name, value in options.items() if value]:
-        raise UsageError(f"leave out {' and '.join(given)}: {why}")
+    given_options = [name for name, value in options.items() if value]
+    if given_options:
+        raise UsageError(f"leave out {' and '.join(given_options)}: {why}")
 
 
 def _replay_night(
     request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool
 ) -> None:
     """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
-    moment = None if known_at is None else moment_of(known_at)
+    moment = None
+    if known_at is not None:
+        moment = moment_of(known_at)
     archive = Archive.open(request)
     replay = replay_of(archive, archive.night(as_of), moment)
-    restated = (
-        None if moment is None or replay.failure is not None else restated_since(archive, replay)
-    )
+    restated = None
+    if moment is not None and replay.failure is None:
+        restated = restated_since(archive, replay)
     if as_json:
-        since = {} if restated is None else {"bars_since": restated}
-        print_json(replay_summary(replay) | since | {"predictions": replay.predictions})
+        document = replay_summary(replay)
+        if restated is not None:
+            document["bars_since"] = restated
+        document["predictions"] = replay.predictions
+        print_json(document)
     else:
-        told = {"known_at": at(replay.known_at), "made_by": made_by(replay.run, replay.device)}
-        out.print(
-            rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told),
-            end="",
-        )
+        _print_replay(replay)
         if restated is not None:
             print_at_moment(replay, restated)
     if replay.reasons and restated is None:
@@ -161,9 +171,23 @@ def _replay_night(
         )
 
 
+def _print_replay(replay: Replay) -> None:
+    """Print what was replayed of a night, and what differs."""
+    text = rendered(
+        "replay.txt",
+        replay=replay,
+        night=replay.night,
+        run=replay.run,
+        known_at=at(replay.known_at),
+        made_by=made_by(replay.run, replay.device),
+    )
+    out.print(text, end="")
+
+
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
-    """Replay every complete night of a market; raises NotReplayedError when any
-    differs from what is stored.
+    """Replay every complete night of a market.
+
+    Raises NotReplayedError when any differs from what is stored.
     """
     archive = Archive.open(request)
     nights = archive.nights()
@@ -173,52 +197,70 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     if as_json:
         print_json([replay_summary(replay) for replay in replays])
     else:
-        each_ms = 1000 * seconds / len(replays)
-        out.print(
-            rendered("replays.txt", name=archive.market.name, replays=replays, each_ms=each_ms),
-            end="",
+        ms_a_night = 1000 * seconds / len(replays)
+        text = rendered(
+            "replays.txt",
+            name=archive.market.name,
+            replays=replays,
+            each_ms=ms_a_night,
         )
-    if wrong := [str(replay.night["as_of"]) for replay in replays if replay.reasons]:
-        raise NotReplayedError(f"{len(wrong)} of {len(replays)} nights differ: {', '.join(wrong)}")
+        out.print(text, end="")
+    differing_nights = [str(replay.night["as_of"]) for replay in replays if replay.reasons]
+    if differing_nights:
+        raise NotReplayedError(
+            f"{len(differing_nights)} of {len(replays)} nights differ: "
+            f"{', '.join(differing_nights)}"
+        )
 
 
 def _replay_prediction(
     text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool
 ) -> None:
-    """Make a prediction again and print it beside its receipt; raises
-    NotReplayedError when it is another.
+    """Make a prediction again and print it beside its receipt.
+
+    Raises NotReplayedError when it is another.
     """
-    receipt, engine = Receipt.read(text), open_reader()
+    receipt = Receipt.read(text)
+    engine = open_reader()
     run = run_of(engine, receipt)
     archive = Archive(engine, market_of(run, market_file), device)
     trained = None
     if train_again:  # first, as it makes weights again that are lost
         with training_progress(experiment_of(run).members_of()) as on_epoch:
             trained = retrain(archive, run, on_epoch)
-    found = reproduce(archive, receipt, run)
+    reproduction = reproduce(archive, receipt, run)
     if as_json:
-        print_json(reproduction_summary(found, trained))
+        print_json(reproduction_summary(reproduction, trained))
     else:
-        told = {
-            "known_at": at(found.prediction["known_at"]),
-            "trained_as_known_at": at(run["data_watermark"]),
-        }
-        told |= {"made_by": made_by(run, found.device)}
-        shown = {
-            "found": found,
-            "run": run,
-            "trained": trained,
-            "names": FIGURES,
-            "tolerance": TOLERANCE,
-        }
-        out.print(rendered("reproduction.txt", **shown, **told), end="")
-    if reasons := found.reasons + (trained.reasons if trained else []):
+        _print_reproduction(reproduction, trained)
+    reasons = list(reproduction.reasons)
+    if trained:
+        reasons.extend(trained.reasons)
+    if reasons:
         raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}")
 
 
+def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) -> None:
+    """Print a stored prediction, the one made again, and the training if there was one."""
+    run = reproduction.run
+    text = rendered(
+        "reproduction.txt",
+        found=reproduction,
+        run=run,
+        trained=trained,
+        names=FIGURES,
+        tolerance=TOLERANCE,
+        known_at=at(reproduction.prediction["known_at"]),
+        trained_as_known_at=at(run["data_watermark"]),
+        made_by=made_by(run, reproduction.device),
+    )
+    out.print(text, end="")
+
+
 def moment_of(text: str) -> datetime:
-    """Return the moment that `--known-at` names: ISO 8601 with a zone, or the
-    end of a date in UTC.
+    """Return the moment that `--known-at` names.
+
+    That is ISO 8601 with a zone, or the end of a date in UTC. Raises UsageError for other texts.
     """
     with suppress(ValueError):
         return datetime.combine(date.fromisoformat(text), clock.max, UTC)
@@ -237,63 +279,69 @@ def moment_of(text: str) -> datetime:
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
     """Return a replay as plain values, without its predictions."""
-    told = {name: replay.night[name] for name in ("market", "as_of", "target", "run_id")}
-    told |= {
+    night = replay.night
+    return {
+        "market": night["market"],
+        "as_of": night["as_of"],
+        "target": night["target"],
+        "run_id": night["run_id"],
         "known_at": replay.known_at,
         "equal": not replay.reasons,
         "inputs_equal": replay.inputs_equal,
-    }
-    told |= {"inputs_hash": replay.night["inputs_hash"], "replayed_inputs_hash": replay.inputs_hash}
-    told |= {
+        "inputs_hash": night["inputs_hash"],
+        "replayed_inputs_hash": replay.inputs_hash,
         "checkpoint_hash": replay.run["checkpoint_hash"],
         "predictions": len(replay.predictions),
+        "differing": len(replay.differing),
+        "reasons": replay.reasons,
     }
-    return told | {"differing": len(replay.differing), "reasons": replay.reasons}
 
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
-    """Print what became of a night's bars until another moment, and its
-    predictions then and from them.
-    """
+    """Print what became of a night's bars until another moment, and what they predict now."""
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
     known_at = at(replay.night["known_at"])
     out.print(f"since        of the bars in reach of its windows, as known at {known_at}: {counts}")
     rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
-    print_frame(
-        rows.assign(difference=rows["replayed_probability"] - rows["probability"]), formats=PRECISE
-    )
+    difference = rows["replayed_probability"] - rows["probability"]
+    print_frame(rows.assign(difference=difference), formats=PRECISE)
 
 
-def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:
+def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:
     """Return a reproduction, and the training if there was one, as plain values."""
-    made = (
-        "market",
-        "kind",
-        "train_first",
-        "train_last",
-        "seeds",
-        "data_watermark",
-        "code_version",
-        "checkpoint_hash",
-    )
-    document = {"receipt": str(found.receipt)} | {name: found.run[name] for name in made}
-    document |= {"config_digest": found.config_digest, "known_at": found.prediction["known_at"]}
-    document |= {"universe": found.universe, "changed_since": found.changed_since}
-    document |= {"inputs_hash": found.night_hash, "reproduced_inputs_hash": found.inputs_hash}
-    document |= {name: found.prediction[name] for name in FIGURES}
-    document |= {
-        f"reproduced_{name}": None if found.again is None else found.again[name] for name in FIGURES
+    prediction = reproduction.prediction
+    document: dict[str, Any] = {
+        "receipt": str(reproduction.receipt),
+        **{name: reproduction.run[name] for name in RUN_FACTS},
+        "config_digest": reproduction.config_digest,
+        "known_at": prediction["known_at"],
+        "universe": reproduction.universe,
+        "changed_since": reproduction.changed_since,
+        "inputs_hash": reproduction.night_hash,
+        "reproduced_inputs_hash": reproduction.inputs_hash,
+        **{name: prediction[name] for name in FIGURES},
+        **_reproduced_figures(reproduction),
+        "equal": not reproduction.reasons,
+        "reasons": reproduction.reasons,
     }
-    document |= {"equal": not found.reasons, "reasons": found.reasons}
-    if trained is None:
-        return document
-    again = {
-        name: getattr(trained, name)
-        for name in ("checkpoint_hash", "differing", "is_close", "restored")
-    }
-    return document | {
-        "retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}
-    }
+    if trained is not None:
+        document["retrained"] = {
+            "checkpoint_hash": trained.checkpoint_hash,
+            "differing": trained.differing,
+            "is_close": trained.is_close,
+            "restored": trained.restored,
+            "equal": not trained.reasons,
+            "reasons": trained.reasons,
+        }
+    return document
+
+
+def _reproduced_figures(reproduction: Reproduction) -> dict[str, float | None]:
+    """Return the figures made again, each under `reproduced_` and its name; None without any."""
+    again = reproduction.again
+    if again is None:
+        return dict.fromkeys(f"reproduced_{name}" for name in FIGURES)
+    return {f"reproduced_{name}": again[name] for name in FIGURES}
 
 
 def at(moment: datetime) -> str:

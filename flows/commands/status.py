@@ -1,9 +1,7 @@
-"""The commands that run nights on schedule, and show the state of each market
-and of the machine.
-"""
+"""The commands that show the state of each market and of the machine."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pandas as pd
@@ -11,11 +9,10 @@ import typer
 
 from db.engine import open_engine, open_reader
 from dtml.pages.figures import between, figure
-from flows.commands.options import AsJson, DeviceOption, MarketFiles, with_request
+from flows.commands.options import AsJson, DeviceOption, MarketFiles
 from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
-from flows.service.schedules import DELAY_MINUTES
 from flows.service.status import (
     REJECTED_SESSIONS,
     MarketStatus,
@@ -25,44 +22,9 @@ from flows.service.status import (
     moment,
     named_markets,
 )
-from flows.settings import err, make_data_folder, out
+from flows.settings import err, out
 
 commands = typer.Typer()
-
-
-@commands.command()
-@with_request("source", "prices", "index", "universe", "seeds", "epochs", "device")
-def serve(
-    request: Any,
-    markets: Annotated[
-        list[str] | None,
-        typer.Argument(help="Markets; by default all markets with a stored night."),
-    ] = None,
-    market_file: MarketFiles = None,
-    delay: Annotated[
-        int,
-        typer.Option(
-            min=30, max=720, help="Minutes from the usual close to the start of the night."
-        ),
-    ] = DELAY_MINUTES,
-    cron: Annotated[
-        str | None,
-        typer.Option(help="A cron expression for the nights, in the exchange's time zone."),
-    ] = None,
-) -> None:
-    """Run nights, trainings and refetches on schedule, starting with missed nights.
-
-    A night runs after each session, a training every week and a refetch of all prices every month.
-    Stop it with Ctrl-C.
-
-    Example: dtml serve simulated kospi200
-    """
-    make_data_folder()
-    from flows.service.runner import serve_markets, service_of
-
-    serve_markets(
-        service_of(markets or [], market_file or [], request, timedelta(minutes=delay), cron)
-    )
 
 
 @commands.command()
@@ -115,7 +77,7 @@ def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
 
     Example: dtml doctor
     """
-    from flows.doctor import (
+    from flows.upkeep.doctor import (
         examined,
     )  # it imports the networks, for which `dtml status` need not wait
 

@@ -1,6 +1,4 @@
-"""The commands over years of history: the published experiment, backtests, the
-look-ahead audit, explanations.
-"""
+"""The commands over years of history: published experiment, backtests, audit, explanations."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,29 +13,12 @@ import typer
 from db.engine import open_store, reading
 from db.rows import attention as stored_attention
 from db.rows import markets
-from dtml.attention.weights import words as explanation_words
+from dtml.attention.findings import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
 from dtml.markets.definition import Costs
-from dtml.pages.backtest import (
-    PORTFOLIO_COLUMNS,
-    portfolio_cells,
-    readme_lines,
-    settlements,
-    survivorship,
-    vintage,
-)
-from dtml.pages.backtest import verdict as backtest_verdict
-from dtml.pages.benchmark import (
-    PROTOCOL_WORDS,
-    on_data,
-    on_reading,
-    readme_table,
-    result_cells,
-    sample,
-    score_rows,
-)
-from dtml.pages.benchmark import verdict as benchmark_verdict
+from dtml.pages import backtest as backtest_pages
+from dtml.pages import benchmark as benchmark_pages
 from dtml.pages.figures import records
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
@@ -61,21 +42,25 @@ commands = typer.Typer()
 PricesKnownOption = Annotated[
     PricesKnown,
     typer.Option(
-        help="Use prices as the store knows them now, or as it knew them before each session "
-        "opened."
+        help="Use prices as the store knows them now, "
+        "or as it knew them before each session opened."
     ),
 ]
 AttentionOption = Annotated[
     list[datetime] | None,
     typer.Option(
-        "--attention-on",
-        formats=DAY,
-        help="Store the attention of this session; can be repeated.",
+        "--attention-on", formats=DAY, help="Store the attention of this session; can be repeated."
     ),
 ]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
-    *("model", "ACC, mean±sd\n(published)", "ACC ensemble\n[95 %]", "gain over rule\n[95 %]"),
-    *("MCC, mean±sd\n(published)", "MCC ensemble\n[95 %]", "within-day\nAUC [95 %]", "same\ncall"),
+    "model",
+    "ACC, mean±sd\n(published)",
+    "ACC ensemble\n[95 %]",
+    "gain over rule\n[95 %]",
+    "MCC, mean±sd\n(published)",
+    "MCC ensemble\n[95 %]",
+    "within-day\nAUC [95 %]",
+    "same\ncall",
 )
 ASK_MORE = (
     'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
@@ -84,7 +69,7 @@ ASK_MORE = (
 
 
 class LookAheadError(DtmlError):
-    """A prediction depends on what came after it was made."""
+    """Say that a prediction depends on what came after it was made."""
 
 
 @commands.command()
@@ -139,9 +124,7 @@ def run_published(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Run the published experiment on a set and print its scoreboard; one that
-    is stored is printed from there.
-    """
+    """Run the published experiment on a set and print its scoreboard; a stored one is not run."""
     if request.market not in SETS:
         raise UsageError(
             f"there is a published experiment on {', '.join(SETS)}; got {request.market}"
@@ -149,21 +132,26 @@ def run_published(
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
         _fetch_set(request)
-    found = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
+    result = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
     if as_json:
-        figures = {name: getattr(found, name) for name in ("scores", "seeds", "number")}
-        return print_json({"benchmark": found.row} | figures)
+        document = {
+            "benchmark": result.row,
+            "scores": result.scores,
+            "seeds": result.seeds,
+            "number": result.number,
+        }
+        return print_json(document)
     if as_markdown:
-        return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
-    print_benchmark(found.row, found.scores, found.number)
-    out.print(f"page      {found.page}")
+        return print(benchmark_pages.readme_table(result.row, result.scores))  # noqa: T201 - Markdown is for a file
+    print_benchmark(result.row, result.scores, result.number)
+    out.print(f"page      {result.page}")
     return None
 
 
 def _benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
 ) -> Benchmark:
-    """A benchmark as a flow; one that is stored already needs none."""
+    """Run a benchmark as a flow; one that is stored already needs none."""
     paper = shortened(SETS[request.market], epochs)
     _require_stored(
         request, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`"
@@ -172,7 +160,8 @@ def _benchmark(
     require_set(context.market, paper)
     experiment = PublishedExperiment(context, paper, seeds, with_grid)
     experiment.require_test_span()
-    if (stored := stored_benchmark(context.engine, experiment.id)) is not None:
+    stored = stored_benchmark(context.engine, experiment.id)
+    if stored is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
     require_server()  # before Prefect is imported
@@ -189,16 +178,14 @@ def _require_stored(request: RunRequest, advice: str) -> None:
 
 
 def _fetch_set(request: RunRequest) -> None:
-    """Bring the prices of a published set into the store, after a look at
-    whether they are its own.
-    """
-    context, paper = open_context(request), SETS[request.market]
+    """Bring the prices of a published set into the store, once they are known to be its own."""
+    context = open_context(request)
+    paper = SETS[request.market]
     require_set(context.market, paper)
     if request.prices:
         index = context.market.index.symbol
-        answer = context.source.fetch(
-            {index: paper.validation[0]}, paper.validation[1]
-        ).outcomes.iloc[0]
+        first, last = paper.validation
+        answer = context.source.fetch({index: first}, last).outcomes.iloc[0]
         if answer["status"] != "ok":
             raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
     announce(context)
@@ -216,31 +203,36 @@ def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) 
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print each protocol's results, what is in brackets on a second line, and whether DTML beats
-    the best rule.
+    """Print each protocol's results, and whether DTML beats the best rule.
 
-    Then what the data are, and that this is the `number`-th benchmark of its set in the store.
+    What is in brackets is on a second line of a cell. Then what the data are, and that this is the
+    `number`-th benchmark of its set in the store.
     """
-    for protocol, words in PROTOCOL_WORDS.items():
-        rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
+    for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
+        rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
         if rows:
-            cells = [
-                ["\n".join(cell).replace(" ± ", "±") for cell in result_cells(benchmark, row)]
-                for row in rows
-            ]
-            print_frame(
-                pd.DataFrame(cells, columns=HEADINGS),
-                f"{benchmark['market']}, {words}: {sample(rows[0])}",
-            )
-    out.print(benchmark_verdict(benchmark, scores), markup=False)
-    for name, words in (("data", on_data(benchmark)), ("reading", on_reading(benchmark, number))):
+            table = pd.DataFrame([_lined_cells(benchmark, row) for row in rows], columns=HEADINGS)
+            print_frame(table, f"{benchmark['market']}, {words}: {benchmark_pages.sample(rows[0])}")
+    out.print(benchmark_pages.verdict(benchmark, scores), markup=False)
+    for name, words in (
+        ("data", benchmark_pages.on_data(benchmark)),
+        ("reading", benchmark_pages.on_reading(benchmark, number)),
+    ):
         if words:
             out.print(f"{name:10}{words}", markup=False)
+
+
+def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a predictor, each of some lines."""
+    cells = benchmark_pages.result_cells(benchmark, row)
+    return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
 
 
 BasisPoints = Annotated[
     float | None, typer.Option(help="Basis points, instead of the market's; for borrow, per year.")
 ]
+WORKERS = typer.Option(min=1, help="Processes that train folds in parallel.")
+CLUSTER = typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT.")
 
 
 @commands.command()
@@ -275,13 +267,8 @@ def backtest(
     borrow: BasisPoints = None,
     prices_known: PricesKnownOption = "now",
     attention: AttentionOption = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes that train folds in parallel.")
-    ] = 1,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT."),
-    ] = None,
+    workers: Annotated[int, WORKERS] = 1,
+    cluster: Annotated[str | None, CLUSTER] = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print tables for a README.")
     ] = False,
@@ -304,7 +291,15 @@ def backtest(
         sale_tax=sale_tax,
         borrow=borrow,
     )
-    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
+    plan = Plan(
+        first=first.date(),
+        last=last.date(),
+        retrain_every=retrain_every,
+        top=top,
+        max_weight=max_weight,
+        costs=costs,
+        prices_known=prices_known,
+    )
     attention_days = tuple(day.date() for day in attention or ())
     result = _backtest(request, plan, attention_days, workers, cluster)
     _print_result(result, as_json=as_json, as_markdown=as_markdown)
@@ -319,24 +314,21 @@ def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
 
 def _print_result(result: Result, *, as_json: bool, as_markdown: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "row": result.row,
-                "folds": result.folds,
-                "scores": result.scores,
-                "portfolios": result.portfolios,
-            }
-        )
+        document = {
+            "row": result.row,
+            "folds": result.folds,
+            "scores": result.scores,
+            "portfolios": result.portfolios,
+        }
+        print_json(document)
     elif as_markdown:
-        print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
+        print(backtest_pages.readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
     else:
         print_backtest(result)
 
 
 def _require_place(request: RunRequest, workers: int, cluster: str | None) -> None:
-    """Raise UsageError where no fold can run: on so many processes here, or the Dask cluster of a
-    scheduler.
-    """
+    """Raise UsageError for workers, a cluster or a warm start that do not go together."""
     warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
         raise UsageError("--workers run on this machine, --cluster on others: choose one")
@@ -354,37 +346,43 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
 def _backtest(
     request: RunRequest, plan: Plan, kept: Sequence[date], workers: int, cluster: str | None
 ) -> Result:
-    """A backtest as a flow; one that is stored already needs none."""
+    """Run a backtest as a flow; one that is stored already needs none."""
     fetch_named(request, plan.first)
     _require_stored(
         request,
         "say where its prices come from: --source yahoo, --source simulated or --prices FILE",
     )
-    found = open_backtest(request, plan)
-    if stored_backtest(found.context.engine, found.id) is not None:
-        err.print(f"{found.id} is already stored: nothing is trained, no prediction is added")
-        return run_backtest(found, attention_on=kept)
+    backtest = open_backtest(request, plan)
+    if stored_backtest(backtest.context.engine, backtest.id) is not None:
+        err.print(f"{backtest.id} is already stored: nothing is trained, no prediction is added")
+        return run_backtest(backtest, attention_on=kept)
     require_server()  # before Prefect is imported
     from flows.backtest.flow import backtest_flow
 
-    return backtest_flow(
-        replace(request, attended=True), plan, kept, workers=workers, cluster=cluster
-    )
+    request = replace(request, attended=True)
+    return backtest_flow(request, plan, kept, workers=workers, cluster=cluster)
 
 
 def print_backtest(result: Result) -> None:
     """Print the whole; the page has it by fold, year and stock."""
-    row, folds = result.row, result.folds
-    about = {"survivorship": survivorship(row), "vintage": vintage(row)}
-    out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
-    print_scores(result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"}))
-    cells = pd.DataFrame(
-        map(portfolio_cells, records(result.portfolios)), columns=list(PORTFOLIO_COLUMNS)
+    row = result.row
+    text = rendered(
+        "backtest.txt",
+        row=row,
+        folds=result.folds,
+        survivorship=backtest_pages.survivorship(row),
+        vintage=backtest_pages.vintage(row),
     )
-    print_frame(cells, "portfolios, after costs; a year has 252 sessions")
-    if said := settlements(result.portfolios):
-        out.print(said, markup=False)
-    out.print(backtest_verdict(row, result.scores, result.portfolios), markup=False)
+    out.print(text, end="")
+    scores_of_all = result.scores[result.scores["slice"] == "all"]
+    print_scores(scores_of_all.rename(columns={"days": "nights"}))
+    cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
+    portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
+    print_frame(portfolios, "portfolios, after costs; a year has 252 sessions")
+    settled_in_words = backtest_pages.settlements(result.portfolios)
+    if settled_in_words:
+        out.print(settled_in_words, markup=False)
+    out.print(backtest_pages.verdict(row, result.scores, result.portfolios), markup=False)
     out.print(f"page      {result.page}", markup=False, soft_wrap=True)
     out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
 
@@ -401,48 +399,46 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     context = open_stored_context(request)
     day = choose_as_of(context, day_of(as_of))
     with err.status("auditing") as status:
-        found = audit_market(context, day, lambda step: status.update(f"auditing {step}"))
+        result = audit_market(context, day, lambda step: status.update(f"auditing {step}"))
+    findings = result.findings
     if as_json:
         print_json(
-            {"as_of": day, "passed": found.passed, "findings": found.findings, "leaks": found.proof}
+            {"as_of": day, "passed": result.passed, "findings": findings, "leaks": result.proof}
         )
     else:
-        print_audit(found)
-    if found.alarm:
+        print_audit(result)
+    if result.alarm:
         raise LookAheadError(
             f"the audit of {context.name} as of {day} found look-ahead, or missed a planted leak"
         )
-    if not found.passed:
-        blind = ", ".join(found.findings.loc[~found.findings["has_power"], "check"].unique())
+    if not result.passed:
+        inconclusive = ", ".join(findings.loc[~findings["has_power"], "check"].unique())
         raise DtmlError(
             f"the audit of {context.name} as of {day} found no look-ahead, but was inconclusive in "
-            f"{blind}: "
-            "fetch a longer history, or audit as of another day"
+            f"{inconclusive}: fetch a longer history, or audit as of another day"
         )
 
 
 def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then on how much it was
-    found and how it ended.
-    """
-    verdicts = np.where(
-        audit.findings["passed"],
-        "passed",
-        np.where(audit.findings["has_power"], "FAILED", "no power"),
-    )
-    findings = audit.findings.assign(passed=verdicts, at=audit.findings["at"].dt.date)
-    print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
+    """Print every finding, then the planted leaks, then on how much it was found."""
+    findings = audit.findings
+    not_passed = np.where(findings["has_power"], "FAILED", "no power")
+    verdicts = np.where(findings["passed"], "passed", not_passed)
+    shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
+    print_frame(shown[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]
-    print_frame(
-        planted[["pipeline", "caught_by"]],
-        "leaks planted on purpose, and the checks that caught them",
+    leaks = planted[["pipeline", "caught_by"]]
+    print_frame(leaks, "leaks planted on purpose, and the checks that caught them")
+    text = rendered(
+        "audit.txt",
+        findings=findings,
+        planted=planted,
+        honest=audit.proof[~audit.proof["planted"]],
+        stocks=STOCKS,
+        sessions=SESSIONS,
+        checks=look_ahead,
     )
-    honest = audit.proof[~audit.proof["planted"]]
-    whole = {"stocks": STOCKS, "sessions": SESSIONS, "checks": look_ahead}
-    out.print(
-        rendered("audit.txt", findings=audit.findings, planted=planted, honest=honest, **whole),
-        end="",
-    )
+    out.print(text, end="")
 
 
 @commands.command()
@@ -471,18 +467,15 @@ def explain(
 
     Example: dtml explain simulated
     """
-    wanted = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
-    asked = {name: value for name, value in wanted.items() if value is not None}
-    context, trial = open_stored_context(request), Trial(**asked)
+    options = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
+    asked = {name: value for name, value in options.items() if value is not None}
+    context = open_stored_context(request)
+    trial = Trial(**asked)
     run = latest_run(context, day_of(as_of))
     with reading(context.engine) as conn:
         row = stored_attention.explanation(conn, run["id"])
     if row is not None and not again:
-        if other := {name: row[name] for name, value in asked.items() if row[name] != value}:
-            stored = " and ".join(f"{value} {name}" for name, value in other.items())
-            raise UsageError(
-                f"{row['run_id']} was tested with {stored}: add --again to repeat the test"
-            )
+        _require_same_trial(row, asked)
         err.print(
             f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again repeats the test)"
         )
@@ -495,3 +488,13 @@ def explain(
         return print_json(row)
     out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
     return out.print(explanation_words(row))
+
+
+def _require_same_trial(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
+    """Raise UsageError where a model was tested with other numbers than those asked for."""
+    other_numbers = [f"{row[name]} {name}" for name, value in asked.items() if row[name] != value]
+    if other_numbers:
+        numbers = " and ".join(other_numbers)
+        raise UsageError(
+            f"{row['run_id']} was tested with {numbers}: add --again to repeat the test"
+        )

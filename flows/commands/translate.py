@@ -1,10 +1,9 @@
-"""The `dtml translate` commands: train a model, translate, score, and work off
-the queue of texts.
-"""
+"""The `dtml translate` commands: train a model, translate, score, work off the queue of texts."""
 
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,13 +19,14 @@ from flows.service.prefect_server import require_server
 from flows.settings import make_data_folder, out
 from flows.translating import folder
 from flows.translating.queue import in_words, nothing_to_do
-from translation.cards import receipt, recipe_of
+from translation.cards import Card, receipt, recipe_of
 from translation.data.corpus import lines_of
 from translation.errors import UsageError
 
 if TYPE_CHECKING:  # a command imports what needs torch: an empty queue is seen without
     from translation.models import Model
     from translation.recipes import Recipe
+    from translation.scoring import Score
     from translation.translate import Translation
 
 commands = typer.Typer()
@@ -70,15 +70,18 @@ def train(
     if processes == 1 or "RANK" in os.environ:
         _train(recipe, device, as_json=as_json)
         return
-    told = ["translate", "train", str(config), "--device", device, *(["--json"] if as_json else [])]
-    sys.exit(
-        launch_processes(
-            [sys.executable, "-c", "from flows.cli import main; main()", *told], processes
-        )
-    )
+    command = [sys.executable, "-c", "from flows.cli import main; main()"]
+    arguments = ["translate", "train", str(config), "--device", device]
+    if as_json:
+        arguments.append("--json")
+    sys.exit(launch_processes([*command, *arguments], processes))
 
 
 def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | None":
+    """Train and score a model as a flow, print how it is, and return it.
+
+    Returns None in a process that only assists another.
+    """
     from dtml.inference import choose_device
     from flows.translating.models import assist
 
@@ -90,33 +93,50 @@ def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | 
     from flows.translating.flow import train_translator
 
     model, scores = train_translator(recipe, device, attended=True)
-    card, recipe_words = model.card, recipe_of(model.card)
     if as_json:
-        figures = {name: asdict(each) for name, each in scores.items()}
-        named = {"model": card.name, "receipt": receipt(card), "recipe": recipe_words}
-        print_json(named | {"validation_bleu": card.made["validation_bleu"], "scores": figures})
+        _print_trained_json(model.card, scores)
     else:
-        steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
-        out.print(
-            f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation "
-            f"BLEU {bleu:.1f}"
-        )
-        out.print(recipe_words, markup=False, soft_wrap=True)
-        print_scores(scores)
-        out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
+        _print_trained(model.card, scores)
     return model
 
 
-def print_scores(scores: Any) -> None:
+def _print_trained_json(card: Card, scores: Mapping[str, "Score"]) -> None:
+    """Print a trained model and its scores on the tests of its recipe, as JSON."""
+    print_json(
+        {
+            "model": card.name,
+            "receipt": receipt(card),
+            "recipe": recipe_of(card),
+            "validation_bleu": card.made["validation_bleu"],
+            "scores": {test: asdict(test_score) for test, test_score in scores.items()},
+        }
+    )
+
+
+def _print_trained(card: Card, scores: Mapping[str, "Score"]) -> None:
+    """Print a trained model, its scores on the tests of its recipe, and how to use it."""
+    steps = card.made["progress"]["step"]
+    bleu = card.made["validation_bleu"]
+    out.print(
+        f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, "
+        f"validation BLEU {bleu:.1f}"
+    )
+    out.print(recipe_of(card), markup=False, soft_wrap=True)
+    print_scores(scores)
+    out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
+
+
+def print_scores(scores: Mapping[str, "Score"]) -> None:
     """Print a line for each test set, and the signature that says how BLEU was counted."""
-    for name, each in scores.items():
-        interval = f"[{each.low:.1f}, {each.high:.1f}]"
-        said = (
-            f"{name}: BLEU {each.bleu:.1f} {interval}, chrF {each.chrf:.1f}, "
-            f"{counted(each.sentences, 'sentence')}"
+    for test, test_score in scores.items():
+        sentences = counted(test_score.sentences, "sentence")
+        out.print(
+            f"{test}: BLEU {test_score.bleu:.1f} [{test_score.low:.1f}, {test_score.high:.1f}], "
+            f"chrF {test_score.chrf:.1f}, {sentences}",
+            markup=False,
         )
-        out.print(said, markup=False)
-    for signature in sorted({each.signature for each in scores.values()}):
+    signatures = {test_score.signature for test_score in scores.values()}
+    for signature in sorted(signatures):
         out.print(signature, markup=False)
 
 
@@ -147,25 +167,44 @@ def text(
 
     model = open_model(name, choose_device(device))
     how = Search(
-        beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None
+        beams=max(beams, best),
+        alpha=alpha,
+        best=best,
+        with_attention=attention is not None,
     )
-    asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
-    found = translate(model, asked, how)
+    sources: list[str] = []
+    for argument in texts:
+        if argument == "-":
+            sources.extend(_input_lines())
+        else:
+            sources.append(argument)
+    results = translate(model, sources, how)
     if attention is not None:
         from flows.translating.alignment_page import write_alignments
 
-        write_alignments(attention, model.card, asked, found)
+        write_alignments(attention, model.card, sources, results)
     if as_json:
-        print_json([_document(*each) for each in zip(asked, found, strict=True)])
+        documents = [
+            _document(source, result) for source, result in zip(sources, results, strict=True)
+        ]
+        print_json(documents)
         return
-    for each, said in zip(asked, found, strict=True):
-        if said.warning is not None:
-            log.warning("%s: %s", each if len(each) < 60 else f"{each[:57]}...", said.warning)
-        for translation, score in said.best:
-            line = " ".join(translation.splitlines())
-            out.file.write(
-                f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n"
-            )  # as it is: Rich would change some
+    for source, result in zip(sources, results, strict=True):
+        _print_translations(source, result, with_scores=best != 1)
+
+
+def _print_translations(source: str, result: "Translation", *, with_scores: bool) -> None:
+    """Print the best translations of a text, a line each; log what its translator warns of."""
+    if result.warning is not None:
+        beginning = source if len(source) < 60 else f"{source[:57]}..."
+        log.warning("%s: %s", beginning, result.warning)
+    for translation, score in result.best:
+        line = " ".join(translation.splitlines())
+        # Written as it is: Rich would change some translations.
+        if with_scores:
+            out.file.write(f"{score:8.3f}  {line}\n")
+        else:
+            out.file.write(f"{line}\n")
 
 
 def _input_lines() -> list[str]:
@@ -181,14 +220,15 @@ def _input_lines() -> list[str]:
     return lines
 
 
-def _document(text: str, said: "Translation") -> dict[str, Any]:
-    best = [{"text": translation, "score": score} for translation, score in said.best]
+def _document(source: str, result: "Translation") -> dict[str, Any]:
+    """Return a text and its translations as plain values."""
+    best = [{"text": translation, "score": score} for translation, score in result.best]
     return {
-        "text": text,
-        "translation": said.text,
-        "score": said.score,
+        "text": source,
+        "translation": result.text,
+        "score": result.score,
         "best": best,
-        "warning": said.warning,
+        "warning": result.warning,
     }
 
 
@@ -213,8 +253,9 @@ def file(
     from translation.decoding.beam_search import Search
 
     model = open_model(name, choose_device(device))
-    done = translate_lines(model, source, to, Search(beams, alpha), receipt(model.card))
-    out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
+    how = Search(beams=beams, alpha=alpha)
+    lines = translate_lines(model, source, to, how, receipt(model.card))
+    out.print(f"{counted(lines, 'line')} translated into {to}", markup=False)
 
 
 @translations.command()
@@ -247,25 +288,31 @@ def score(
 
     place = choose_device(device)
     model = open_model(name, place)
-    other = None if against is None else open_model(against, place)
+    other = None
+    if against is not None:
+        other = open_model(against, place)
     if other is not None and other.card.languages != model.card.languages:
         raise UsageError(
-            f"{against} translates {other.card.languages}, but {model.card.name} "
-            f"{model.card.languages}"
+            f"{against} translates {other.card.languages}, "
+            f"but {model.card.name} {model.card.languages}"
         )
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
-    found, compared = score_on(model, corpus, Search(beams, alpha), open_store(), other)
+    how = Search(beams=beams, alpha=alpha)
+    test_score, comparison = score_on(model, corpus, how, open_store(), other)
     if as_json:
-        print_json(
-            {"score": asdict(found), "against": against, "compared": compared and asdict(compared)}
-        )
+        document = {
+            "score": asdict(test_score),
+            "against": against,
+            "compared": None if comparison is None else asdict(comparison),
+        }
+        print_json(document)
         return
-    print_scores({corpus.name: found})
-    if compared is not None:
-        interval = f"[{compared.low:+.1f}, {compared.high:+.1f}]"
+    print_scores({corpus.name: test_score})
+    if comparison is not None:
         out.print(
-            f"less {against}: {compared.difference:+.1f} {interval}, p = {compared.p:.3f}",
+            f"less {against}: {comparison.difference:+.1f} "
+            f"[{comparison.low:+.1f}, {comparison.high:+.1f}], p = {comparison.p:.3f}",
             markup=False,
         )
 
@@ -285,15 +332,17 @@ def queue(
 
     Example: dtml translate queue "A man rides a bike." --model multi30k-en-de
     """
-    queued = [*(texts or ()), *(lines_of(file) if file is not None else ())]
-    if not queued:
+    texts_to_queue = list(texts or ())
+    if file is not None:
+        texts_to_queue.extend(lines_of(file))
+    if not texts_to_queue:
         raise UsageError("nothing to queue: give texts, or --file")
     model = folder.chosen(name).name
     make_data_folder()
     with transaction(open_store()) as conn:
-        numbers = translation_queue.queue_texts(conn, model, queued, priority)
+        ids = translation_queue.queue_texts(conn, model, texts_to_queue, priority)
     out.print(
-        f"{counted(len(numbers), 'text')} queued for {model}: {numbers[0]} to {numbers[-1]}",
+        f"{counted(len(ids), 'text')} queued for {model}: {ids[0]} to {ids[-1]}",
         markup=False,
     )
 
@@ -317,15 +366,19 @@ def work(
     for model in models or ():
         folder.chosen(model)
     make_data_folder()
-    counts: Any = nothing_to_do(
-        open_store(), models or None
-    )  # a server for nothing takes 20 seconds of a core
+    # Look before a server is started: for nothing, it would take 20 seconds of a core.
+    counts: Any = nothing_to_do(open_store(), models or None)
     if counts is None:
         require_server()
         from flows.translating.flow import translate_queue
 
         counts = translate_queue(
-            list(models or ()), beams, alpha, device=device, attention=attention, attended=True
+            models=list(models or ()),
+            beams=beams,
+            alpha=alpha,
+            device=device,
+            attention=attention,
+            attended=True,
         )
     out.print(in_words(counts), markup=False)
 
@@ -368,12 +421,7 @@ def models(as_json: AsJson = False) -> None:
     """
     with reading(open_store()) as conn:
         scores = stored_translations.scores(conn)
-    rows = []
-    for card in folder.cards():
-        told = {"model": card.name, "languages": card.languages, "size": f"{card.size} {card.kind}"}
-        told |= {"pairs": card.made["pairs"], "validation BLEU": card.made["validation_bleu"]}
-        told |= {"tests": _tests(scores, card.name), "recipe": recipe_of(card)}
-        rows.append(told | {"receipt": receipt(card)})
+    rows = [_model_row(card, scores) for card in folder.cards()]
     if as_json:
         print_json(rows)
     elif rows:
@@ -384,12 +432,26 @@ def models(as_json: AsJson = False) -> None:
         out.print("There is no model yet: `dtml translate demo` trains one in a minute.")
 
 
-def _tests(scores: Any, name: str) -> str:
-    alone = scores[(scores["model"] == name) & scores["against"].isna()]
-    return ", ".join(
-        f"{row.test} {row.bleu:.1f}"
-        for row in alone.drop_duplicates("test", keep="last").itertuples()
-    )
+def _model_row(card: Card, scores: Any) -> dict[str, Any]:
+    """Return what the list of models says of one, from its card and all stored scores."""
+    return {
+        "model": card.name,
+        "languages": card.languages,
+        "size": f"{card.size} {card.kind}",
+        "pairs": card.made["pairs"],
+        "validation BLEU": card.made["validation_bleu"],
+        "tests": _test_scores(scores, card.name),
+        "recipe": recipe_of(card),
+        "receipt": receipt(card),
+    }
+
+
+def _test_scores(scores: Any, name: str) -> str:
+    """Return the newest BLEU of a model on each test, without those against another model."""
+    scores_alone = scores[(scores["model"] == name) & scores["against"].isna()]
+    newest = scores_alone.drop_duplicates("test", keep="last")
+    figures = [f"{row.test} {row.bleu:.1f}" for row in newest.itertuples()]
+    return ", ".join(figures)
 
 
 @translations.command()
@@ -407,9 +469,11 @@ def demo(device: DeviceOption = "auto") -> None:
     model = _train(recipe, device)
     if model is None:
         return
-    unseen = list(recipe.tests["test"].pairs())[:5]
-    for (source, expected), said in zip(
-        unseen, translate(model, [each for each, _ in unseen], Search()), strict=True
-    ):
-        rightly = "" if said.text == expected else f"\n  rightly: {expected}"
-        out.print(f"{source}\n  {said.text}{rightly}", markup=False)
+    unseen_pairs = list(recipe.tests["test"].pairs())[:5]
+    sources = [source for source, _ in unseen_pairs]
+    results = translate(model, sources, Search())
+    for (source, expected), result in zip(unseen_pairs, results, strict=True):
+        lines = f"{source}\n  {result.text}"
+        if result.text != expected:
+            lines += f"\n  rightly: {expected}"
+        out.print(lines, markup=False)

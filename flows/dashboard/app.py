@@ -1,5 +1,4 @@
-"""Serve the prediction history as pages to browse, from a store that is opened read only, on this
-machine.
+"""Serve the prediction history as pages to browse, on this machine, from a store opened read only.
 
 Every view has an address of its own. A page is complete as sent; its charts come alive where the
 one script that this server sends may run.
@@ -48,9 +47,10 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; "
-    "img-src data:;"
-    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -66,9 +66,7 @@ DOWNLOADS = 8  # tables being made or sent
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Keep no more threads than there are connections while an application
-    runs, so that none waits in vain.
-    """
+    """Keep no more threads than connections while an application runs: none waits in vain."""
     app.state.statements = Statements()
     current_default_thread_limiter().total_tokens = WORKERS
     Thread(target=script, daemon=True).start()  # a second's work, that no visitor needs to wait for
@@ -76,10 +74,10 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
 
 
 def place_among(kind: str, most: int) -> Any:
-    """Return a dependency that holds one of the places of a kind until the last byte is sent or its
-    reader has left.
+    """Return a dependency that holds one of the places of a kind.
 
-    It raises HTTPException, a 429, when no place is free.
+    It holds it until the last byte is sent or its reader has left, and raises HTTPException, a 429,
+    when no place is free.
     """
 
     async def place(request: Request) -> AsyncIterator[None]:
@@ -109,31 +107,48 @@ def _path_name(text: str) -> str:
     return name
 
 
-def _given(text: str | None) -> str | None:
+def _optional_name(text: str | None) -> str | None:
     """Return a form's text, or None where it was left empty."""
-    return None if not text else _path_name(quote(text))
+    if not text:
+        return None
+    return _path_name(quote(text))
 
 
-def _day(text: str | None) -> date | None:
-    return date.fromisoformat(text) if text else None
+def _optional_day(text: str | None) -> date | None:
+    """Return a form's day, or None where it was left empty."""
+    if not text:
+        return None
+    return date.fromisoformat(text)
+
+
+def _optional_level(text: Any) -> Any:
+    """Return the level that a form names: None where it was left empty, 0 for one half ("any")."""
+    if text == "":
+        return None
+    if text == "any":
+        return 0.0
+    return text
 
 
 PathName = Annotated[str, AfterValidator(_path_name)]
-OptionalName = Annotated[str | None, BeforeValidator(_given)]
-OptionalDay = Annotated[date | None, BeforeValidator(_day)]
-Level = Annotated[
-    float | None, BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text))
-]  # 0: by one half
-From = Annotated[date | None, BeforeValidator(_day), Query(alias="from")]
-To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
+OptionalName = Annotated[str | None, BeforeValidator(_optional_name)]
+OptionalDay = Annotated[date | None, BeforeValidator(_optional_day)]
+Level = Annotated[float | None, BeforeValidator(_optional_level)]
+From = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="from")]
+To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
-    """Return the pages over a store, for requests that name one of these hosts:
-    others come from pages elsewhere.
+    """Return the pages over a store, for requests that name one of these hosts.
+
+    Other requests come from pages elsewhere.
     """
     app = FastAPI(
-        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=workers,
     )
     app.state.engine = engine
     app.state.templates = templates()
@@ -151,26 +166,24 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
 
 
 def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
-    """Return the application with paths as they were sent: a name may hold a slash, which is sent
-    as %2F.
+    """Return the application with paths as they were sent, and with HEADERS on every answer.
 
-    Every answer, refusals too, also says what a browser may do with it: nothing but show it.
+    A name may hold a slash, which is sent as %2F. Every answer, refusals too, says what a browser
+    may do with it: nothing but show it.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(
-                    {name: value for name, value in HEADERS.items() if name not in headers}
-                )
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         if scope["type"] != "http":
             return await app(scope, receive, send)
-        return await app(
-            {**scope, "path": scope["raw_path"].decode("latin-1")}, receive, send_with_headers
-        )
+        path_as_sent = scope["raw_path"].decode("latin-1")
+        return await app({**scope, "path": path_as_sent}, receive, send_with_headers)
 
     return answer
 
@@ -182,9 +195,8 @@ async def health() -> PlainTextResponse:
 
 def charts_script() -> Response:
     """Send what draws the charts, which changes with this program alone."""
-    return Response(
-        script(), media_type="text/javascript", headers={"cache-control": "max-age=3600"}
-    )
+    headers = {"cache-control": "max-age=3600"}
+    return Response(script(), media_type="text/javascript", headers=headers)
 
 
 @pages.get("/")
@@ -207,13 +219,13 @@ def market(
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Redirect the form that picks a stock to the stock's page, or to the
-    market's where none was named.
-    """
+    """Redirect the form that picks a stock to its page, or to the market's where none is named."""
     with reading(request.app.state.engine) as conn:
         require_market(conn, market)
-    place = ["market", market] if symbol is None else ["market", market, "stock", symbol.strip()]
-    return RedirectResponse(link(place), HTTPStatus.SEE_OTHER)
+    segments = ["market", market]
+    if symbol is not None:
+        segments.extend(["stock", symbol.strip()])
+    return RedirectResponse(link(segments), HTTPStatus.SEE_OTHER)
 
 
 @pages.get("/market/{market}/stock/{symbol}")
@@ -246,13 +258,18 @@ def tables_list(request: Request) -> HTMLResponse:
 @pages.get("/table/{name}")
 async def table(request: Request, name: PathName, sort: str = "") -> HTMLResponse:
     """Show the rows of a view, sorted and filtered by any column."""
-    asked = [request.query_params.getlist(part) for part in ("column", "is", "value")]
-    where = [each for each in zip(*asked, strict=False) if each[0] and each[2]]
+    columns = request.query_params.getlist("column")
+    comparisons = request.query_params.getlist("is")
+    values = request.query_params.getlist("value")
+    where = [
+        (column, comparison, value)
+        for column, comparison, value in zip(columns, comparisons, values, strict=False)
+        if column and value
+    ]
 
     def work(interruption: Interruption) -> HTMLResponse:
-        return _rendered(
-            request, "table", table_page(request.app.state.engine, name, where, sort, interruption)
-        )
+        page = table_page(request.app.state.engine, name, where, sort, interruption)
+        return _rendered(request, "table", page)
 
     return await _statements(request).run_while_read(request, work)
 
@@ -262,9 +279,8 @@ async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTM
     """Show the box for SQL, and the answer to what was typed."""
 
     def work(interruption: Interruption) -> HTMLResponse:
-        return _rendered(
-            request, "sql", sql_page(request.app.state.engine, q, market, interruption)
-        )
+        page = sql_page(request.app.state.engine, q, market, interruption)
+        return _rendered(request, "sql", page)
 
     statements = _statements(request)
     if q.strip():
@@ -299,51 +315,59 @@ def study(request: Request, name: PathName) -> HTMLResponse:
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
-    """Return the address of a page: names are escaped, and what is missing in
-    the query is left out.
-    """
-    kept = {name: value for name, value in (query or {}).items() if value is not None}
-    path = "/" + "/".join(quote(segment, safe="") for segment in segments)
-    return f"{path}?{urlencode(kept)}" if kept else path
+    """Return the address of a page: names are escaped, and what the query lacks is left out."""
+    escaped = [quote(segment, safe="") for segment in segments]
+    path = "/" + "/".join(escaped)
+    known = {name: value for name, value in (query or {}).items() if value is not None}
+    if not known:
+        return path
+    return f"{path}?{urlencode(known)}"
 
 
 def rows_link(view: str, where: Mapping[str, object]) -> str:
     """Return the address of the rows of a view in which each of these columns has its value."""
-    asked = [
-        (part, said)
-        for each in where.items()
-        for part, said in zip(("column", "value"), each, strict=True)
-    ]
-    return f"/table/{view}?{urlencode([*asked, *[('is', '=')] * len(where)])}"
+    query: list[tuple[str, object]] = []
+    for column, value in where.items():
+        query.append(("column", column))
+        query.append(("value", value))
+    query.extend([("is", "=")] * len(where))
+    return f"/table/{view}?{urlencode(query)}"
 
 
 def templates() -> jinja2.Environment:
     """Return the dashboard's templates, over the pages that the reports share."""
-    found = environment(folder=Path(__file__).parent / "templates")
-    found.globals.update(
-        link=link, rows_link=rows_link, rules=NAIVE_RULES, model=MODEL, live=True, served=True
+    page_templates = environment(folder=Path(__file__).parent / "templates")
+    page_templates.globals.update(
+        link=link,
+        rows_link=rows_link,
+        rules=NAIVE_RULES,
+        model=MODEL,
+        live=True,
+        served=True,
     )
-    return found
+    return page_templates
 
 
 def _statements(request: Request) -> Statements:
-    found: Statements = request.app.state.statements
-    return found
+    statements: Statements = request.app.state.statements
+    return statements
 
 
 def _page(
     request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]
 ) -> HTMLResponse:
+    """Return a page by the name of its template, of what `make` reads from the store."""
     with reading(request.app.state.engine) as conn:
-        found = make(conn)
-    return _rendered(request, name, found)
+        values = make(conn)
+    return _rendered(request, name, values)
 
 
 def _rendered(
-    request: Request, name: str, found: Mapping[str, Any], status: int = HTTPStatus.OK
+    request: Request, name: str, values: Mapping[str, Any], status: int = HTTPStatus.OK
 ) -> HTMLResponse:
+    """Return the page that a template makes of these values."""
     template = request.app.state.templates.get_template(f"{name}.html")
-    return HTMLResponse(template.render(found), status)
+    return HTMLResponse(template.render(values), status)
 
 
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
@@ -351,10 +375,11 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 
     It runs on the event loop, so that a refusal does not wait for the requests that caused it.
     """
-    status, said = _failure(error)
+    status, message = _failure(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("%s: %s", request.url.path, said)
-    response = _rendered(request, "failure", {"status": HTTPStatus(status), "said": said}, status)
+        log.warning("%s: %s", request.url.path, message)
+    values = {"status": HTTPStatus(status), "said": message}
+    response = _rendered(request, "failure", values, status)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     return response
@@ -363,14 +388,23 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 def _failure(error: Exception) -> tuple[int, str]:
     """Return the status of a failure, and what it says in one line."""
     if isinstance(error, RequestValidationError):
-        wrong = (f"{found['loc'][-1]}: {found['msg']}" for found in error.errors())
-        return HTTPStatus.BAD_REQUEST, "; ".join(wrong)
+        wrong_parameters = [f"{wrong['loc'][-1]}: {wrong['msg']}" for wrong in error.errors()]
+        return HTTPStatus.BAD_REQUEST, "; ".join(wrong_parameters)
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
-    known = ((NotThereError, 404), (UsageError, 400), (StoreUsageError, 400), (StoreError, 503))
-    status = next((status for kind, status in known if isinstance(error, kind)), 500)
     if isinstance(error, (DtmlError, StoreError)):
         message = str(error)
     else:
         message = f"unexpected {type(error).__name__}"
-    return status, " ".join(message.split())
+    return _status_of(error), " ".join(message.split())
+
+
+def _status_of(error: Exception) -> int:
+    """Return the status of an error of ours; 500 for any other."""
+    if isinstance(error, NotThereError):
+        return HTTPStatus.NOT_FOUND
+    if isinstance(error, (UsageError, StoreUsageError)):
+        return HTTPStatus.BAD_REQUEST
+    if isinstance(error, StoreError):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return HTTPStatus.INTERNAL_SERVER_ERROR

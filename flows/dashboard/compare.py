@@ -26,45 +26,80 @@ DAYS = 365  # calendar days, the last ones in common, that are compared
 RESAMPLES = 2000
 COUNTED = ("rises", "false_rises", "false_falls", "falls")
 STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
-MADE = ("kind", "model", "train_first", "train_last", "seeds", "slope", "intercept", "code_version")
-RECEIPT = (*MADE, "data_watermark", "checkpoint_hash", "created_at")
+RECEIPT = (  # the columns of a run that say how it was made
+    "kind",
+    "model",
+    "train_first",
+    "train_last",
+    "seeds",
+    "slope",
+    "intercept",
+    "code_version",
+    "data_watermark",
+    "checkpoint_hash",
+    "created_at",
+)
 
 
 def compare_page(
     conn: Connection, market: str | None, a: str | None, b: str | None
 ) -> dict[str, Any]:
-    """Return a list of a market's runs to choose from, and what two of them have in common and what
-    not.
+    """Return a market's runs to choose from, and how two of them agree and differ.
 
     Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
     markets.
     """
-    if b == a:
-        b = None
-    one = None if a is None else run_of(conn, a)
-    two = None if b is None else run_of(conn, b)
-    if one is not None and two is not None and one["market"] != two["market"]:
-        raise UsageError(
-            f"{a} is a run of {one['market']} and {b} of {two['market']}: compare runs of "
-            "one market"
-        )
+    one, two = _runs_of(conn, a, b)
     chosen_runs = [run for run in (one, two) if run is not None]
     if not market:
-        market = chosen_runs[0]["market"] if chosen_runs else None
+        market = None
+        if chosen_runs:
+            market = chosen_runs[0]["market"]
     stored_markets = markets.all_markets(conn)
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store")
 
+    listed_runs = []
+    if market is not None:
+        listed_runs = records(head(conn, runs.models(market), RUNS))
+    settings_of_one = []
+    if one is not None and two is None:
+        settings_of_one = records(settings(one, one))
+    pair = None
+    if one is not None and two is not None:
+        pair = _pair(conn, one, two)
+
     return {
         "market": market,
         "markets": stored_markets,
-        "runs": [] if market is None else records(head(conn, runs.models(market), RUNS)),
+        "runs": listed_runs,
         "a": one,
         "b": two,
         "losses": losses_chart(chosen_runs),
-        "made": [] if one is None or two is not None else records(settings(one, one)),
-        "pair": None if one is None or two is None else _pair(conn, one, two),
+        "made": settings_of_one,
+        "pair": pair,
     }
+
+
+def _runs_of(
+    conn: Connection, a: str | None, b: str | None
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the runs of two names; None where a name is missing, or is the first one again.
+
+    Raises UsageError for runs of two markets.
+    """
+    one = None
+    two = None
+    if a is not None:
+        one = run_of(conn, a)
+    if b is not None and b != a:
+        two = run_of(conn, b)
+    if one is not None and two is not None and one["market"] != two["market"]:
+        raise UsageError(
+            f"{a} is a run of {one['market']} and {b} of {two['market']}: "
+            "compare runs of one market"
+        )
+    return one, two
 
 
 def _pair(conn: Connection, one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,20 +107,23 @@ def _pair(conn: Connection, one: Mapping[str, Any], two: Mapping[str, Any]) -> d
     a = one["run_id"]
     b = two["run_id"]
     shared = shared_span(conn, a, b)
-    pair: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "settings": records(settings(one, two)),
         "spans": [runs.predicted_span(conn, a), runs.predicted_span(conn, b)],
         "shared": shared,
     }
     if shared is None:
-        return pair
+        return facts
+
     directions = last_directions(conn, a, b, shared)
     probabilities = directions[["a_probability", "b_probability"]].to_numpy().ravel()
-    pair["scores"] = scores(days(conn, a, b, shared))
-    pair["directions"] = records(directions)
-    pair["axis"] = probability_axis(probabilities)
-    pair["days"] = DAYS
-    return pair
+    return {
+        **facts,
+        "scores": scores(days(conn, a, b, shared)),
+        "directions": records(directions),
+        "axis": probability_axis(probabilities),
+        "days": DAYS,
+    }
 
 
 def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
@@ -101,17 +139,26 @@ def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
 
     None where none was kept.
     """
-    rows = [row for run in shown for row in _loss_rows(run)]
+    rows = []
+    for run in shown:
+        rows.extend(_loss_rows(run))
     if not rows:
         return None
+
     by_epoch = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)
-    mean = by_epoch["value"].mean().reset_index()
-    last = mean.drop_duplicates(["run", "loss"], keep="last").to_dict("records")
-    words = "; ".join(
-        f"{row['run']}, {row['loss']}: {figure(row['value'])} at the end" for row in last
+    mean_losses = by_epoch["value"].mean().reset_index()
+    last_losses = mean_losses.drop_duplicates(["run", "loss"], keep="last")
+    endings = []
+    for row in last_losses.to_dict("records"):
+        last_loss = figure(row["value"])
+        endings.append(f"{row['run']}, {row['loss']}: {last_loss} at the end")
+    return Chart(
+        title="Losses by epoch, mean over the seeds",
+        words="; ".join(endings),
+        file="losses",
+        data={"rows": mean_losses},
+        values={"runs": mean_losses["run"].unique().tolist()},
     )
-    names = {"runs": mean["run"].unique().tolist()}
-    return Chart("Losses by epoch, mean over the seeds", words, "losses", {"rows": mean}, names)
 
 
 def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -119,9 +166,16 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for seed in run["losses"] or ():
         for epoch in seed.get("epochs", ()):
-            common = {"run": run["run_id"], "epoch": epoch["number"]}
-            rows.append({**common, "loss": "training", "value": epoch["loss"]})
-            rows.append({**common, "loss": "validation", "value": epoch["validation_loss"]})
+            values = {"training": epoch["loss"], "validation": epoch["validation_loss"]}
+            for loss, value in values.items():
+                rows.append(
+                    {
+                        "run": run["run_id"],
+                        "epoch": epoch["number"],
+                        "loss": loss,
+                        "value": value,
+                    }
+                )
     return rows
 
 
@@ -130,14 +184,24 @@ def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
 
     Differing ones come first.
     """
-    a = {name: one[name] for name in RECEIPT} | flat(one["config"])
-    b = {name: two[name] for name in RECEIPT} | flat(two["config"])
-    shared = [name for name in a if name in b]
-    names = dict.fromkeys([*shared, *a, *b])
-    rows = [(name, said(a.get(name)), said(b.get(name))) for name in names]
+    a = _facts_and_config(one)
+    b = _facts_and_config(two)
+    shared_names = [name for name in a if name in b]
+    names = dict.fromkeys([*shared_names, *a, *b])  # each once, in this order
+    rows = []
+    for name in names:
+        a_value = in_words(a.get(name))
+        b_value = in_words(b.get(name))
+        rows.append({"setting": name, "a": a_value, "b": b_value})
     table = pd.DataFrame(rows, columns=["setting", "a", "b"])
     table["same"] = table["a"] == table["b"]
     return table.sort_values("same", kind="stable", ignore_index=True)
+
+
+def _facts_and_config(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the receipt of a run and the settings of its config, by name."""
+    facts = {name: run[name] for name in RECEIPT}
+    return {**facts, **flat(run["config"])}
 
 
 def flat(config: object, under: str = "config") -> dict[str, Any]:
@@ -150,7 +214,7 @@ def flat(config: object, under: str = "config") -> dict[str, Any]:
     return leaves
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """Return a value of a config in words; "-" for what is missing."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "-"
@@ -170,11 +234,14 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
     b_span = runs.predicted_span(conn, b)
     if a_span is None or b_span is None:
         return None
-    first = max(a_span[0], b_span[0])
-    last = min(a_span[1], b_span[1])
+    a_first, a_last = a_span
+    b_first, b_last = b_span
+    first = max(a_first, b_first)
+    last = min(a_last, b_last)
     if first > last:
         return None
-    return max(first, last - timedelta(days=DAYS)), last
+    first_compared = max(first, last - timedelta(days=DAYS))
+    return first_compared, last
 
 
 def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
@@ -187,42 +254,53 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 
     There are no rows without a common session.
     """
-    newest = head(conn, predictions.common_days(a, b, *shared), 1)
-    target = shared[1] if newest.empty else newest["target"].iloc[0].date()
+    newest_day = head(conn, predictions.common_days(a, b, *shared), 1)
+    target = shared[1]
+    if not newest_day.empty:
+        target = newest_day["target"].iloc[0].date()
     directions = head(conn, predictions.common_directions(a, b, target), STOCKS)
-    apart = (directions["a_probability"] - directions["b_probability"]).abs()
-    return directions.assign(apart=apart).sort_values(["apart", "symbol"], ascending=[False, True])
+    difference_of_both = directions["a_probability"] - directions["b_probability"]
+    with_difference = directions.assign(apart=difference_of_both.abs())
+    return with_difference.sort_values(["apart", "symbol"], ascending=[False, True])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """Score both on common stock-days, from counts of days: n, scored, days, same (share of equal
-    directions), rows.
+    """Score both on common stock-days, from counts of days.
 
-    `rows` has one for a, one for b and one for a less b: acc, mcc with their day-resampled 95 %
-    intervals, which are missing (NaN) with too few days; there are no rows without an outcome.
+    Returns n, scored, days, same (the share of equal directions) and rows. `rows` has one for a,
+    one for b and one for a less b: acc, mcc with their day-resampled 95 % intervals, which are
+    missing (NaN) with too few days; there are no rows without an outcome.
     """
     n = int(counts["n"].sum())
-    settled = counts[counts["scored"] > 0]
+    same_share = np.nan
+    if n > 0:
+        same_share = counts["same"].sum() / n
+    settled_days = counts[counts["scored"] > 0]
+    rows = []
+    if not settled_days.empty:
+        rows = _score_rows(settled_days)
     return {
         "n": n,
-        "scored": int(settled["scored"].sum()),
-        "days": len(settled),
-        "same": counts["same"].sum() / n if n else np.nan,
-        "rows": [] if settled.empty else _score_rows(settled),
+        "scored": int(settled_days["scored"].sum()),
+        "days": len(settled_days),
+        "same": same_share,
+        "rows": rows,
     }
 
 
 def _score_rows(settled: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the scores of a, of b and of a less b, from counts of days with an outcome."""
-    counts_of_a = settled[[f"a_{kind}" for kind in COUNTED]].to_numpy(dtype=float)
-    counts_of_b = settled[[f"b_{kind}" for kind in COUNTED]].to_numpy(dtype=float)
+    a_columns = [f"a_{kind}" for kind in COUNTED]
+    b_columns = [f"b_{kind}" for kind in COUNTED]
+    counts_of_a = settled[a_columns].to_numpy(dtype=float)
+    counts_of_b = settled[b_columns].to_numpy(dtype=float)
     counts = np.stack([counts_of_a, counts_of_b], axis=1)  # (days, models, 4)
-    pairs = counts.reshape(len(counts), 1, -1)
+    counts_of_pair = counts.reshape(len(counts), 1, -1)
     differences = {name: difference(statistic) for name, statistic in STATISTICS.items()}
     return [
         _score_row("a", counts[:, [0]], STATISTICS),
         _score_row("b", counts[:, [1]], STATISTICS),
-        _score_row("a less b", pairs, differences),
+        _score_row("a less b", counts_of_pair, differences),
     ]
 
 
@@ -230,6 +308,7 @@ def _score_row(name: str, sums: np.ndarray, statistics: Mapping[str, Statistic])
     """Return each statistic of one model, or of the pair, with the ends of its interval."""
     row: dict[str, Any] = {"run": name}
     for measure, statistic in statistics.items():
-        for column, values in measured(measure, sums, statistic, RESAMPLES).items():
+        values_by_column = measured(measure, sums, statistic, RESAMPLES)
+        for column, values in values_by_column.items():
             row[column] = float(values[0])
     return row

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
 
@@ -9,9 +10,9 @@ from fastapi.responses import Response
 from sqlalchemy import Engine
 from starlette.types import Receive, Scope, Send
 
-from db.connection.user_sql import Interruption, asked
+from db.connection.user_sql import Answer, Interruption, asked
 from dtml.errors import UsageError
-from flows.commands.query import csv_lines, json_lines, write_parquet
+from flows.answer_files import csv_lines, json_lines, write_parquet
 
 log = logging.getLogger(__name__)
 
@@ -32,25 +33,33 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
     if form not in FORMS:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
     file = File(IN_MEMORY)
-    if form == "parquet":
-        with (
-            TemporaryDirectory() as folder,
-            asked(engine, sql, interruption=interruption) as answer,
-        ):
-            parquet = Path(folder) / "rows.parquet"
-            write_parquet(answer, parquet, LARGEST)
-            file.write(parquet.read_bytes())
-        return file
     with asked(engine, sql, interruption=interruption) as answer:
-        lines = csv_lines(answer) if form == "csv" else json_lines(answer)
-        for line in lines:
-            file.write(line.encode())
-            if file.tell() > LARGEST:
-                file.close()
-                raise UsageError(
-                    f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query"
-                )
+        if form == "parquet":
+            _write_parquet(answer, file)
+        elif form == "csv":
+            _write_lines(csv_lines(answer), file)
+        else:
+            _write_lines(json_lines(answer), file)
     return file
+
+
+def _write_parquet(answer: Answer, file: File) -> None:
+    """Write an answer into a file as Parquet, by way of one in a folder of its own."""
+    with TemporaryDirectory() as folder:
+        parquet = Path(folder) / "rows.parquet"
+        write_parquet(answer, parquet, LARGEST)
+        file.write(parquet.read_bytes())
+
+
+def _write_lines(lines: Iterable[str], file: File) -> None:
+    """Write the lines of an answer into a file; close it where they are too many."""
+    for line in lines:
+        file.write(line.encode())
+        if file.tell() > LARGEST:
+            file.close()
+            raise UsageError(
+                f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query"
+            )
 
 
 class Download(Response):
@@ -71,17 +80,17 @@ class Download(Response):
         """Answer a request."""
         with self.file as file:
             file.seek(0)
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
+            head = {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+            await send(head)
             try:
                 while chunk := file.read(CHUNK):
+                    part = {"type": "http.response.body", "body": chunk, "more_body": True}
                     async with asyncio.timeout(READER_LIMIT_S):
-                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                        await send(part)
                     await asyncio.sleep(0)  # after a hang-up, send returns at once
             except TimeoutError:
                 log.warning(

@@ -1,7 +1,7 @@
-"""Any view as a table to sort and filter, and SQL that a visitor types: one kind of answer, read as
-`dtml query` does.
+"""Any view as a table to sort and filter, and SQL that a visitor types.
 
-An answer is a page, with a chart where it has a date; downloads.py makes a file of it.
+Both give one kind of answer, read as `dtml query` does. An answer is a page, with a chart where it
+has a date; downloads.py makes a file of it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from db.questions import literal, questions
 from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
-from flows.commands.query import DAY
+from flows.answer_files import DAY
 from flows.console import plain
 from flows.dashboard.markets import NotThereError
 
@@ -55,10 +55,10 @@ TOPICS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a visitor asks of a view: comparisons `column, operator, value` that all hold, and a
-    column to sort by.
+    """Hold what a visitor asks of a view: comparisons that all hold, and a column to sort by.
 
-    Raises UsageError for a column that the view lacks, and for another operator.
+    A comparison is `column, operator, value`. Raises UsageError for a column that the view lacks,
+    and for another operator.
     """
 
     view: View
@@ -135,10 +135,13 @@ def table_page(
     wanted = Asked(view=views()[name], where=where, sort=sort)
     filters: list[tuple[str, str]] = []
     for column, comparison, value in where:
-        filters += [("column", column), ("is", comparison), ("value", value)]
+        filters.append(("column", column))
+        filters.append(("is", comparison))
+        filters.append(("value", value))
 
-    def address(by: str) -> str:
-        return f"/table/{name}?{urlencode([*filters, ('sort', by)])}"
+    def address(sort_by: str) -> str:
+        query = urlencode([*filters, ("sort", sort_by)])
+        return f"/table/{name}?{query}"
 
     return {
         "view": wanted.view,
@@ -154,8 +157,9 @@ def table_page(
 def sql_page(
     engine: Engine, sql: str, market: str | None, interruption: Interruption
 ) -> dict[str, Any]:
-    """Return the box for SQL, the twenty questions about a market to begin with, and the answer to
-    what was typed, if anything was.
+    """Return the box for SQL, and the answer to what was typed, if anything was.
+
+    The twenty questions about a market are there to begin with.
     """
     about = market or "simulated"
     starts = [(question.title, question.note, question.about(about)) for question in questions()]
@@ -166,24 +170,24 @@ def sql_page(
 
 
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
-    """Return the first rows of an answer, its columns and its chart, or what is wrong with the
-    SQL.
-    """
+    """Return the first rows of an answer, its columns and its chart, or what is wrong with it."""
     try:
-        answered = select(engine, sql, SHOWN + 1, interruption=interruption)
+        rows = select(engine, sql, SHOWN + 1, interruption=interruption)
     except StoreUsageError as error:
         return {"sql": sql, "rows": None, "wrong": str(error)}
-    shown = answered.head(SHOWN)
-    is_numeric = [
-        pd.api.types.is_numeric_dtype(shown.iloc[:, place]) for place in range(shown.shape[1])
+    shown = rows.head(SHOWN)
+    # By place: two columns of an answer may have the same name.
+    columns = [shown.iloc[:, place] for place in range(shown.shape[1])]
+    is_numeric = [pd.api.types.is_numeric_dtype(column) for column in columns]
+    values = [
+        tuple(plain(value) for value in row) for row in shown.itertuples(index=False, name=None)
     ]
-    values = [tuple(map(plain, row)) for row in shown.itertuples(index=False, name=None)]
     return {
         "sql": sql,
         "names": list(shown.columns),
         "numeric": is_numeric,
         "rows": values,
-        "is_cut": len(answered) > SHOWN,
+        "is_cut": len(rows) > SHOWN,
         "shown": SHOWN,
         "chart": answer_chart(shown),
     }
@@ -196,25 +200,26 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
     """
     if rows.columns.duplicated().any():
         return None
-    dated = next((name for name in rows if _is_dated(rows[name])), None)
-    numbers = [str(name) for name in rows if pd.api.types.is_float_dtype(rows[name])]
-    if dated is None or not numbers:
+    dated_column = next((name for name in rows if _is_dated(rows[name])), None)
+    number_columns = [str(name) for name in rows if pd.api.types.is_float_dtype(rows[name])]
+    if dated_column is None or not number_columns:
         return None
 
-    days = pd.to_datetime(rows[dated].astype(str).str.slice(0, 10))
+    days = pd.to_datetime(rows[dated_column].astype(str).str.slice(0, 10))
     if days.is_unique:
-        panels = [
-            Panel(name, {name: rows[name].set_axis(days)}, height=120) for name in numbers[:PANELS]
-        ]
+        panels = []
+        for name in number_columns[:PANELS]:
+            line = rows[name].set_axis(days)
+            panels.append(Panel(title=name, lines={name: line}, height=120))
         return over_sessions("The answer", panels)
 
-    for name in rows:
-        if name != dated and _names_lines(rows[name], days):
-            lines = {
-                str(value): of_value.set_axis(days[of_value.index])
-                for value, of_value in rows[numbers[0]].groupby(rows[name])
-            }
-            return over_sessions("The answer", [Panel(numbers[0], lines)])
+    first_number = number_columns[0]
+    for column in rows:
+        if column != dated_column and _names_lines(rows[column], days):
+            lines = {}
+            for value, values in rows[first_number].groupby(rows[column]):
+                lines[str(value)] = values.set_axis(days[values.index])
+            return over_sessions("The answer", [Panel(title=first_number, lines=lines)])
     return None
 
 
@@ -226,5 +231,6 @@ def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
 
 
 def _is_dated(values: "pd.Series[Any]") -> bool:
+    """Return whether a column has values and each begins with a day."""
     known = values.dropna()
     return bool(len(known)) and all(DAY.match(str(value)) for value in known)

@@ -89,7 +89,7 @@ class Sort:
             return column if self.is_descending else f"-{column}"
         return column if column in ASCENDING_FIRST else f"-{column}"
 
-    def said(self, column: str) -> str:
+    def in_words(self, column: str) -> str:
         """Return how a column is sorted, in the terms of aria-sort; nothing for the others."""
         if column != self.column:
             return ""
@@ -119,10 +119,20 @@ def market_page(
     require_market(conn, market)
     night = night_of(conn, market, as_of)
     level = level_of(conn, night, level)
-    common = {"market": market, "night": night, "level": level, "levels": LEVELS, "sort": order}
+    common = {
+        "market": market,
+        "night": night,
+        "level": level,
+        "levels": LEVELS,
+        "sort": order,
+    }
     if night is None:
-        return common | {"models": records(head(conn, runs.models(market), NIGHTS))}
+        models = head(conn, runs.models(market), NIGHTS)
+        return {**common, "models": records(models)}
 
+    run = None
+    if night["run_id"] is not None:
+        run = runs.model(conn, night["run_id"])
     previous_as_of, next_as_of = nights.neighbours(conn, market, night["as_of"])
     rejected_bars = head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)
     return {
@@ -132,7 +142,7 @@ def market_page(
         **_scores_up_to(conn, night),
         "before": previous_as_of,
         "after": next_as_of,
-        "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
+        "run": run,
         "account": account_chart(conn, market, night["as_of"]),
         "gaps": night["gaps"] or [],
         "rejected": records(rejected_bars),
@@ -158,10 +168,10 @@ def _directions_of_night(
     rule_directions = {}
     if not directions.empty:
         rule_directions = {rule: directions[rule].iloc[0] for rule in NAIVE_RULES}
-    counts = {
-        direction: int((directions["direction"] == direction).sum())
-        for direction in ("rise", "fall", "none")
-    }
+    counts = {}
+    for direction in ("rise", "fall", "none"):
+        is_direction = directions["direction"] == direction
+        counts[direction] = int(is_direction.sum())
     coverage = None
     if level is not None:
         coverage = calibration.coverage(conn, night["market"], level, night["target"])
@@ -199,15 +209,11 @@ def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
     The yardsticks are the account without costs, equal parts, and the index.
     """
     returns = rankings.paper_returns(conn, market, last)
-    equities = {
-        str(portfolio): rows.set_index("session")["equity"]
-        for portfolio, rows in returns.groupby("portfolio")
-    }
-    return over_sessions(
-        "Paper account",
-        [Panel("value of 1", equities, base=1.0)],
-        dashed=["account, no costs"],
-    )
+    equities = {}
+    for portfolio, rows in returns.groupby("portfolio"):
+        equities[str(portfolio)] = rows.set_index("session")["equity"]
+    panel = Panel(title="value of 1", lines=equities, base=1.0)
+    return over_sessions("Paper account", [panel], dashed=["account, no costs"])
 
 
 def require_level(level: float | None) -> None:
@@ -236,16 +242,21 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
     day that none saw last.
     """
     night = nights.night(conn, market, as_of)
-    if night is None and as_of is not None:
-        nearest = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
-        near = f": the nearest are of {' and '.join(nearest)}" if nearest else ": it has none"
-        raise NotThereError(f"no night of {market} saw {as_of} last{near}")
-    return night
+    if night is not None or as_of is None:
+        return night
+
+    nearest = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
+    if not nearest:
+        raise NotThereError(f"no night of {market} saw {as_of} last: it has none")
+    raise NotThereError(
+        f"no night of {market} saw {as_of} last: the nearest are of {' and '.join(nearest)}"
+    )
 
 
 def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
-    """Return the directions of a night, at a level if one is given: a row a stock, none for a night
-    without a model.
+    """Return the directions of a night, at a level if one is given, a row a stock.
+
+    There are none for a night without a model.
 
     Columns: those of the view prediction_history, name and sector (of stocks in the newest night),
     lowest, highest and rising_share of the seeds, and `low` and `high`, the ends of the abstention
@@ -261,11 +272,11 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
 
     directions = head(conn, predictions.session_directions(market, run_id, target), STOCKS)
     newest = head(conn, predictions.newest_directions(market), STOCKS)
-    seeds = head(conn, predictions.disagreement(market, run_id, target), STOCKS)
-    directions = directions.merge(newest[["symbol", "name", "sector"]], on="symbol", how="left")
-    directions = directions.merge(
-        seeds[["symbol", "lowest", "highest", "rising_share"]], on="symbol", how="left"
-    )
+    names = newest[["symbol", "name", "sector"]]
+    disagreement = head(conn, predictions.disagreement(market, run_id, target), STOCKS)
+    seeds = disagreement[["symbol", "lowest", "highest", "rising_share"]]
+    directions = directions.merge(names, on="symbol", how="left")
+    directions = directions.merge(seeds, on="symbol", how="left")
     if level is None:
         directions = directions.assign(low=np.nan, high=np.nan)
     else:

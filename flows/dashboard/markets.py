@@ -1,5 +1,4 @@
-"""The first page, of every market: how its last night went, its skill so far, and what is left
-after costs.
+"""The first page, of every market: its last night, its skill so far, what is left after costs.
 
 Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN,
 None) as "-".
@@ -43,8 +42,9 @@ def require_market(conn: Connection, market: str) -> None:
     stored = markets.all_markets(conn)
     if market in stored:
         return
-    held = f"it has {', '.join(stored[:12])}" if stored else "it has none yet"
-    raise NotThereError(f"no market {market!r} in the store: {held}")
+    if not stored:
+        raise NotThereError(f"no market {market!r} in the store: it has none yet")
+    raise NotThereError(f"no market {market!r} in the store: it has {', '.join(stored[:12])}")
 
 
 def markets_page(conn: Connection, today: date) -> dict[str, Any]:
@@ -66,10 +66,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
         rows.append(
             {
                 "market": market,
-                "as_of": None if night is None else night["as_of"],
-                "target": None if night is None else night["target"],
-                "status": None if night is None else night["status"],
-                "days_since": None if night is None else (today - night["as_of"]).days,
+                **_night_facts(night, today),
                 "rise": direction_counts.get((market, "rise"), 0),
                 "fall": direction_counts.get((market, "fall"), 0),
                 "none": direction_counts.get((market, "none"), 0),
@@ -80,6 +77,18 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
+    """Return the sessions of a market's last night, how it ended, and how long ago it was."""
+    if night is None:
+        return {"as_of": None, "target": None, "status": None, "days_since": None}
+    return {
+        "as_of": night["as_of"],
+        "target": night["target"],
+        "status": night["status"],
+        "days_since": (today - night["as_of"]).days,
+    }
 
 
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
@@ -117,11 +126,10 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
-    """Return who orders the stocks, the rank IC so far, since when it is above 0, and the best
-    one-line rule's.
+    """Return who orders the stocks, and how well, beside the best one-line rule.
 
-    None for what there is not. `skill` says whether the interval of the rank IC lies above 0; None
-    without an interval.
+    That is the rank IC so far, since when it is above 0, and the rule's. None for what there is
+    not. `skill` says whether the interval of the rank IC lies above 0; None without an interval.
     """
     order: dict[str, Any] = {
         "rank_days": None,
@@ -165,11 +173,10 @@ def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]
 
 
 def after_costs(conn: Connection, market: str) -> dict[str, Any]:
-    """Return what is left after costs beside its yardstick, in words, with the interval and where
-    it is from.
+    """Return what is left after costs beside its yardstick, in words.
 
-    From the last year of the paper account, else the newest walk of rankings, else the newest
-    backtest.
+    The interval and the source come with it. The source is the last year of the paper account, else
+    the newest walk of rankings, else the newest backtest.
     """
     paper = rankings.paper_returns(conn, market)
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float).tail(YEAR)
@@ -217,12 +224,12 @@ def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
 
 def _after_costs_of_study(row: Row, *, beside: str, source: str, link: str) -> dict[str, Any]:
     """Put the gain in Sharpe ratio of a stored study into words."""
-    gain = row["index_gain"]
+    sharpe_gain = row["index_gain"]
     gain_interval = interval(row, "index_gain", 2, signed=True)
     return {
         "left": told_apart(row["index_gain_low"], row["index_gain_high"]),
         "left_beside": beside,
-        "left_figures": f"Sharpe ratio {gain:+.2f} {gain_interval}",
+        "left_figures": f"Sharpe ratio {sharpe_gain:+.2f} {gain_interval}",
         "left_from": source,
         "left_link": link,
     }

@@ -1,7 +1,7 @@
-"""Refuse what the page of another site asks for: a browser says whose page it is, and nothing else
-says so.
+"""Refuse what the page of another site asks for.
 
-A link that a person follows from elsewhere, to a page, is answered.
+A browser says whose page it is, and nothing else says so. A link that a person follows from
+elsewhere, to a page, is answered.
 """
 
 from http import HTTPStatus
@@ -35,8 +35,9 @@ class OtherSitesRefused:
 
 
 def is_of_another_site(headers: Headers) -> bool:
-    """Return whether a browser says that another site made it ask; programs and
-    old browsers say nothing.
+    """Return whether a browser says that another site made it ask.
+
+    Programs and old browsers say nothing.
     """
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
@@ -45,8 +46,9 @@ def is_of_another_site(headers: Headers) -> bool:
 
 
 def is_followed_link(headers: Headers) -> bool:
-    """Return whether the answer is to fill a window: neither a frame nor a
-    script, and nothing fetched in advance.
+    """Return whether the answer is to fill a window.
+
+    That is neither a frame nor a script, and nothing fetched in advance.
     """
     return (
         "origin" not in headers

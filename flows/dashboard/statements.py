@@ -1,6 +1,4 @@
-"""Run the SQL that visitors choose apart from all else that is served, and end
-it when its reader leaves.
-"""
+"""Run the SQL that visitors choose apart from all else, and end it when its reader leaves."""
 
 import asyncio
 import os
@@ -8,7 +6,6 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from functools import partial
 from http import HTTPStatus
 from threading import Thread, get_native_id
 from typing import TypeVar
@@ -31,8 +28,9 @@ Work = Callable[[Interruption], Made]  # what is done in a thread, until it is i
 
 
 class Statements:
-    """The threads for SQL that visitors type: a statement that finds none free
-    is refused and does not wait.
+    """Hold the threads for SQL that visitors type.
+
+    A statement that finds none free is refused and does not wait.
     """
 
     def __init__(self) -> None:
@@ -40,28 +38,28 @@ class Statements:
         self._cancellers = CapacityLimiter(STATEMENTS)
 
     async def run(self, request: Request, work: Work[Made]) -> Made:
-        """Return what a statement gives; raise HTTPException, a 403 for a link
-        of another site and a 429 when full.
+        """Return what a statement gives.
+
+        Raises HTTPException: a 403 for a link of another site, a 429 when all places are taken.
         """
         if is_of_another_site(request.headers):
-            said = (
-                "a link of another site runs no SQL here: copy its address into the browser's "
-                "address bar"
-            )
-            raise HTTPException(HTTPStatus.FORBIDDEN, said)
-        if self._places.locked():
-            said = f"{STATEMENTS} statements are under way: try again"
             raise HTTPException(
-                HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)}
+                HTTPStatus.FORBIDDEN,
+                detail="a link of another site runs no SQL here: copy its address into the "
+                "browser's address bar",
+            )
+        if self._places.locked():
+            raise HTTPException(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                detail=f"{STATEMENTS} statements are under way: try again",
+                headers={"retry-after": str(COME_AGAIN_S)},
             )
         interruption = Interruption()
         async with self._places, self._ended_with_its_reader(request.receive, interruption):
-            return await _in_a_thread_of_its_own(partial(work, interruption))
+            return await _in_a_thread_of_its_own(lambda: work(interruption))
 
     async def run_while_read(self, request: Request, work: Work[Made]) -> Made:
-        """Return what is made in a thread of those that make pages, and end it
-        when its reader leaves.
-        """
+        """Return what a thread of those for pages makes, and end it when its reader leaves."""
         interruption = Interruption()
         async with self._ended_with_its_reader(request.receive, interruption):
             return await run_sync(work, interruption)
@@ -70,9 +68,11 @@ class Statements:
     async def _ended_with_its_reader(
         self, receive: Receive, interruption: Interruption
     ) -> AsyncIterator[None]:
-        interrupt = partial(
-            run_sync, interruption.request, limiter=self._cancellers
-        )  # PostgreSQL is told in a thread
+        """Interrupt the work inside when its reader leaves, and when the server ends."""
+
+        async def interrupt() -> None:
+            # In a thread, as PostgreSQL is asked over a connection.
+            await run_sync(interruption.request, limiter=self._cancellers)
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -90,25 +90,24 @@ class Statements:
 
 
 async def _in_a_thread_of_its_own(work: Callable[[], Made]) -> Made:
-    """Return what is done in a thread that does nothing else: its priority
-    cannot be raised again.
-    """
-    done: Future[Made] = Future()
-    done.set_running_or_notify_cancel()
+    """Return what a thread makes that does nothing else: its priority cannot be raised again."""
+    result: Future[Made] = Future()
+    result.set_running_or_notify_cancel()
 
     def run() -> None:
         _lower_priority()
         try:
-            done.set_result(work())
+            result.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again where the work is awaited
-            done.set_exception(error)
+            result.set_exception(error)
 
     Thread(target=run, name="statement", daemon=True).start()
-    return await asyncio.wrap_future(done)
+    return await asyncio.wrap_future(result)
 
 
 def _lower_priority() -> None:
     """Let other threads go first; on Linux, where each thread has a priority."""
     if sys.platform == "linux":
-        own = get_native_id()
-        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + NICENESS)
+        thread = get_native_id()
+        niceness = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, niceness + NICENESS)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from db.connection.frames import head
 from db.rows import attention, markets, predictions, prices, runs
 from db.rows import scores as stored_scores
-from dtml.attention.weights import words as explanation_words
+from dtml.attention.findings import words as explanation_words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
@@ -30,23 +30,23 @@ SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
 def stock_page(
     conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> dict[str, Any]:
-    """Return a stock over a span of sessions, by default the newest: what was said and what
-    happened.
-    """
+    """Return what was said of a stock and what happened, by default over the newest sessions."""
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
-    most = SHOWN if first is None and last is None else LONGEST
-    directions = head(conn, predictions.stock_directions(market, symbol, kind, first, last), most)
-    bars = head(conn, prices.newest_prices(market, symbol, first, last), most)
-    newest = head(conn, predictions.newest_directions(market), STOCKS)
-    newest_of_stock = newest[newest["symbol"] == symbol]
+    most_sessions = LONGEST
+    if first is None and last is None:
+        most_sessions = SHOWN
+    stock_directions = predictions.stock_directions(market, symbol, kind, first, last)
+    directions = head(conn, stock_directions, most_sessions)
+    bars = head(conn, prices.newest_prices(market, symbol, first, last), most_sessions)
     sessions = [*directions["target"], *bars["session"]]
-    whole_scores = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
-    looks = attention_tables(conn, market, symbol)
+    newest = head(conn, predictions.newest_directions(market), STOCKS)
+    newest_of_stock = records(newest[newest["symbol"] == symbol])
+    scores_of_all_sessions = head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))
     return {
         "market": market,
         "symbol": symbol,
-        "stock": None if newest_of_stock.empty else records(newest_of_stock)[0],
+        "stock": newest_of_stock[0] if newest_of_stock else None,
         "stocks": newest["symbol"].tolist(),
         "kind": kind,
         "kinds": KINDS,
@@ -56,12 +56,11 @@ def stock_page(
         "directions": records(directions.head(SHOWN)),
         "held": len(directions),
         "spans": records(span_scores(directions)),
-        "whole": records(whole_scores),
+        "whole": records(scores_of_all_sessions),
         "chart": stock_chart(symbol, directions, bars),
         "marks": way_counts(directions),
-        "attention": looks["attention"],
-        "nights": looks["nights"],
         "explained": _explained(conn, market),
+        **attention_tables(conn, market, symbol),
     }
 
 
@@ -74,8 +73,9 @@ def _explained(conn: Connection, market: str) -> str:
 
 
 def require_stock(conn: Connection, market: str, symbol: str) -> None:
-    """Raise NotThereError for a market that is not stored, and for a symbol without a prediction or
-    a price.
+    """Raise NotThereError for a market that is not stored, and for a symbol that it does not know.
+
+    A known symbol has a prediction or a price.
     """
     require_market(conn, market)
     if not markets.is_known(conn, market, symbol):
@@ -85,9 +85,7 @@ def require_stock(conn: Connection, market: str, symbol: str) -> None:
 
 
 def require_span(kind: str, first: date | None, last: date | None) -> None:
-    """Raise UsageError for a purpose that no model has, and for a span that ends before it
-    begins.
-    """
+    """Raise UsageError for a purpose that no model has, or a span that ends before it begins."""
     if kind not in KINDS:
         raise UsageError(f"kind {kind!r} is none of {', '.join(KINDS)}")
     if first is not None and last is not None and first > last:
@@ -95,32 +93,33 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
 
 
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
-    """Score a stock's directions that have an outcome beside the naive rules, on sessions that all
-    of them predict.
+    """Score a stock's directions beside the naive rules.
 
-    Columns: predictor, n, rises, acc, mcc (0 when one class is never predicted); no row without an
-    outcome.
+    The sessions are those with an outcome that all of them predict. Columns: predictor, n, rises,
+    acc, mcc (0 when one class is never predicted); no row without an outcome.
     """
     settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
     if settled.empty:
         return pd.DataFrame([], columns=SCORE_COLUMNS)
 
     with_rules = settled.dropna(subset=list(NAIVE_RULES))
-    used = settled if with_rules.empty else with_rules
-    predicted_directions = {MODEL: used["direction"]}
-    if not with_rules.empty:
-        for rule in NAIVE_RULES:
-            predicted_directions[rule] = used[rule]
+    if with_rules.empty:
+        scored = settled
+        columns = {MODEL: "direction"}
+    else:
+        scored = with_rules
+        columns = {MODEL: "direction"} | {rule: rule for rule in NAIVE_RULES}
 
-    rose = (used["realised_return"] > 0).to_numpy()
+    rose = (scored["realised_return"] > 0).to_numpy()
     rows = []
-    for predictor, predicted in predicted_directions.items():
+    for predictor, column in columns.items():
+        predicted = scored[column]
         predicted_rise = (predicted == "rise").to_numpy()
         counts = confusion(predicted_rise, rose, np.ones_like(rose)).sum(axis=0)
         rows.append(
             {
                 "predictor": predictor,
-                "n": len(used),
+                "n": len(scored),
                 "rises": int(rose.sum()),
                 "acc": float(accuracy(counts)),
                 "mcc": float(mcc(counts)),
@@ -130,25 +129,25 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
 
 
 def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
-    """Return a stock's prices, its directions by how they came out, and its probabilities, on one
-    axis of time.
+    """Return a stock's prices, directions and probabilities on one axis of time.
 
-    The close is as it was traded and, where it is known, as adjusted for splits and dividends; the
-    band is a standard deviation over the seeds around the probability of a rise.
+    Directions are marked by how they came out. The close is as it was traded and, where it is
+    known, as adjusted for splits and dividends; the band is a standard deviation over the seeds
+    around the probability of a rise.
     """
     by_session = bars.set_index("session").sort_index()
     by_target = directions.drop_duplicates("target").set_index("target").sort_index()
     panels = [_price_panel(by_session), _ways_panel(by_target), _probability_panel(by_target)]
-    return over_sessions(
-        f"{symbol}: close, directions, probability of a rise", panels, hidden=["adjusted close"]
-    )
+    title = f"{symbol}: close, directions, probability of a rise"
+    return over_sessions(title, panels, hidden=["adjusted close"])
 
 
 def _price_panel(bars: pd.DataFrame) -> Panel:
     closes = {"close": bars["close"]}
-    if (bars["adj_close"] - bars["close"]).abs().max() > 0:
+    largest_adjustment = (bars["adj_close"] - bars["close"]).abs().max()
+    if largest_adjustment > 0:
         closes["adjusted close"] = bars["adj_close"]
-    return Panel("close, as traded", closes, "price")
+    return Panel(title="close, as traded", lines=closes, form="price")
 
 
 def _ways_panel(directions: pd.DataFrame) -> Panel:
@@ -158,7 +157,7 @@ def _ways_panel(directions: pd.DataFrame) -> Panel:
     for place, way in zip((4, 3, 2, 1), WAYS, strict=True):
         targets = way_of_direction.index[way_of_direction == way]
         marks[way] = pd.Series(place, targets, dtype=float)
-    return Panel("", marks, labels=WAYS[::-1], height=84)
+    return Panel(title="", lines=marks, labels=WAYS[::-1], height=84)
 
 
 def _probability_panel(directions: pd.DataFrame) -> Panel:
@@ -172,8 +171,13 @@ def _probability_panel(directions: pd.DataFrame) -> Panel:
                 "high": (probability + std).clip(0, 1),
             }
         )
-    lines = {"probability": probability, "calibrated": directions["calibrated"].astype(float)}
-    return Panel("probability of a rise", lines, base=0.5, bands=bands)
+    calibrated = directions["calibrated"].astype(float)
+    return Panel(
+        title="probability of a rise",
+        lines={"probability": probability, "calibrated": calibrated},
+        base=0.5,
+        bands=bands,
+    )
 
 
 def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
@@ -190,14 +194,21 @@ def way_counts(directions: pd.DataFrame) -> dict[str, int]:
 
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
-    """Return whom the stock looked at over the last nights (`looks`) and who looked at it
-    (`looked`), as `attention`, and how many nights that were, as `nights`.
+    """Return the attention of the last nights, as `attention`, and their number, as `nights`.
+
+    `looks` are the stocks that this one looked at, `looked` those that looked at it.
     """
     attended = attention.attended(conn, market, ATTENDED)
-    tables = {}
-    for name in ("looks", "looked"):
-        weights = attention.mean_weights(
-            conn, market, symbol, attended, looks=name == "looks", most=SOURCES
+    weights = {
+        name: attention.mean_weights(
+            conn,
+            market,
+            symbol,
+            attended,
+            looks=(name == "looks"),
+            most=SOURCES,
         )
-        tables[name] = records(weights)
+        for name in ("looks", "looked")
+    }
+    tables = {name: records(rows) for name, rows in weights.items()}
     return {"attention": tables, "nights": len(attended)}

@@ -61,9 +61,9 @@ def _ranking_page(conn: Connection, name: str) -> str | None:
     if row is None:
         return None
     ranking = Ranking(
-        row,
-        rankings.ranking_scores(conn, name),
-        rankings.ranking_differences(conn, name),
-        rankings.ranking_portfolios(conn, name),
+        row=row,
+        scores=rankings.ranking_scores(conn, name),
+        differences=rankings.ranking_differences(conn, name),
+        portfolios=rankings.ranking_portfolios(conn, name),
     )
     return ranking_page(ranking, served=True)

@@ -1,35 +1,29 @@
 """Run one night of one market, up to stored predictions of its next session.
 
 A night begins with the last closed session. Once earlier predictions are scored, it measures
-whether inputs, skill and coverage are still what the model was trained on. Missed nights are found
-in the store, fetched for all at once, and run in order.
+whether inputs, skill and coverage are still what the model was trained on.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, calibration, nights, prices, rankings, runs
+from db.rows import attention, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
-from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
-from dtml.features import FEATURES, HISTORY, MAX_GAP, features
-from dtml.prices.sessions import next_session, session_open, sessions_between, sessions_up_to
-from dtml.windows import panel_on
-from flows.nightly.context import MarketContext, read_bars
+from dtml.prices.sessions import next_session
+from flows.nightly.context import MarketContext
+from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.own_code import change
@@ -38,11 +32,7 @@ from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
-from flows.parquet_export import export_if_asked
-from flows.settings import data_folder
-from translation.atomic_files import write_whole
-
-LIMIT = 30  # sessions looked back for missed nights: for older ones there is `dtml backtest`
+from flows.upkeep.parquet_export import export_if_asked
 
 log = logging.getLogger(__name__)
 
@@ -333,166 +323,3 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
             counts={**fetch_result.counts, "predictions": 0},
             gaps=[],
         )
-
-
-def watch_drift(context: MarketContext, as_of: date) -> None:
-    """Store what has drifted in the night of `as_of`.
-
-    What was stored stands, and a failure is a warning.
-    """
-    with reading(context.engine) as conn:
-        night = nights.night(conn, context.name, as_of)
-        assert night is not None
-        run = runs.run(conn, night["run_id"])
-    try:
-        reference = _trained_on(context, run)
-        # More than the mean needs, so that a session without bars does not end the watch.
-        recent = _features(context, as_of, RECENT + MAX_GAP)
-        input_drifts = list(reference.drift(recent, FEATURES))
-    except DtmlError as error:  # such as bars of the training that this store lacks
-        log.warning(
-            "the inputs of %s are not compared with the training's: %s", context.name, error
-        )
-        input_drifts = []
-    drifts = input_drifts + _drift_of_outcomes(context, as_of)
-    if not drifts:
-        return
-    with transaction(context.engine) as conn:
-        nights.save_drift(conn, context.name, as_of, pd.DataFrame(drifts))
-
-
-def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
-    """Return the inputs that a run was trained on.
-
-    They are those of a file, or measured again where it is missing or damaged.
-    """
-    file = data_folder() / "models" / f"{run['id']}-inputs.json"
-    with suppress(OSError, ValueError, TypeError):
-        return Inputs(**json.loads(file.read_text()))
-    inputs = Inputs.of(_features(context, run["train_last"], REFERENCE))
-    write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
-    return inputs
-
-
-def _features(context: MarketContext, last: date, sessions: int) -> np.ndarray:
-    """Return the features of the last `sessions` up to `last`, [sessions, stocks, features]."""
-    market = context.market
-    grid = sessions_up_to(market.calendar, last, sessions + HISTORY + MAX_GAP)
-    bars = read_bars(context, grid[0].date(), last)
-    panel = panel_on(bars, grid, market.symbols, market.returns)
-    largest_return = context.experiment.windows.largest_return
-    values = features(panel, z_close=market.z_close, max_return=largest_return)
-    return values[-sessions:]
-
-
-def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
-    """Return the drift of the champion's rank IC and of the band's coverage, where there is any."""
-    market = context.market
-    target = next_session(market.calendar, as_of)
-    with reading(context.engine) as conn:
-        ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
-        champion = rankings.chosen_predictor(conn, context.name, target)
-        counts = calibration.band_counts(conn, context.name, as_of)
-    is_until = ranks["target"] <= pd.Timestamp(as_of)
-    champion_ranks = ranks[(ranks["predictor"] == champion) & is_until]
-    skill = skill_drift(champion_ranks["rank_ic"].to_numpy(dtype=float))
-    band = counts[np.isclose(counts["level"].astype(float), market.level)]
-    covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
-    coverage = coverage_drift(covered, market.level)
-    return [drift for drift in (skill, coverage) if drift is not None]
-
-
-@dataclass
-class CaughtUp:
-    """Hold how the missed nights of a market ended, in their order."""
-
-    nights: list[Night] = field(default_factory=list)
-    refused: dict[date, NightRefusedError] = field(default_factory=dict)
-
-    @property
-    def reason(self) -> str:
-        """Return why nights were refused: the first of them in full, the others by their day."""
-        first, *others = self.refused.items()
-        _, error = first
-        if not others:
-            return str(error)
-        days = ", ".join(str(day) for day, _ in others)
-        return f"{error}; refused too: {days}"
-
-
-def missed_nights(context: MarketContext, last: date) -> list[date]:
-    """Return which of the last 30 sessions up to `last` lack a complete night.
-
-    They begin with the market's first complete night. Before it, or without one, that is `last`
-    alone.
-    """
-    with reading(context.engine) as conn:
-        stored = nights.nights(conn, context.name)
-    complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
-    first = last if complete.empty else min(complete.min().date(), last)
-    sessions = sessions_between(context.market.calendar, first, last)[-LIMIT:]
-    return [session.date() for session in sessions[~sessions.isin(complete)]]
-
-
-def known_then(context: MarketContext, day: date) -> datetime | None:
-    """Return the open of the session that a night predicts, if its bars were known by then.
-
-    Else None, for now.
-    """
-    calendar = context.market.calendar
-    moment = session_open(calendar, next_session(calendar, day))
-    with reading(context.engine) as conn:
-        known = prices.prices(conn, context.name, day, day, known_at=moment)
-    is_short = shortage(context, day, set(known["symbol"])) is not None
-    return None if is_short else moment
-
-
-def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
-    """Run every missed night up to `last`; a refused one does not keep the next from running.
-
-    The source is asked once. A night sees the bars that were known before the session that it
-    predicts, if they suffice; else those known now, up to its own session. `run` takes the
-    arguments of `run_night`, as in a flow. Raises StoreBusyError when another process is running a
-    night.
-    """
-    caught_up = CaughtUp()
-    fetch = _asked_once(context, last)
-    for day in missed_nights(context, last):
-        known_at = known_then(context, day)
-        try:
-            night = run(context, day, fetch=partial(fetch, day), known_at=known_at)
-            caught_up.nights.append(night)
-        except NightRefusedError as error:
-            caught_up.refused[day] = error
-    return caught_up
-
-
-def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
-    """Return a function that gives each night its part of one fetch up to `last`.
-
-    A failure of the fetch is every night's.
-    """
-
-    @cache
-    def answer() -> FetchResult | Exception:
-        try:
-            return fetch_bars(context, last)
-        except (DtmlError, StoreError, OSError) as error:
-            return error
-
-    def fetch(day: date) -> FetchResult:
-        fetched = answer()
-        if isinstance(fetched, Exception):
-            raise fetched
-        return fetched if day == last else _of_session(fetched, day)
-
-    return fetch
-
-
-def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
-    """Return what of a fetch concerns an earlier night: its rejected bars.
-
-    The rest counts for the last night.
-    """
-    rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
-    return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

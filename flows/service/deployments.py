@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib import import_module
@@ -20,6 +20,7 @@ from prefect.client.schemas.objects import (
     ConcurrencyLimitConfig,
     ConcurrencyLimitStrategy,
     FlowRun,
+    State,
     StateType,
 )
 from prefect.client.schemas.sorting import FlowRunSort
@@ -36,8 +37,13 @@ from flows.service.schedules import Schedule, Work
 from flows.settings import data_folder, out
 from flows.translating.flow import translate_queue
 
-FLOWS: dict[Work, Flow[Any, Any]] = {"night": scheduled_night, "training": scheduled_training}
-FLOWS |= {"refetch": scheduled_refetch, "watch": watch_all, "translations": translate_queue}
+FLOWS: dict[Work, Flow[Any, Any]] = {
+    "night": scheduled_night,
+    "training": scheduled_training,
+    "refetch": scheduled_refetch,
+    "watch": watch_all,
+    "translations": translate_queue,
+}
 ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
 WORDS = {"Completed": "done"}  # other states keep their names
 LOOK_EVERY_S = 3.0
@@ -55,23 +61,27 @@ class Job:
 
 
 def service_tag() -> str:
-    """Return what marks the deployments of a service on a shared server: its
-    machine, folder and store, digested.
+    """Return what marks the deployments of a service on a shared server.
+
+    It is a digest of its machine, folder and store.
     """
-    whose = f"{platform.node()} {data_folder()} {location(open_engine())}"  # without connecting
-    return f"dtml-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
+    store = location(open_engine())  # without connecting
+    owner = f"{platform.node()} {data_folder()} {store}"
+    digest = hashlib.sha256(owner.encode()).hexdigest()
+    return f"dtml-{digest[:8]}"
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
-    """Return the deployment of a job, one run of it at a time; a second one is cancelled, or waits
-    if a night.
+    """Return the deployment of a job, one run of it at a time.
 
-    Its name says whose it is, as a server identifies deployments by name. A night that is due while
-    missed ones are caught up must not be lost; nights that are due every minute must not queue up.
+    A second run is cancelled, or waits if it is a night. Its name says whose it is, as a server
+    identifies deployments by name. A night that is due while missed ones are caught up must not be
+    lost; nights that are due every minute must not queue up.
     """
     schedule = job.schedule
-    waits = schedule.work == "night" and not job.parameters.get("any_day")
-    strategy = ConcurrencyLimitStrategy.ENQUEUE if waits else ConcurrencyLimitStrategy.CANCEL_NEW
+    strategy = ConcurrencyLimitStrategy.CANCEL_NEW
+    if schedule.work == "night" and not job.parameters.get("any_day"):
+        strategy = ConcurrencyLimitStrategy.ENQUEUE
     deployment = FLOWS[schedule.work].to_deployment(
         f"{schedule.market} {service_tag()}",
         schedule=Cron(schedule.cron, timezone=schedule.timezone),
@@ -88,61 +98,74 @@ def require_cron(cron: str) -> None:
     """Raise UsageError for what the server cannot read as a cron."""
     if not CRONITER.is_valid(cron):
         raise UsageError(
-            f"{cron!r} is no cron: write minute, hour, day, month and weekday, as in '30 18 "
-            "* * 1-5'"
+            f"{cron!r} is no cron: write minute, hour, day, month and weekday, "
+            "as in '30 18 * * 1-5'"
         )
 
 
 def next_run(schedule: Schedule, now: datetime) -> datetime:
     """Return when the server starts the next run of a schedule, in the schedule's time zone."""
     zone = ZoneInfo(schedule.timezone)
-    local: datetime = CRONITER(schedule.cron, now.astimezone(zone).replace(tzinfo=None)).get_next(
-        datetime
-    )
-    return local.replace(tzinfo=zone)
+    local_now = now.astimezone(zone).replace(tzinfo=None)
+    local_next: datetime = CRONITER(schedule.cron, local_now).get_next(datetime)
+    return local_next.replace(tzinfo=zone)
 
 
 def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
-    """Delete earlier deployments of this folder that are not among these, and cancel runs whose
-    time is past.
+    """Delete earlier deployments of this folder, and cancel runs whose time is past.
 
-    On a new server no run of an earlier one can be alive: those are marked as crashed and their
-    places freed. Returns how many runs were past.
+    Earlier deployments are those that are not among these. On a new server no run of an earlier one
+    can be alive: those are marked as crashed and their places freed. Returns how many runs were
+    past.
     """
-    kept, past = list(deployments), 0
+    kept = list(deployments)
     with get_client(sync_client=True) as client:
-        mine = filters.DeploymentFilter(tags=filters.DeploymentFilterTags(all_=[service_tag()]))
-        for found in client.read_deployments(deployment_filter=mine):
-            if found.id not in kept:
-                client.delete_deployment(found.id)
-        due = filters.FlowRunFilterNextScheduledStartTime.model_validate(
-            {"before_": datetime.now(UTC)}
-        )
-        while late := _runs(client, kept, [StateType.SCHEDULED], next_scheduled_start_time=due):
-            past += len(late)
-            for run in late:
-                client.set_flow_run_state(
-                    run.id, Cancelled(message="its time was past at the start"), force=True
-                )
+        _delete_other_deployments(client, kept)
+        past_runs = _cancel_past_runs(client, kept)
         if server_is_new:
-            for run in _runs(
-                client, kept, [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-            ):
-                client.set_flow_run_state(
-                    run.id, Crashed(message="it ended with its service"), force=True
-                )
-            for (
-                deployment
-            ) in kept:  # a server forgets who held a place, but stores how many are held
-                free = GlobalConcurrencyLimitUpdate(active_slots=0)
-                client.update_global_concurrency_limit(f"deployment:{deployment}", free)
-    return past
+            _crash_unfinished_runs(client, kept)
+            _free_places(client, kept)
+    return past_runs
+
+
+def _delete_other_deployments(client: SyncPrefectClient, kept: Sequence[UUID]) -> None:
+    tagged = filters.DeploymentFilterTags(all_=[service_tag()])
+    mine = filters.DeploymentFilter(tags=tagged)
+    for deployment in client.read_deployments(deployment_filter=mine):
+        if deployment.id not in kept:
+            client.delete_deployment(deployment.id)
+
+
+def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int:
+    """Cancel the runs that were due before now, and return how many they were."""
+    count = 0
+    due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
+    while True:
+        late_runs = _runs(client, deployments, [StateType.SCHEDULED], next_scheduled_start_time=due)
+        if not late_runs:
+            return count
+        count += len(late_runs)
+        for run in late_runs:
+            cancelled: State[Any] = Cancelled(message="its time was past at the start")
+            client.set_flow_run_state(run.id, cancelled, force=True)
+
+
+def _crash_unfinished_runs(client: SyncPrefectClient, deployments: list[UUID]) -> None:
+    unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    for run in _runs(client, deployments, unfinished):
+        crashed: State[Any] = Crashed(message="it ended with its service")
+        client.set_flow_run_state(run.id, crashed, force=True)
+
+
+def _free_places(client: SyncPrefectClient, deployments: Sequence[UUID]) -> None:
+    """Free the places of runs: a server forgets who held them, but stores how many are held."""
+    for deployment in deployments:
+        free = GlobalConcurrencyLimitUpdate(active_slots=0)
+        client.update_global_concurrency_limit(f"deployment:{deployment}", free)
 
 
 def start_catching_up(deployment: UUID, as_of: date) -> None:
-    """Start running the nights that were missed up to a session, as a run of
-    the nights' deployment.
-    """
+    """Start a run of the nights' deployment, for those that were missed up to a session."""
     with get_client(sync_client=True) as client:
         client.create_flow_run_from_deployment(
             deployment, name="catch-up", parameters={"as_of": str(as_of)}
@@ -151,13 +174,14 @@ def start_catching_up(deployment: UUID, as_of: date) -> None:
 
 def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
     """Print a line for every run that ends from now on, until the event."""
-    since, printed = datetime.now(UTC), set[UUID]()
+    since = datetime.now(UTC)
+    printed: set[UUID] = set()
     with get_client(sync_client=True) as client:
         while not end.wait(LOOK_EVERY_S):
-            looked = datetime.now(UTC)
+            looked_at = datetime.now(UTC)
             try:
-                ended = filters.FlowRunFilterEndTime.model_validate({"after_": since})
-                runs = _runs(client, list(jobs), ENDED, end_time=ended)
+                ended_since = filters.FlowRunFilterEndTime.model_validate({"after_": since})
+                runs = _runs(client, list(jobs), ENDED, end_time=ended_since)
             except Exception as error:  # noqa: BLE001 - a server that is busy is asked again; its end is seen elsewhere
                 log.info("the server was not reached: %s", error)
                 continue
@@ -165,32 +189,39 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                 if run.id not in printed and run.deployment_id is not None:
                     out.print(_line(run, jobs[run.deployment_id]), markup=False, soft_wrap=True)
             printed = {run.id for run in runs}
-            since = max(since, looked - timedelta(minutes=1))  # a state may reach the server late
+            # A state may reach the server late.
+            since = max(since, looked_at - timedelta(minutes=1))
 
 
 def _line(run: FlowRun, job: Job) -> str:
+    """Return when and how a run ended, and what its state says."""
     assert run.state is not None
     assert run.end_time is not None
-    name = WORDS.get(str(run.state.name), str(run.state.name).lower())
-    said = " ".join((run.state.message or "").split())
-    if run.state.is_cancelled() and "concurrency limit" in said:
-        name, said = "skipped", "another run of it is on"
-    ended = (
-        f"{run.end_time.astimezone():%Y-%m-%d %H:%M:%S} {job.schedule.market} "
-        f"{job.schedule.work} {name}"
-    )
-    return f"{ended}: {said}" if said else ended
+    state = str(run.state.name)
+    ending = WORDS.get(state, state.lower())
+    message = " ".join((run.state.message or "").split())
+    if run.state.is_cancelled() and "concurrency limit" in message:
+        ending = "skipped"
+        message = "another run of it is on"
+    moment = f"{run.end_time.astimezone():%Y-%m-%d %H:%M:%S}"
+    line = f"{moment} {job.schedule.market} {job.schedule.work} {ending}"
+    if not message:
+        return line
+    return f"{line}: {message}"
 
 
 def _runs(
     client: SyncPrefectClient, deployments: list[UUID], types: list[StateType], **when: Any
 ) -> list[FlowRun]:
-    """Return the newest runs of deployments in these states, oldest first;
+    """Return the newest runs of deployments in these states, oldest first.
+
     `when` filters them by a time.
     """
     mine = filters.FlowRunFilterDeploymentId(any_=deployments)
-    state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types))
+    of_types = filters.FlowRunFilterStateType(any_=types)
+    state = filters.FlowRunFilterState(type=of_types)
     wanted = filters.FlowRunFilter(deployment_id=mine, state=state, **when)
-    return client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC)[
-        ::-1
-    ]
+    newest_first = client.read_flow_runs(
+        flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC
+    )
+    return newest_first[::-1]

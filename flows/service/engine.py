@@ -1,8 +1,7 @@
-"""Run Prefect's engine for one run of `dtml serve` in a process of its own, where runs cannot be
-forked.
+"""Run Prefect's engine for one run of `dtml serve` in a process of its own.
 
-Prefect would look in the working folder first for the modules of a flow; here they are imported
-before.
+That is done where runs cannot be forked. Prefect would look in the working folder first for the
+modules of a flow; here they are imported before.
 """
 
 import runpy

@@ -27,6 +27,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
+from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
 from flows.nightly.context import (
     MarketContext,
     RunRequest,
@@ -35,7 +36,7 @@ from flows.nightly.context import (
     open_stored_context,
 )
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import CaughtUp, Night, catch_up, missed_nights, run_night
+from flows.nightly.night import Night, run_night
 from flows.nightly.order import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
@@ -72,7 +73,7 @@ def nightly(request: RunRequest, as_of: date) -> Night:
 
 @flow(name="catch-up", flow_run_name="{request.market} {last}", persist_result=False)
 def missed(request: RunRequest, last: date) -> CaughtUp:
-    """Run every missed night of a market up to a session; see `flows.nightly.night.catch_up`."""
+    """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
     with signals_of(request.attended):
         return _caught_up(open_context(request), last, ())
 
@@ -85,6 +86,7 @@ def train(request: RunRequest, as_of: date) -> Model:
 
 
 def _trained(context: MarketContext, as_of: date) -> Model:
+    """Train a market's model, then its rankers, each as a task."""
     with market_lock(context.engine, context.name):
         model: Model = as_task("train", lambda: train_with_progress(context, as_of))
         as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
@@ -96,21 +98,22 @@ def _skipped(reason: str) -> Outcome:
 
 
 def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
-    """Make a run of the service of this work; a failure of ours is one line,
-    without its traceback.
+    """Make a run of the service of this work.
+
+    A failure of ours is one line, without its traceback.
     """
 
     @wraps(work)
-    def ended(*given: P.args, **named: P.kwargs) -> Outcome:
+    def run_of_service(*args: P.args, **kwargs: P.kwargs) -> Outcome:
         end_with_service()
         try:
-            return work(*given, **named)
+            return work(*args, **kwargs)
         except StoreBusyError as error:
             return _skipped(str(error))
         except (DtmlError, StoreError, OSError) as error:
             return Failed(message=str(error))
 
-    return ended
+    return run_of_service
 
 
 @flow(name="night", flow_run_name="{request.market}", persist_result=False)
@@ -121,28 +124,33 @@ def scheduled_night(
     waits: Sequence[int] = WAITS,
     any_day: bool = False,
 ) -> Outcome:
-    """Run the night of the last session that had closed when the run was due, and those missed
-    before it.
+    """Run the night of the last session that had closed when the run was due.
 
-    It is skipped on a day without a session, unless `any_day` or `as_of` is given. When the source
-    failed, it is tried again after each of `waits`, in seconds.
+    Those missed before it are run too. It is skipped on a day without a session, unless `any_day`
+    or `as_of` is given. When the source failed, it is tried again after each of `waits`, in
+    seconds.
     """
     due = _due()
     context = open_context(request)
-    if as_of is None and not any_day and (reason := skip_reason(context.market, due)) is not None:
-        return _skipped(reason)
+    if as_of is None and not any_day:
+        reason = skip_reason(context.market, due)
+        if reason is not None:
+            return _skipped(reason)
     as_of = choose_as_of(context, as_of, due)
-    if (known := context.source.last_session()) is not None:
-        as_of = min(as_of, known)  # files that end early have no later night
+    last_known = context.source.last_session()
+    if last_known is not None:
+        as_of = min(as_of, last_known)  # files that end early have no later night
     if not missed_nights(context, as_of):
         return _skipped(f"the night of {as_of} is complete already")
-    done = _caught_up(context, as_of, waits)
-    if as_of in done.refused:
-        return Failed(message=str(done.refused[as_of]))
-    if not done.nights:  # another run completed it meanwhile, or only older ones were missed
-        older = f"; refused: {done.reason}" if done.refused else ""
-        return _skipped(f"the night of {as_of} is complete already{older}")
-    return Completed(message=_summary(done))
+    caught_up = _caught_up(context, as_of, waits)
+    if as_of in caught_up.refused:
+        return Failed(message=str(caught_up.refused[as_of]))
+    if caught_up.nights:
+        return Completed(message=_summary(caught_up))
+    # Another run completed it meanwhile, or only older ones were missed.
+    if caught_up.refused:
+        return _skipped(f"the night of {as_of} is complete already; refused: {caught_up.reason}")
+    return _skipped(f"the night of {as_of} is complete already")
 
 
 @flow(name="training", flow_run_name="{request.market}", persist_result=False)
@@ -150,29 +158,33 @@ def scheduled_night(
 def scheduled_training(request: RunRequest) -> Outcome:
     """Train on what was stored of the sessions that had closed when the run was due."""
     context = open_stored_context(request)
-    return Completed(message=_trained(context, choose_as_of(context, None, _due())).run_id)
+    as_of = choose_as_of(context, None, _due())
+    model = _trained(context, as_of)
+    return Completed(message=model.run_id)
 
 
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
-    """Fetch the whole stored history again, up to the last session that had
-    closed when the run was due.
+    """Fetch the whole stored history again.
+
+    It ends with the last session that had closed when the run was due.
     """
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
-        found = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
-    said = (
-        f"{found.fetched} bars up to {as_of}, {found.stored} new or restated, "
-        f"{len(found.rejected)} rejected"
+        result = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
+    bars = (
+        f"{result.fetched} bars up to {as_of}, {result.stored} new or restated, "
+        f"{len(result.rejected)} rejected"
     )
-    if found.failures.empty:
-        return Completed(message=said)
-    first = found.failures.iloc[0]
+    failures = result.failures
+    if failures.empty:
+        return Completed(message=bars)
+    first = failures.iloc[0]
     return Failed(
-        message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: "
-        f"{first['detail']}"
+        message=f"{bars}; {len(failures)} not answered, "
+        f"such as {first['symbol']}: {first['detail']}"
     )
 
 
@@ -188,13 +200,12 @@ def watch(
     """
     end_with_service()
     engine = open_store()
-    known = named_markets(engine, (), market_files)
-    asked = {name: market for name, market in known.items() if not markets or name in markets}
-    return [
-        each.problem
-        for each in watch_markets(engine, asked, delay=delay_minutes * MINUTE)
-        if each.problem
-    ]
+    known_markets = named_markets(engine, (), market_files)
+    watched = {
+        name: market for name, market in known_markets.items() if not markets or name in markets
+    }
+    statuses = watch_markets(engine, watched, delay=delay_minutes * MINUTE)
+    return [status.problem for status in statuses if status.problem]
 
 
 def _due() -> datetime:
@@ -204,40 +215,42 @@ def _due() -> datetime:
 
 
 def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
-    """Run the missed nights, again after each of `waits` while the source fails
-    for `as_of`; return how they ended.
+    """Run the missed nights, and return how they ended.
+
+    While the source fails for `as_of`, they are tried again after each of `waits`, in seconds.
     """
     done = CaughtUp()
     for wait in (*waits, None):
-        tried = catch_up(context, as_of, partial(run_night, stage=as_task))
-        done = CaughtUp([*done.nights, *tried.nights], tried.refused)
-        for night in tried.nights:
+        attempt = catch_up(context, as_of, partial(run_night, stage=as_task))
+        done = CaughtUp(nights=[*done.nights, *attempt.nights], refused=attempt.refused)
+        for night in attempt.nights:
             leave_artifact(context, night)
             after_night(context.engine, context.name, night.row["as_of"])
-        last = tried.refused.get(as_of)
-        if wait is None or last is None or not last.may_pass:
+        refusal = attempt.refused.get(as_of)
+        if wait is None or refusal is None or not refusal.may_pass:
             break
-        log.warning("%s; the next try is in %d s", last, wait)
+        log.warning("%s; the next try is in %d s", refusal, wait)
         time.sleep(wait)
     for day in sorted(done.refused):
         after_night(context.engine, context.name, day)
     return done
 
 
-def _summary(done: CaughtUp) -> str:
-    nights = ", ".join(str(night.row["as_of"]) for night in done.nights)
-    last = done.nights[-1].row
-    said = (
+def _summary(caught_up: CaughtUp) -> str:
+    """Return in a line which nights were run, and what the last of them predicted."""
+    nights = ", ".join(str(night.row["as_of"]) for night in caught_up.nights)
+    last = caught_up.nights[-1].row
+    line = (
         f"{nights}: {last['predictions']} stocks predicted for {last['target']}, "
         f"{len(last['gaps'])} left out"
     )
-    return f"{said}; refused: {done.reason}" if done.refused else said
+    if caught_up.refused:
+        return f"{line}; refused: {caught_up.reason}"
+    return line
 
 
 def leave_artifact(context: MarketContext, night: Night) -> None:
-    """Leave an artifact with a key like `night-simulated`; a failure is a line
-    in the log, no more.
-    """
+    """Leave an artifact with a key like `night-simulated`; a failure is a line in the log."""
     row = night.row
     try:
         with reading(context.engine) as conn:
@@ -249,19 +262,21 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
 
 
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
-    """Return the latest running scores beside the naive rules, and where the
-    report lies, as Markdown.
+    """Return a night's page as Markdown.
+
+    It has the latest running scores beside the naive rules, and where the report lies.
     """
-    figures = [
-        each | {name: with_interval(each, name) for name in ("acc", "mcc")}
-        for each in records(scores)
-    ]
-    last = scores["target"].iloc[0].date() if figures else None
+    rows = []
+    for score in records(scores):
+        acc = with_interval(score, "acc")
+        mcc = with_interval(score, "mcc")
+        rows.append({**score, "acc": acc, "mcc": mcc})
+    last = scores["target"].iloc[0].date() if rows else None
     return rendered(
         "night_page.txt",
         market=market,
         row=night.row,
-        scores=figures,
+        scores=rows,
         last=last,
         report=night.report,
     )

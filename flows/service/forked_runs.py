@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 
 def fork_runs() -> None:
-    """Have Prefect's runner fork its runs from now on, or start `flows.service.engine` where that
-    cannot be.
+    """Have Prefect's runner fork its runs from now on.
 
-    Call it once the environment is the runs' own: what is imported reads it.
+    It starts `flows.service.engine` where it cannot fork. Call it once the environment is the runs'
+    own: what is imported reads it.
     """
     forks = get_context("forkserver")
     forks.set_forkserver_preload([*PRELOADED, "pyarrow.dataset", "vl_convert"])
@@ -53,15 +53,17 @@ def fork_runs() -> None:
         log.info("each run is a process of its own, not a fork: %s", error)
         can_fork = False
 
-    async def run_process(command: list[str], **how: Any) -> Any:
-        if command[1:] != ["-m", ENGINE]:
-            return await ordinary(command, **how)
+    async def run_process(command: list[str], **options: Any) -> Any:
+        python, *arguments = command
+        if arguments != ["-m", ENGINE]:
+            return await ordinary(command, **options)
         if not can_fork:
-            return await ordinary([command[0], "-P", "-m", "flows.service.engine"], **how)
-        process = forks.Process(target=_run_engine, args=(how["env"],))
+            return await ordinary([python, "-P", "-m", "flows.service.engine"], **options)
+        process = forks.Process(target=_run_engine, args=(options["env"],))
         await to_thread.run_sync(process.start)  # which waits for the imports
         try:
-            how["task_status"].started(how["task_status_handler"](process))
+            status = options["task_status_handler"](process)
+            options["task_status"].started(status)
             await anyio.wait_readable(process.sentinel)
         finally:
             with CancelScope(shield=True):
@@ -72,6 +74,7 @@ def fork_runs() -> None:
 
 
 def _end(process: Any) -> None:
+    """End a run, at once where it does not end by itself within END_S."""
     if process.is_alive():
         process.terminate()
         process.join(END_S)
@@ -80,6 +83,7 @@ def _end(process: Any) -> None:
 
 
 def _run_engine(environment: Mapping[str, str]) -> None:
+    """Run Prefect's engine in this fork, with the variables of its run."""
     end_with_parent()
     os.environ.clear()
     os.environ.update(environment)

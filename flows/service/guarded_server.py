@@ -20,18 +20,20 @@ END_LIMIT_S = 10  # to record the last runs of tasks
 
 
 class OwnPagesOnly:
-    """Refuse what a page of another origin sends: a browser says whose page
-    asks, and nothing else does.
+    """Refuse what a page of another origin sends.
+
+    A browser says whose page asks, and nothing else does.
     """
 
     def __init__(self, app: ASGIApp, origin: str) -> None:
-        self.app, self.origin = app, origin.encode()
+        self.app = app
+        self.origin = origin.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what no page sends, and what our own do."""
         if scope["type"] in ("http", "websocket"):
-            asking = [value for name, value in scope["headers"] if name == b"origin"]
-            if any(origin != self.origin for origin in asking):
+            origins = [value for name, value in scope["headers"] if name == b"origin"]
+            if any(origin != self.origin for origin in origins):
                 return await _refuse(scope, receive, send)
         return await self.app(scope, receive, send)
 
@@ -39,24 +41,25 @@ class OwnPagesOnly:
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
-    else:
-        await PlainTextResponse("this server is not for pages of other origins", 403)(
-            scope, receive, send
-        )
+        return
+    response = PlainTextResponse("this server is not for pages of other origins", 403)
+    await response(scope, receive, send)
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """Return an application that answers requests to 127.0.0.1 by that name, of
-    no page but its own.
+    """Return an application that answers requests to 127.0.0.1 by that name.
+
+    It answers no page but its own.
     """
-    return OwnPagesOnly(
-        TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False), origin
-    )
+    by_name = TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False)
+    return OwnPagesOnly(by_name, origin)
 
 
 def main() -> None:
-    """Serve on an inherited socket until told to end: with schedules and pages,
-    or for one command alone.
+    """Serve on an inherited socket until told to end.
+
+    Its number is the first argument; the second says whether it serves one command alone
+    (`temporary`), or with schedules and pages.
     """
     listening = socket.socket(fileno=int(sys.argv[1]))
     is_temporary = sys.argv[2] == "temporary"
@@ -70,31 +73,24 @@ def main() -> None:
     from prefect.settings import get_current_settings
 
     settings: Any = get_current_settings().server
-    app, api = guarded(create_app(ephemeral=is_temporary, final=True), origin), settings.api
-    limits = {
-        "timeout_keep_alive": api.keepalive_timeout,
-        "timeout_graceful_shutdown": END_LIMIT_S // 2,
-    }
-    pings = {
-        "ws_ping_interval": api.websocket_ping_interval,
-        "ws_ping_timeout": api.websocket_ping_timeout,
-    }
+    prefect_app = create_app(ephemeral=is_temporary, final=True)
     config = uvicorn.Config(
-        app,
+        guarded(prefect_app, origin),
         http=BoundedConnection,
         lifespan="on",
         log_level=settings.logging_level.lower(),
-        **limits,
-        **pings,
+        timeout_keep_alive=settings.api.keepalive_timeout,
+        timeout_graceful_shutdown=END_LIMIT_S // 2,
+        ws_ping_interval=settings.api.websocket_ping_interval,
+        ws_ping_timeout=settings.api.websocket_ping_timeout,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
 def _end_with_parent() -> None:
     """End when the parent dies: nothing else closes the other end of standard input."""
-    os.read(
-        sys.stdin.fileno(), 1
-    )  # sys.stdin's buffer is locked while this waits, and Python cannot exit then
+    # sys.stdin's buffer is locked while this waits, and Python cannot exit then
+    os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)
     os._exit(1)

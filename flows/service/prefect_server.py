@@ -1,5 +1,6 @@
-"""Start Prefect servers of our own: child processes on loopback, behind a
-login, that end with their parent.
+"""Start Prefect servers of our own.
+
+They are child processes on loopback, behind a login, that end with their parent.
 """
 
 import atexit
@@ -69,11 +70,11 @@ class Server:
 
 
 def require_server() -> None:
-    """Let the flows of this process and its children use a server: that of PREFECT_API_URL, else a
-    temporary one.
+    """Let the flows of this process and its children use a server.
 
-    A temporary one ends with this process. Call this before the first import of prefect, which
-    reads the variables once. Raises DtmlError when the server does not start.
+    It is that of PREFECT_API_URL, else a temporary one. A temporary one ends with this process.
+    Call this before the first import of prefect, which reads the variables once. Raises DtmlError
+    when the server does not start.
     """
     folder = prefect_folder()
     if os.environ.get("PREFECT_API_URL"):
@@ -106,31 +107,33 @@ def _end_with(server: Server) -> None:
 
 @contextmanager
 def own_server(folder: Path) -> Iterator[Server]:
-    """Start a server that also runs schedules and shows pages, wait until it answers, and end it
-    afterwards.
+    """Start a server that also runs schedules and shows pages, and end it afterwards.
 
-    It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its log in
-    `folder`, beside its login for the reader of its pages: PREFECT_SERVER_API_AUTH_STRING, or a
-    random one. Raises DtmlError when it does not start.
+    It answers when it is yielded. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free
+    port, and keeps its log in `folder`, beside its login for the reader of its pages:
+    PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises DtmlError when it does not start.
     """
-    words, login = folder / "server.log", folder / "login"
+    log_file = folder / "server.log"
+    login_file = folder / "login"
     with _start_lock(folder) as starting:
-        with words.open("wb") as log:
+        with log_file.open("wb") as log:
             server = _start(_usual_socket(), folder, log, with_schedules=True)
         try:
-            _write_private(login, server.login)
-            _wait(server, lambda: f"see {words}")
+            _write_private(login_file, server.login)
+            _wait(server, lambda: f"see {log_file}")
             starting.release()
             yield server
         finally:
-            login.unlink(missing_ok=True)
+            login_file.unlink(missing_ok=True)
             server.stop()
 
 
 @contextmanager
 def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
-    """Let one server of a folder start at a time: of two that make Prefect's
-    tables at once, one would end.
+    """Let one server of a folder start at a time.
+
+    Of two that make Prefect's tables at once, one would end. Raises DtmlError when another one
+    takes longer than START_LIMIT_S.
     """
     lock = FileLock(folder / "start.lock")
     try:
@@ -140,10 +143,9 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
             err.print(WAITING)
             held = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
-        busy = (
+        raise DtmlError(
             f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
-        )
-        raise DtmlError(busy) from error
+        ) from error
     with held:
         yield lock
 
@@ -151,52 +153,72 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
 def _start(
     listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool
 ) -> Server:
-    """Start a server on a socket that listens already, so that no other program
-    can answer in its place.
+    """Start a server on a socket that listens already: no other program can answer in its place.
+
+    From here on the environment names the server and its login.
     """
-    # Its working directory is Prefect's folder, as Prefect reads settings from files in it.
-    url = f"http://{HOST}:{listening.getsockname()[1]}/api"
+    port = listening.getsockname()[1]
+    url = f"http://{HOST}:{port}/api"
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
         raise UsageError(
             f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone"
         )
-    own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url, "PYTHONSAFEPATH": "1"}
-    # Of our variables and PostgreSQL's, some of them secrets, a server needs two.
-    kept = ("DTML_DATA", "DTML_DEBUG")
-    needed = {
-        name: said
-        for name, said in os.environ.items()
-        if name in kept or not name.startswith(("DTML_", "PG"))
-    }
+    socket_number = listening.fileno()
     kind = "with-schedules" if with_schedules else "temporary"
-    # A session of its own: Ctrl-C goes to the command alone, which ends the server last.
-    fd, env, pipe = listening.fileno(), needed | own, subprocess.PIPE
-    command = [sys.executable, "-P", "-m", "flows.service.guarded_server", str(fd), kind]
+    command = [sys.executable, "-P", "-m", "flows.service.guarded_server"]
     process = subprocess.Popen(  # noqa: S603 - of ourselves
-        command,
-        env=env,
-        cwd=folder,
-        stdin=pipe,
+        [*command, str(socket_number), kind],
+        env=_server_environment(url, login),
+        cwd=folder,  # Prefect reads settings from files in its working folder
+        stdin=subprocess.PIPE,
         stdout=words,
         stderr=words,
-        pass_fds=[fd],
+        pass_fds=[socket_number],
+        # Ctrl-C goes to the command alone, which ends the server last.
         start_new_session=True,
     )
-    os.environ["PREFECT_API_URL"], os.environ[LOGIN] = url, login
-    for name in ("NO_PROXY", "no_proxy"):  # a proxy would see the login, and ask its own loopback
-        if (given := os.environ.get(name)) != "*":
-            os.environ[name] = ",".join(filter(None, (given, HOST)))
-    return Server(process, url, login, listening)
+    os.environ["PREFECT_API_URL"] = url
+    os.environ[LOGIN] = login
+    _keep_from_proxies()
+    return Server(process=process, url=url, login=login, listening=listening)
+
+
+def _server_environment(url: str, login: str) -> dict[str, str]:
+    """Return the variables of a server.
+
+    Of our variables and PostgreSQL's, some of them secrets, it needs two.
+    """
+    needed = ("DTML_DATA", "DTML_DEBUG")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in needed or not name.startswith(("DTML_", "PG"))
+    }
+    environment[SERVER_LOGIN] = login
+    environment["PREFECT_UI_API_URL"] = url
+    environment["PYTHONSAFEPATH"] = "1"
+    return environment
+
+
+def _keep_from_proxies() -> None:
+    """Have no proxy asked for loopback: it would see the login, and ask its own loopback."""
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = os.environ.get(name)
+        if hosts == "*":
+            continue
+        os.environ[name] = f"{hosts},{HOST}" if hosts else HOST
 
 
 def _usual_socket() -> socket.socket:
-    if asked := os.environ.get("PREFECT_SERVER_API_PORT"):
-        if not asked.isdecimal() or int(asked) >= 2**16:
+    """Listen on PREFECT_SERVER_API_PORT, else on 4200 or, where that is taken, any free port."""
+    port = os.environ.get("PREFECT_SERVER_API_PORT")
+    if port:
+        if not port.isdecimal() or int(port) >= 2**16:
             raise UsageError(
-                f"PREFECT_SERVER_API_PORT {asked!r} is no port: give 1 to 65535, or 0 for any"
+                f"PREFECT_SERVER_API_PORT {port!r} is no port: give 1 to 65535, or 0 for any"
             )
-        return _listen(int(asked))
+        return _listen(int(port))
     try:
         return _listen(USUAL_PORT)
     except DtmlError:
@@ -208,39 +230,44 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        words = str(error.strerror or error).partition(" (while")[
-            0
-        ]  # Python repeats the address there
-        taken = f"Prefect's server cannot listen on {HOST}, port {port}: {words}"
-        raise DtmlError(f"{taken}; set PREFECT_SERVER_API_PORT to a free one") from error
+        # Python repeats the address there
+        reason = str(error.strerror or error).partition(" (while")[0]
+        raise DtmlError(
+            f"Prefect's server cannot listen on {HOST}, port {port}: {reason}; "
+            "set PREFECT_SERVER_API_PORT to a free one"
+        ) from error
 
 
 def _write_private(file: Path, text: str) -> None:
     """Write a file that this user alone may read."""
     file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
         opened.write(f"{text}\n")
 
 
 def _wait(server: Server, words: Callable[[], str]) -> None:
-    """Wait until the server answers who knows its login, and nobody else; raise
-    DtmlError when it does not.
+    """Wait until the server answers who knows its login, and nobody else.
+
+    Raises DtmlError, with `words` on what it logged, when it does not.
     """
-    begun, said = time.monotonic(), False
-    # longer each time: the socket listens before there is a server, and a dead one never answers
+    begun = time.monotonic()
+    user_was_told = False
+    # Longer each time: the socket listens before there is a server, and a dead one never answers.
     answer_s = 1.0
     while time.monotonic() - begun < START_LIMIT_S:
-        if (code := server.process.poll()) is not None:
+        code = server.process.poll()
+        if code is not None:
             raise DtmlError(f"Prefect's server ended with {code} at its start: {words()}; {REMEDY}")
-        if not said and time.monotonic() - begun > PATIENCE_S:
-            said = True
+        if not user_was_told and time.monotonic() - begun > PATIENCE_S:
+            user_was_told = True
             err.print(WAITING)
         with suppress(OSError, HTTPException):
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
                 raise DtmlError(
-                    f"the server at {server.url} asks for no login, so it is not the one that "
-                    "was started"
+                    f"the server at {server.url} asks for no login, "
+                    "so it is not the one that was started"
                 )
             ask(server.url, server.login, answer_s)
             return
@@ -252,24 +279,26 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server of PREFECT_API_URL asks for no login;
+    """Return a warning if the server of PREFECT_API_URL asks for no login.
+
     None, too, for one that does not answer.
     """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
-            why = (
-                "whoever reaches it, as any page in a browser of this machine does, can run "
-                "programs as you"
+            return (
+                f"warning: the Prefect server at {url} asks for no login: "
+                "whoever reaches it, as any page in a browser of this machine does, "
+                "can run programs as you; "
+                f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same"
             )
-            what = f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same"
-            return f"warning: the Prefect server at {url} asks for no login: {why}; {what}"
     return None
 
 
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
-    """Return whether the Prefect server of an API takes requests without a
-    login; raise OSError without an answer.
+    """Return whether the Prefect server of an API takes requests without a login.
+
+    Raises OSError without an answer.
     """
     try:
         ask(url.rstrip("/"), None, answer_s)
@@ -281,19 +310,23 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
 
 
 def ask(url: str, login: str | None, answer_s: float) -> None:
-    """Ask a Prefect API for its version, which takes a login where there is
-    one; raise OSError unless it answers.
+    """Ask a Prefect API for its version, which takes a login where there is one.
+
+    Raises OSError unless it answers.
     """
-    headers = (
-        {}
-        if login is None
-        else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
-    )
-    with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=answer_s):  # noqa: S310 - of an API
+    headers = {}
+    if login is not None:
+        encoded_login = base64.b64encode(login.encode()).decode()
+        headers["Authorization"] = f"Basic {encoded_login}"
+    request = Request(f"{url}/admin/version", headers=headers)  # noqa: S310 - of an API
+    with urlopen(request, timeout=answer_s):  # noqa: S310 - of an API
         pass
 
 
-def _last_line(words: IO[bytes]) -> str:
-    words.seek(0)
-    lines = words.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+def _last_line(log: IO[bytes]) -> str:
+    """Return the last line of a server's log, for a message."""
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    if not lines:
+        return "it said nothing"
+    return lines[-1]

@@ -37,8 +37,7 @@ DEATH = "Prefect's server ended with {}: start the command again"
 
 @dataclass(frozen=True)
 class Service:
-    """Describe what is served: markets by name, what each one's runs are told, and when their
-    nights are due.
+    """Describe what is served: markets by name, the requests of their runs, when nights are due.
 
     `translations` are the parameters of the runs that translate what is queued; None where there is
     no model.
@@ -52,47 +51,51 @@ class Service:
 
     def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
         """Return every schedule, and the parameters of its runs."""
-        found: list[tuple[Schedule, dict[str, Any]]] = []
+        schedules: list[tuple[Schedule, dict[str, Any]]] = []
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
-                anyhow = (
-                    {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
-                )
-                found.append((schedule, {"request": self.requests[name]} | anyhow))
+                parameters: dict[str, Any] = {"request": self.requests[name]}
+                if schedule.work == "night" and self.cron is not None:
+                    parameters["any_day"] = True
+                schedules.append((schedule, parameters))
         if self.translations is not None:
-            found.append((TRANSLATING, dict(self.translations)))
-        if not self.markets:
-            return found
-        files = [
+            schedules.append((TRANSLATING, dict(self.translations)))
+        if self.markets:
+            schedules.append((WATCHING, self._parameters_of_watching()))
+        return schedules
+
+    def _parameters_of_watching(self) -> dict[str, Any]:
+        market_files = [
             request.market_file
             for request in self.requests.values()
             if request.market_file is not None
         ]
-        minutes = self.delay // timedelta(minutes=1)
-        watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
-        return [*found, (WATCHING, watched)]
+        return {
+            "markets": list(self.markets),
+            "market_files": market_files,
+            "delay_minutes": self.delay // timedelta(minutes=1),
+        }
 
 
 def serve_markets(service: Service) -> None:
-    """Serve until SIGTERM or Ctrl-C; raise DtmlError when the server cannot be
-    started, and when it ends.
+    """Serve until SIGTERM or Ctrl-C.
+
+    Raises DtmlError when the server cannot be started, and when it ends.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep_needed_variables()
     end = Event()
-    with (
-        suppress(KeyboardInterrupt),
-        _server() as server,
-    ):  # an interrupt before the runner has started
-        if (
-            server is not None
-        ):  # from now on: a request to a dead server waits ten minutes for its answer
+    # An interrupt may come before the runner has started, which handles later ones.
+    with suppress(KeyboardInterrupt), _server() as server:
+        if server is not None:
+            # From now on: a request to a dead server waits ten minutes for its answer.
             Thread(target=_end_with, args=(server, end), daemon=True).start()
         try:
             _serve(service, end, server_is_new=server is not None)
         finally:
             end.set()
-            if server is not None and (code := server.process.poll()) is not None:
+            code = None if server is None else server.process.poll()
+            if code is not None:
                 raise DtmlError(DEATH.format(code))
     out.print("ended")
 
@@ -104,28 +107,37 @@ def service_of(
     delay: timedelta,
     cron: str | None,
 ) -> Service:
-    """Return the service of these markets, else of all with a night in the store, and of a queue
-    with a model.
+    """Return the service of these markets, else of all with a night, and of a queue with a model.
 
     `request` holds the other settings of their runs. Raises UsageError where there is neither a
     market nor a model.
     """
     translations = {"device": request.device} if model_names() else None
-    own = {file.stem for file in files}  # a file may be named beside its market
-    asked = [(name, None) for name in names if name not in own] + [
-        (str(file), file.absolute()) for file in files
-    ]
-    markets, requests = {}, {}
-    for name, file in asked or [
-        (name, None) for name in _stored_markets(anyhow=translations is not None)
-    ]:
+    names_of_files = {file.stem for file in files}  # a file may be named beside its market
+    asked: list[tuple[str, Path | None]] = []
+    asked.extend((name, None) for name in names if name not in names_of_files)
+    asked.extend((str(file), file.absolute()) for file in files)
+    if not asked:
+        stored_markets = _stored_markets(anyhow=translations is not None)
+        asked.extend((name, None) for name in stored_markets)
+
+    markets = {}
+    requests = {}
+    for name, file in asked:
         market = read_market(name, file)
         markets[market.name] = market
         requests[market.name] = replace(request, market=market.name, market_file=file)
-    return Service(markets, requests, delay, cron, translations)
+    return Service(
+        markets=markets,
+        requests=requests,
+        delay=delay,
+        cron=cron,
+        translations=translations,
+    )
 
 
 def _stored_markets(*, anyhow: bool) -> list[str]:
+    """Return the markets with a night; raise UsageError where there is none, but not `anyhow`."""
     with reading(open_store()) as conn:
         stored = sorted(nights.nights(conn)["market"].unique())
     if not stored and not anyhow:
@@ -151,7 +163,8 @@ def _server() -> Iterator[Server | None]:
         ) from error
     with lock:
         if os.environ.get("PREFECT_API_URL"):
-            if warning := warning_of_open_server():
+            warning = warning_of_open_server()
+            if warning:
                 err.print(warning, markup=False, soft_wrap=True)
             yield None
         else:
@@ -160,6 +173,7 @@ def _server() -> Iterator[Server | None]:
 
 
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
+    """Deploy the schedules of a service on its server, and start what is due until a signal."""
     from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
     from flows.service.deployments import (
@@ -181,16 +195,19 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     runner = Runner(pause_on_shutdown=False)  # it would pause its successor
     if service.cron is not None:
         require_cron(service.cron)
-    for job in (Job(*each) for each in service.schedules(now)):
-        jobs[cast(UUID, runner.add_deployment(deployment_of(job)))] = job
-    past = clear(jobs, server_is_new=server_is_new)
+    for schedule, parameters in service.schedules(now):
+        job = Job(schedule=schedule, parameters=parameters)
+        deployment = cast(UUID, runner.add_deployment(deployment_of(job)))
+        jobs[deployment] = job
+    past_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
-    if past:
-        out.print(f"{past} runs whose time was past are not started")
+    if past_runs:
+        out.print(f"{past_runs} runs whose time was past are not started")
     for deployment, job in jobs.items():
         if job.schedule.work == "night":
             calendar = service.markets[job.schedule.market].calendar
-            start_catching_up(deployment, last_closed_session(calendar, now, grace=service.delay))
+            last_session = last_closed_session(calendar, now, grace=service.delay)
+            start_catching_up(deployment, last_session)
     Thread(target=print_ended, args=(jobs, end), daemon=True).start()
     asyncio.run(_until_signal(runner))
 
@@ -221,15 +238,25 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
     from flows.service.deployments import next_run
 
     for schedule, _ in service.schedules(now):
-        local = next_run(schedule, now).astimezone(ZoneInfo(schedule.timezone))
-        if schedule.work == "night" and service.cron is None:  # days without a session are skipped
-            local = next_night(service.markets[schedule.market], now, service.delay).astimezone(
-                local.tzinfo
-            )
-        due = f"next {local:%a %Y-%m-%d %H:%M} there, {local.astimezone(UTC):%a %H:%M} UTC"
-        said = f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, {due}"
-        out.print(said, markup=False, soft_wrap=True)
+        zone = ZoneInfo(schedule.timezone)
+        due = next_run(schedule, now)
+        if schedule.work == "night" and service.cron is None:
+            # Days without a session are skipped, up to the end of the calendar.
+            with suppress(DtmlError):
+                due = next_night(service.markets[schedule.market], now, service.delay)
+        local = due.astimezone(zone)
+        utc = due.astimezone(UTC)
+        out.print(
+            f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, "
+            f"next {local:%a %Y-%m-%d %H:%M} there, {utc:%a %H:%M} UTC",
+            markup=False,
+            soft_wrap=True,
+        )
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
-    first = "missed nights are caught up first; " if service.markets else ""
-    login = f", its login is in {data_folder() / 'prefect' / 'login'}" if server_is_new else ""
-    out.print(f"page {page}{login}; {first}Ctrl-C ends it", markup=False, soft_wrap=True)
+    login = ""
+    if server_is_new:
+        login = f", its login is in {data_folder() / 'prefect' / 'login'}"
+    catching_up = ""
+    if service.markets:
+        catching_up = "missed nights are caught up first; "
+    out.print(f"page {page}{login}; {catching_up}Ctrl-C ends it", markup=False, soft_wrap=True)

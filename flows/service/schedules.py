@@ -1,9 +1,10 @@
-"""Say when nights, trainings, refetches and translations are due: crons in the
-time zone of the exchange.
+"""Say when nights, trainings, refetches and translations are due.
+
+They are crons in the time zone of the exchange.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Literal
 
 from dtml.markets import Market
@@ -33,64 +34,90 @@ class Schedule:
     timezone: str
 
 
-WATCHING = Schedule("all", "watch", "20 * * * *", "UTC")  # the hourly look for nights that are late
+# The hourly look for nights that are late.
+WATCHING = Schedule(
+    market="all",
+    work="watch",
+    cron="20 * * * *",
+    timezone="UTC",
+)
+# The worker that translates what is queued.
 TRANSLATING = Schedule(
-    "all", "translations", "*/5 * * * *", "UTC"
-)  # the worker that translates what is queued
+    market="all",
+    work="translations",
+    cron="*/5 * * * *",
+    timezone="UTC",
+)
 
 
 def schedules_of(
     market: Market, now: datetime, *, delay: timedelta = DELAY, cron: str | None = None
 ) -> list[Schedule]:
-    """Return every schedule of a market, no training for a fixed model; `cron`
-    replaces that of its nights.
+    """Return every schedule of a market; `cron` replaces that of its nights.
+
+    A fixed model has no training.
     """
     zone = usual_week(market.calendar, now.date()).timezone.key
-    crons: dict[Work, str] = {"night": cron or night_cron(market, now, delay), "refetch": REFETCH}
+    crons: dict[Work, str] = {
+        "night": cron or night_cron(market, now, delay),
+        "refetch": REFETCH,
+    }
     if market.retrain != "never":
         crons["training"] = TRAINING
-    return [Schedule(market.name, work, crons[work], zone) for work in crons]
+    return [
+        Schedule(market=market.name, work=work, cron=work_cron, timezone=zone)
+        for work, work_cron in crons.items()
+    ]
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
-    """Return the cron of a market's nights in its exchange's time zone: so long
-    after its usual close.
+    """Return the cron of a market's nights in its exchange's time zone.
+
+    They are due so long after its usual close.
     """
     week = usual_week(market.calendar, now.date())
-    due = week.close + delay
-    moment = datetime.combine(date.min, time()) + timedelta(seconds=due.seconds)
-    weekdays = sorted(
-        (weekday + 1 + due.days) % 7 for weekday in week.weekdays
-    )  # a cron's Sunday is 0
-    return f"{moment.minute} {moment.hour} * * {_field(weekdays)}"
+    due = week.close + delay  # since midnight: of the day after, where it is over 24 hours
+    minutes = due.seconds // 60
+    hour, minute = divmod(minutes, 60)
+    weekdays = sorted(_cron_weekday(weekday + due.days) for weekday in week.weekdays)
+    return f"{minute} {hour} * * {_weekday_field(weekdays)}"
 
 
-def _field(weekdays: list[int]) -> str:
+def _cron_weekday(weekday: int) -> int:
+    """Return the number that a cron has for a weekday of Python: its Sunday is 0, not 6."""
+    return (weekday + 1) % 7
+
+
+def _weekday_field(weekdays: list[int]) -> str:
+    """Return the field of a cron for these weekdays, which are sorted: a span, or a list."""
     if len(weekdays) == 7:
         return "*"
     if len(weekdays) > 1 and weekdays == list(range(weekdays[0], weekdays[-1] + 1)):
         return f"{weekdays[0]}-{weekdays[-1]}"
-    return ",".join(map(str, weekdays))
+    return ",".join(str(weekday) for weekday in weekdays)
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
-    """Say why a night due at a moment is skipped: no session closed in the day
-    before; None when one did.
+    """Say why a night due at a moment is skipped: no session closed in the day before.
+
+    None when one did.
     """
-    closed = last_closed_session(market.calendar, scheduled)
-    if scheduled - session_close(market.calendar, closed) < timedelta(days=1):
+    calendar = market.calendar
+    last_closed = last_closed_session(calendar, scheduled)
+    if scheduled - session_close(calendar, last_closed) < timedelta(days=1):
         return None
-    day = scheduled.astimezone(usual_week(market.calendar, scheduled.date()).timezone).date()
-    if is_session(
-        market.calendar, day
-    ):  # it closes later, so the run was due after midnight for the day before
+    timezone = usual_week(calendar, scheduled.date()).timezone
+    day = scheduled.astimezone(timezone).date()
+    if is_session(calendar, day):
+        # It closes later, so the run was due after midnight for the day before.
         day -= timedelta(days=1)
-    return f"{day} ({day:%A}) is no session of {market.calendar}"
+    return f"{day} ({day:%A}) is no session of {calendar}"
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return when, in UTC, the market's next night runs that is not skipped;
-    raises DtmlError after the calendar.
+    """Return when, in UTC, the market's next night runs that is not skipped.
+
+    Raises DtmlError after the calendar.
     """
     week = usual_week(market.calendar, now.date())
     session = last_closed_session(market.calendar, now - delay)
@@ -98,7 +125,8 @@ def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datet
         session = next_session(market.calendar, session)
         if session.weekday() not in week.weekdays:
             continue
-        local = datetime.combine(session, time()) + week.close + delay
+        midnight = datetime.combine(session, time())
+        local = midnight + week.close + delay
         moment = local.replace(tzinfo=week.timezone).astimezone(UTC)
         if moment > now:
             return moment

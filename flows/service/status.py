@@ -4,7 +4,7 @@ Nothing is written.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Retrain
 from dtml.prices.sessions import (
     last_closed_session,
+    last_known_day,
     previous_session,
     session_close,
     sessions_between,
@@ -32,6 +33,7 @@ from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
 REJECTED_SESSIONS = 30
+CALENDAR_WARNING = timedelta(days=60)  # before a calendar ends
 WAITING_DAYS = 7  # an alert that nobody took in a week is no longer sent
 
 
@@ -250,19 +252,28 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
     """Read the calendar of a market's exchange, and how many of its latest bars were rejected."""
     if market is None:
         return _Clock(note="its exchange is not known here: name its file with --market-file")
-    closed = last_closed_session(market.calendar, now)
-    first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
-    rejected = prices.rejected_bars(conn, market.name, first, now.date())
-    rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
+    clock = _Clock(note=_end_of_calendar(market, now))
     try:
-        return _Clock(
-            closed=closed,
-            due=due_night(market, now, delay),
-            next_run=next_night(market, now, delay),
-            rejected_bars=rejected_bars,
-        )
-    except DtmlError as error:  # the calendar ends
-        return _Clock(closed=closed, rejected_bars=rejected_bars, note=str(error))
+        closed = last_closed_session(market.calendar, now)
+        first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
+        rejected = prices.rejected_bars(conn, market.name, first, now.date())
+        rejected_bars = len(rejected.drop_duplicates(["symbol", "session"]))
+        clock = replace(clock, closed=closed, rejected_bars=rejected_bars)
+        clock = replace(clock, due=due_night(market, now, delay))
+        return replace(clock, next_run=next_night(market, now, delay))
+    except DtmlError as error:  # the calendar ends: this market alone cannot be judged
+        return replace(clock, note=str(error))
+
+
+def _end_of_calendar(market: Market, now: datetime) -> str | None:
+    """Say that the calendar of a market ends soon; nothing where it does not."""
+    last = last_known_day(market.calendar)
+    if last - now.date() > CALENDAR_WARNING:
+        return None
+    return (
+        f"the calendar {market.calendar} ends on {last}: upgrade exchange_calendars before then, "
+        "and restart the service"
+    )
 
 
 def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:

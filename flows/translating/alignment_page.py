@@ -1,5 +1,6 @@
-"""Write the page of some translations: what each piece looked at, in the mean
-of the heads and in every one.
+"""Write the page of some translations: what each piece looked at.
+
+It is shown in the mean of the heads and in every one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,73 +25,79 @@ KINDS = {
 
 
 def write_alignments(
-    file: Path, card: Card, texts: Sequence[str], found: Sequence[Translation]
+    file: Path, card: Card, texts: Sequence[str], translations: Sequence[Translation]
 ) -> None:
     """Write the page; each translation needs its attention."""
-    maps = [
-        {"text": text, "said": said.text, "parts": [alignment(part) for part in said.attention]}
-        for text, said in zip(texts, found, strict=True)
-    ]
+    maps = []
+    for text, translation in zip(texts, translations, strict=True):
+        parts = [alignment(part) for part in translation.attention]
+        maps.append({"text": text, "said": translation.text, "parts": parts})
     template = environment(folder=Path(__file__).parent).get_template("alignment_page.html")
     write_page(file, template.render(card=card, maps=maps))
 
 
 def alignment(part: Attention) -> dict[str, object]:
-    """Return what the template draws: a row a target piece, a column a source
-    piece, shaded by the weight, 0 to 1.
+    """Return what the template draws of a part.
+
+    A row is a target piece, a column a source piece, shaded by the weight, 0 to 1.
     """
-    left, top = _room(part.target), _room(part.source)
-    cells = [
-        (left + CELL * column, top + CELL * row, max(0.0, min(1.0, weight)))
-        for row, values in enumerate(part.weights.tolist())
-        for column, weight in enumerate(values)
-        if weight >= 0.01
-    ]
-    sizes = {"cell": CELL, "left": left, "top": top}
-    sizes |= {"width": left + CELL * len(part.source), "height": top + CELL * len(part.target)}
+    left = _label_width(part.target)
+    top = _label_width(part.source)
+    cells = []
+    for row, weights in enumerate(part.weights.tolist()):
+        for column, weight in enumerate(weights):
+            if weight >= 0.01:
+                x = left + CELL * column
+                y = top + CELL * row
+                cells.append((x, y, max(0.0, min(1.0, weight))))
     return {
         "source": part.source,
         "target": part.target,
         "cells": cells,
         "kinds": small_maps(part.heads),
-        **sizes,
+        "cell": CELL,
+        "left": left,
+        "top": top,
+        "width": left + CELL * len(part.source),
+        "height": top + CELL * len(part.target),
     }
 
 
 def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
-    """Return for each kind of attention its title and layers of heads, each a map with a path for
-    each of `SHADES`.
+    """Return for each kind of attention its title and its layers of heads.
 
-    Its `pieces` are the exponential of the mean entropy of its rows, the queries: 1 where each
-    looks at one piece.
+    Each head is a map with a path for each of `SHADES`. Its `pieces` are the exponential of the
+    mean entropy of its rows, the queries: 1 where each looks at one piece.
     """
-    return [
-        {"title": title, "layers": [[_small(head) for head in layer] for layer in heads[name]]}
-        for name, title in KINDS.items()
-        if name in heads
-    ]
+    kinds: list[dict[str, object]] = []
+    for name, title in KINDS.items():
+        if name in heads:
+            layers = [[_small_map(head) for head in layer] for layer in heads[name]]
+            kinds.append({"title": title, "layers": layers})
+    return kinds
 
 
-def _small(weights: Tensor) -> dict[str, object]:
+def _small_map(weights: Tensor) -> dict[str, object]:
+    """Return the map of a head from its weights `[query, key]`."""
     rows, columns = weights.shape
-    shade = torch.bucketize(weights, torch.tensor(SHADES), right=True)
-    paths = [
-        (
-            level / len(SHADES),
-            "".join(
-                f"M{column} {row}h1v1h-1z" for row, column in (shade == level).nonzero().tolist()
-            ),
-        )
-        for level in range(1, len(SHADES) + 1)
-    ]
-    pieces = (-torch.special.xlogy(weights, weights).sum(dim=-1)).mean().exp().item()
+    shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)
+    paths = []
+    for level in range(1, len(SHADES) + 1):
+        cells = (shades == level).nonzero().tolist()
+        path = "".join(f"M{column} {row}h1v1h-1z" for row, column in cells)
+        if path:
+            opacity = level / len(SHADES)
+            paths.append((opacity, path))
+    entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
     return {
         "rows": rows,
         "columns": columns,
-        "paths": [each for each in paths if each[1]],
-        "pieces": pieces,
+        "paths": paths,
+        "pieces": entropy.mean().exp().item(),
     }
 
 
-def _room(pieces: Sequence[str]) -> int:
-    return 12 + LETTER * max(map(len, pieces))
+def _label_width(pieces: Sequence[str]) -> int:
+    """Return the pixels that the longest of these pieces takes beside a map."""
+    longest = max(len(piece) for piece in pieces)
+    return 12 + LETTER * longest

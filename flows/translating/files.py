@@ -1,5 +1,6 @@
-"""Translate files line by line, resuming after an interruption; the result
-appears when it is whole.
+"""Translate files line by line, resuming after an interruption.
+
+The result appears when it is whole.
 """
 
 import hashlib
@@ -35,17 +36,12 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)
+    key = {"text": text_hash, "model": receipt, "search": repr(how)}
     lock = FileLock(to.with_name(f"{to.name}.partial.lock"), timeout=0)
     try:
         with lock:
             try:
-                _translate(
-                    model,
-                    source,
-                    to,
-                    how,
-                    {"text": text_hash, "model": receipt, "search": repr(how)},
-                )
+                _translate(model, source, to, how, key)
             finally:
                 Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
@@ -58,8 +54,13 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
 def _translate(
     model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
 ) -> None:
-    partial, notes = to.with_name(f"{to.name}.partial"), to.with_name(f"{to.name}.partial.json")
-    done = _done(partial, notes, key)
+    """Write the translation of `source` to `to`, in parts, after those done before.
+
+    `key` says which work it is: another leaves nothing to resume from.
+    """
+    partial = to.with_name(f"{to.name}.partial")
+    notes = to.with_name(f"{to.name}.partial.json")
+    done = _lines_done(partial, notes, key)
     if not done:
         _require_direction(model, source)
         partial.write_bytes(b"")
@@ -68,7 +69,8 @@ def _translate(
         log.info("%d lines were done before", done)
     lines = islice(lines_of(source), done, None)
     while part := list(islice(lines, LINES_AT_ONCE)):
-        _append(partial, [" ".join(each.text.splitlines()) for each in translate(model, part, how)])
+        translations = translate(model, part, how)
+        _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
         done += len(part)
         if err.is_terminal:
             log.info("%d lines", done)
@@ -80,7 +82,8 @@ def _translate(
 
 def _read_whole(source: Path) -> tuple[int, str]:
     """Count a text's lines and hash them: an unreadable line is known before the work begins."""
-    total, digest = 0, hashlib.sha256()
+    total = 0
+    digest = hashlib.sha256()
     for line in lines_of(source):
         total += 1
         digest.update(f"{line}\n".encode())
@@ -90,6 +93,7 @@ def _read_whole(source: Path) -> tuple[int, str]:
 
 
 def _require_place(source: Path, to: Path) -> None:
+    """Raise UsageError for a place where the translation of a file cannot be written."""
     if not to.parent.is_dir():
         raise UsageError(f"there is no folder {to.parent} to write {to.name} to: make it first")
     if to.is_dir():
@@ -100,7 +104,7 @@ def _require_place(source: Path, to: Path) -> None:
         raise UsageError(f"{to.parent} may not be written to: choose another folder")
 
 
-def _done(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
+def _lines_done(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
     """Return how many lines the same work has written whole, and cut off one that was cut."""
     if not partial.exists() or not notes.exists() or json.loads(notes.read_text()) != key:
         return 0
@@ -115,17 +119,20 @@ def _append(file: Path, lines: list[str]) -> None:
         with file.open("a", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{line}\n" for line in lines)
     except OSError as error:
-        advice = "free some space and run the same command again to go on"
-        raise TranslationError(f"cannot write {file}: {error.strerror}; {advice}") from error
+        raise TranslationError(
+            f"cannot write {file}: {error.strerror}; "
+            "free some space and run the same command again to go on"
+        ) from error
 
 
 def _require_direction(model: Model, source: Path) -> None:
-    first = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
-    wrong = sum(model.language_id.reads_like_target(row) for row in model.source.encode_all(first))
-    if first and wrong > WRONG_SHARE * len(first):
+    """Raise UsageError for a text in the language that the model writes."""
+    first_lines = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
+    encoded_lines = model.source.encode_all(first_lines)
+    wrong = sum(model.language_id.reads_like_target(line) for line in encoded_lines)
+    if first_lines and wrong > WRONG_SHARE * len(first_lines):
         card = model.card
-        reads = (
+        raise UsageError(
             f"{source} reads like {card.target_language}, but {card.name} translates "
-            f"{card.languages}"
+            f"{card.languages}: take a model of the other direction"
         )
-        raise UsageError(f"{reads}: take a model of the other direction")

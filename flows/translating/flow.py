@@ -38,22 +38,26 @@ log = logging.getLogger(__name__)
 def train_translator(
     recipe: Recipe, device: str, attended: bool = False
 ) -> tuple[Model, Mapping[str, Score]]:
-    """Train a recipe's model, store it, and score it on the recipe's test sets
-    with the usual search.
+    """Train a recipe's model, store it, and score it with the usual search.
+
+    The test sets are those of the recipe.
     """
-    engine, place = open_store(), choose_device(device)
+    engine = open_store()
+    place = choose_device(device)
     with signals_of(attended):
         model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, say))
         scores = {}
         for name, test in recipe.tests.items():
-            named = replace(test, name=name)  # as `dtml translate score` calls it
-            scores[name], _ = as_task("score", partial(score_on, model, named, Search(), engine))
+            named_test = replace(test, name=name)  # as `dtml translate score` calls it
+            score_test = partial(score_on, model, named_test, Search(), engine)
+            scores[name], _ = as_task("score", score_test)
     return model, scores
 
 
 def say(line: object) -> None:
-    """Log a line about a training, and print it where the log shows warnings
-    alone: hours without one look dead.
+    """Log a line about a training, and print it where the log shows warnings alone.
+
+    Hours without a line look dead.
     """
     log.info("%s", line)
     if not err.is_terminal:
@@ -69,22 +73,20 @@ def translate_queue(
     attention: bool = False,
     attended: bool = False,
 ) -> State[Any]:
-    """Translate what is queued for these models, or for any, until nothing is;
-    return counts of texts.
+    """Translate what is queued for these models, or for any, until nothing is.
+
+    The state that it returns holds counts of texts.
     """
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
         with signals_of(attended):
-            work = partial(
-                work_off,
-                open_store(),
-                models or None,
-                how,
-                choose_device(device),
-                attended=attended,
+            engine = open_store()
+            place = choose_device(device)
+            counts: dict[str, int] = as_task(
+                "translate",
+                lambda: work_off(engine, models or None, how, place, attended=attended),
             )
-            counts: dict[str, int] = as_task("translate", work)
     except (DtmlError, StoreError, TranslationError, OSError) as error:
         if attended:
             raise

@@ -19,21 +19,22 @@ def work_folder(name: str) -> Path:
 
 def model_names() -> list[str]:
     """Return the models that are whole, by name."""
-    return sorted(card.parent.name for card in models_folder().glob(f"[!.]*/{CONFIG}"))
+    card_files = models_folder().glob(f"[!.]*/{CONFIG}")
+    return sorted(file.parent.name for file in card_files)
 
 
 def chosen(name: str | None) -> Path:
-    """Return the folder of a model, by default of the only one; raise
-    UsageError where there is none.
+    """Return the folder of a model, by default of the only one.
+
+    Raises UsageError where there is none, and without a name where there are several.
     """
     names = model_names()
     if name is None and len(names) == 1:
         return models_folder() / names[0]
-    listed = (
-        f"there are {', '.join(names)}"
-        if names
-        else "there is none yet: train one, or run dtml translate demo"
-    )
+    if names:
+        listed = f"there are {', '.join(names)}"
+    else:
+        listed = "there is none yet: train one, or run dtml translate demo"
     if name is None:
         raise UsageError(f"name a model with --model: {listed}")
     if name not in names:

@@ -64,7 +64,13 @@ def train_and_store(
                 on_check(check)
 
             model = train_model(
-                recipe, models_folder(), work, place, process_group, store_check, say
+                recipe,
+                models_folder(),
+                work,
+                place,
+                process_group,
+                on_check=store_check,
+                on_message=say,
             )
     except Timeout:
         raise TranslationError(
@@ -83,12 +89,14 @@ def assist(recipe: Recipe, device: str) -> None:
 
 
 def _progress_row(name: str, check: Check) -> dict[str, Any]:
-    row = {"model": name, "at": datetime.now(UTC)} | asdict(check)
-    del row["seconds_left"]
-    return row
+    """Return what is stored of a check: all but the estimate of the time left."""
+    figures = asdict(check)
+    del figures["seconds_left"]
+    return {"model": name, "at": datetime.now(UTC), **figures}
 
 
 def _model_row(model: Model) -> dict[str, Any]:
+    """Return what is stored of a trained model."""
     card = model.card
     training_facts = card.made
     progress = training_facts["progress"]
@@ -130,7 +138,9 @@ def named_test(
     if test in recipe_tests and references is None:
         return _recipe_test(test, recipe_tests[test])
     if not Path(test).exists():
-        known = f"its tests are {', '.join(recipe_tests)}" if recipe_tests else "it has no test"
+        known = "it has no test"
+        if recipe_tests:
+            known = f"its tests are {', '.join(recipe_tests)}"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
     corpus = Corpus(
         source=Path(test),

@@ -1,6 +1,4 @@
-"""Work off the queue of texts: take some, translate them, store the
-translations, until nothing is queued.
-"""
+"""Work off the queue of texts: take some, translate them, store them, until nothing is queued."""
 
 import logging
 import os
@@ -11,7 +9,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -26,7 +23,7 @@ from flows.translating.queue import usable, waiting
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
 from translation.models import Model
-from translation.translate import Translation, translate
+from translation.translate import Attention, Translation, translate
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +39,13 @@ def work_off(
     *,
     attended: bool = False,
 ) -> dict[str, int]:
-    """Take texts, translate them and store the translations, model by model, until nothing is
-    queued.
+    """Take texts, translate and store them, model by model, until nothing is queued.
 
-    A text that cannot be translated fails alone, with the reason. Texts of a model that is missing
-    or cannot be opened wait, as it may be in training.
+    Returns how many were done, failed and wait. A text that cannot be translated fails alone, with
+    the reason. Texts of a model that is missing or cannot be opened wait, as it may be in training.
     """
-    worker, counts = (
-        f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
-        Counter({"done": 0, "failed": 0}),
-    )
+    worker = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    counts = Counter({"done": 0, "failed": 0})
     model: Model | None = None
     broken: set[str] = set()
     with _unwound_first(attended):
@@ -61,11 +55,8 @@ def work_off(
             ):
                 name = taken[0]["model"]
                 try:
-                    model = (
-                        model
-                        if model is not None and model.card.name == name
-                        else open_model(name, device)
-                    )
+                    if model is None or model.card.name != name:
+                        model = open_model(name, device)
                 except TranslationError as error:
                     log.warning("the texts of %s wait: %s", name, error)
                     broken.add(name)
@@ -88,96 +79,121 @@ class _Ended(BaseException):
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let a signal unwind the work, which gives back its texts, before the
-    handler that was there ends it.
+    """Let a signal unwind the work, which gives back its texts.
+
+    Then the handler that was there before ends it.
     """
     if not attended:
         yield
         return
 
     def unwind(number: int, _frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the unwinding
+        for handled in handlers_before:
+            signal.signal(handled, signal.SIG_IGN)  # a second one would interrupt the unwinding
         received.append(number)
         raise _Ended
 
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
+    handlers_before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    for number in handlers_before:
         signal.signal(number, unwind)
     try:
         with suppress(_Ended):
             yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
             signal.signal(number, handler)
-    for caught in received:
-        signal.raise_signal(caught)
+    for received_number in received:
+        signal.raise_signal(received_number)
 
 
 def _translated(
     engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
-    """Translate taken texts, renewing their lease; return how many were stored
-    as done and as failed.
-    """
-    ids, renewed = [each["id"] for each in taken], time.monotonic()
+    """Translate taken texts, renewing their lease.
 
-    def hold(_done: int) -> None:
+    Returns how many were stored as done and as failed. A text that was taken as `unfit` fails for
+    that reason.
+    """
+    ids = [text["id"] for text in taken]
+    renewed = time.monotonic()
+
+    def renew_lease(_done: int) -> None:
         nonlocal renewed
         if time.monotonic() - renewed > LEASE_S / 4:
             renewed = time.monotonic()
             with transaction(engine) as conn:
                 translation_queue.renew(conn, worker, ids, LEASE_S)
 
-    translated = partial(translate, model, how=how, report=hold)
-    fit = [each for each in taken if each["unfit"] is None]
-    said = _translations(translated, [each["text"] for each in fit]) if fit else ()
-    found = {each["id"]: each["unfit"] for each in taken} | dict(
-        zip([each["id"] for each in fit], said, strict=True)
-    )
-    rows = [_row(number, said) for number, said in found.items() if isinstance(said, Translation)]
-    failures = {number: said for number, said in found.items() if isinstance(said, str)}
+    def translate_texts(texts: Sequence[str]) -> list[Translation]:
+        return translate(model, texts, how=how, report=renew_lease)
+
+    fit_texts = [text for text in taken if text["unfit"] is None]
+    failures = {text["id"]: text["unfit"] for text in taken if text["unfit"] is not None}
+    rows = []
+    if fit_texts:
+        results = _translations(translate_texts, [text["text"] for text in fit_texts])
+        for text, result in zip(fit_texts, results, strict=True):
+            if isinstance(result, Translation):
+                rows.append(_row(text["id"], result))
+            else:
+                failures[text["id"]] = result
     with transaction(engine) as conn:
         done = translation_queue.finish_texts(conn, worker, rows)
-        failed = sum(
-            translation_queue.fail_texts(conn, worker, [number], why)
-            for number, why in failures.items()
-        )
+        failed = 0
+        for text_id in ids:
+            if text_id in failures:
+                failed += translation_queue.fail_texts(conn, worker, [text_id], failures[text_id])
     return {"done": done, "failed": failed}
 
 
 def _translations(
-    translated: Callable[[Sequence[str]], list[Translation]], texts: Sequence[str]
+    translate_texts: Callable[[Sequence[str]], list[Translation]], texts: Sequence[str]
 ) -> Sequence[Translation | str]:
     """Return the translation of each text, or why there is none."""
     try:
-        return translated(texts)
+        return translate_texts(texts)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001 - given back, a text that breaks a worker would break each next one
         if len(texts) == 1:
-            said = str(error)
-            return [
-                said if isinstance(error, TranslationError) else f"{type(error).__name__}: {said}"
-            ]
-    return [said for text in texts for said in _translations(translated, [text])]
+            return [_reason(error)]
+    # One by one: some text breaks the others.
+    results: list[Translation | str] = []
+    for text in texts:
+        results.extend(_translations(translate_texts, [text]))
+    return results
 
 
-def _row(number: int, said: Translation) -> dict[str, Any]:
-    attention = [
-        {
-            "source": part.source,
-            "target": part.target,
-            "weights": part.weights.double().round(decimals=4).tolist(),
-        }
-        | {
-            "heads": {
-                name: each.double().round(decimals=3).tolist() for name, each in part.heads.items()
-            }
-        }
-        for part in said.attention
-    ]
-    text = said.text.replace("\0", "")  # which PostgreSQL cannot hold
-    found = {"id": number, "translation": text, "score": said.score}
-    return found | {"attention": attention or None, "reason": said.warning}
+def _reason(error: Exception) -> str:
+    """Return why a text cannot be translated, with the kind of an error that is not ours."""
+    if isinstance(error, TranslationError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _row(text_id: int, translation: Translation) -> dict[str, Any]:
+    """Return what the queue stores of a translated text."""
+    return {
+        "id": text_id,
+        "translation": translation.text.replace("\0", ""),  # which PostgreSQL cannot hold
+        "score": translation.score,
+        "attention": [_attention(part) for part in translation.attention] or None,
+        "reason": translation.warning,
+    }
+
+
+def _attention(part: Attention) -> dict[str, Any]:
+    """Return the attention of a part of a text, rounded, as plain values."""
+    weights = part.weights.double().round(decimals=4)
+    heads = {}
+    for name, head_weights in part.heads.items():
+        heads[name] = head_weights.double().round(decimals=3).tolist()
+    return {
+        "source": part.source,
+        "target": part.target,
+        "weights": weights.tolist(),
+        "heads": heads,
+    }

@@ -228,11 +228,12 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
     assert lost not in set(made["as_of"].dt.date)
     assert date(2024, 3, 5) in set(made["as_of"].dt.date)
     refused = result.folds["refused"].iloc[0]
+    # a window holds three sessions
     assert list(refused) == [
         "2024-03-06",
         "2024-03-07",
         "2024-03-08",
-    ]  # a window holds three sessions
+    ]
     assert "3 of 8 constituents have no good bar" in refused["2024-03-06"]
     assert refused["2024-03-07"] == "5 of 8 constituents can be predicted"
 
@@ -262,7 +263,7 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
         assert attention.attention(conn, run_id, date(2024, 3, 7)).empty
     assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
     assert seen["symbol"].nunique() == 8
-    with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is no session"):
+    with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is not a session"):
         run_backtest(backtest, attention_on=[date(2024, 3, 9)])
     with pytest.raises(UsageError, match=r"lies outside 2024-03-04 \.\. 2024-03-25"):
         run_backtest(backtest, attention_on=[date(2024, 4, 1)])

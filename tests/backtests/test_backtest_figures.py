@@ -205,9 +205,8 @@ def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
             )
     row = run_backtest(backtest_of(run_request, retrain_every=20)).row
     assert row["without_price"] == 3
-    assert (
-        row["constituent_days"] == 9 * 16 - 5 - 5
-    )  # F02B is away for five sessions, F03A not there for five
+    # F02B is away for five sessions, F03A not there for five
+    assert row["constituent_days"] == 9 * 16 - 5 - 5
 
 
 def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
@@ -236,9 +235,8 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
         assert returns["gross"].abs().max() < 0.1, name
     held = result.portfolios.set_index("portfolio")
     assert held.loc["equal weight", "settled"] == 1
-    assert held.loc["equal weight", "unbooked"] == as_drawn(
-        1, within=0.2
-    )  # 900 % of one stock in nine
+    # 900 % of one stock in nine
+    assert held.loc["equal weight", "unbooked"] == as_drawn(1, within=0.2)
     assert held.loc["index", ["settled", "unbooked"]].tolist() == [0, 0]
     said = settlements(result.portfolios)
     assert "equal weight 1 (its moves would have added +" in said
@@ -266,7 +264,7 @@ def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
         )
         conn.exec_driver_sql(f"update price set {half} where session < '2024-03-11' and {stocks}")
     run_backtest(unusual(run_request))
-    law = "the score of a night is that of its outcomes"
+    law = "the score of a night matches its outcomes"
     assert {finding.check: finding.state for finding in check_store(engine)}[law] == "ok"
     after = pd.read_sql(f"select n, rises, running_acc {night}", engine)
     assert (after["rises"] == after["n"]).all()

@@ -255,9 +255,8 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
         made = predictions.prediction_history(conn, market="simulated", kind="benchmark")
     assert made["target"].max() == pd.Timestamp("2024-06-14")
     fetch_bars(whole, AS_OF)
-    assert (
-        PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
-    )  # more of the test span is another test
+    # more of the test span is another test
+    assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
 
 
 @pytest.mark.soak
@@ -339,7 +338,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     wrong = {
         "--index needs --prices": replace(run_request, prices=None),
         r"nothing of simulated is stored: .*--prices FILE --index FILE": RunRequest("simulated"),
-        "this is not simulated's data: 8 stocks": replace(
+        "these are not the data of simulated: 8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),
         "the index SIMX: .*: give --index FILE": replace(run_request, index=None),

@@ -89,9 +89,8 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
         found = mine.loc[key]
         assert (found["n"], found["days"]) == (expected.directions, expected.days)
         assert (found["acc"], found["mcc"]) == in_float64((expected.acc, expected.mcc))
-        assert found["acc_low"] == as_drawn(
-            expected.acc_interval[0], within=0.02
-        )  # fewer resamples
+        # fewer resamples
+        assert found["acc_low"] == as_drawn(expected.acc_interval[0], within=0.02)
         assert found["mcc_high"] == as_drawn(expected.mcc_interval[1], within=0.04)
     assert mine.loc[("fold", "3"), ["acc_low", "mcc_high"]].isna().all()  # 17 days
     assert set(mine.index.get_level_values("slice")) == {"all", "fold", "year", "symbol"}

@@ -177,18 +177,16 @@ def test_the_deflated_ratio_is_the_published_one() -> None:
     trials = np.sqrt(0.5 / 250) * np.tile([-1.0, 1.0], 50) * np.sqrt(99 / 100)
     assert expected_best(trials.tolist()) == as_printed(0.1132, 4)
     net = skewed(1250, ratio=2.5 / np.sqrt(250), third=-3.0, fourth=10.0)
-    assert deflated_sharpe(net, trials.tolist()) == as_drawn(
-        0.9004, within=0.001
-    )  # a sample of three values has about those moments
+    # a sample of three values has about those moments
+    assert deflated_sharpe(net, trials.tolist()) == as_drawn(0.9004, within=0.001)
 
 
 def skewed(days: int, ratio: float, third: float, fourth: float) -> np.ndarray:
     """Returns of that ratio, skew and kurtosis: as many of three values as
     their moments ask for.
     """
-    product = (
-        fourth - third**2
-    )  # of a standard variable on x1 < 0 < x2 with an atom at 0: roots of t^2 - 3rd t - it
+    # of a standard variable on x1 < 0 < x2 with an atom at 0: roots of t^2 - 3rd t - it
+    product = fourth - third**2
     low, high = (third + sign * np.sqrt(third**2 + 4 * product) for sign in (-1, 1))
     low, high = low / 2, high / 2
     weights = 1 / (low * (low - high)), 1 / (high * (high - low))

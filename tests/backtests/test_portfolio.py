@@ -197,9 +197,8 @@ def test_an_oracle_beats_equal_weights_each_day_and_the_index(fill: str, quotes:
 
 
 def test_filled_at_the_close_an_oracle_earns_the_mean_of_the_labels(quotes: Quotes) -> None:
-    movement = (
-        quotes.close[1:] / quotes.close[:-1] - 1
-    )  # the label of as_of is the return to the close of target
+    # the label of as_of is the return to the close of target
+    movement = quotes.close[1:] / quotes.close[:-1] - 1
     strategy = Strategy("long", "close", top=3, max_weight=1.0, costs=FREE)
     track = follow(positions(0.5 + movement, strategy), CALENDAR[:-1], quotes, strategy)
     assert list(track["session"]) == list(CALENDAR[:-1])
@@ -234,9 +233,8 @@ def test_prices_after_the_exit_change_no_earlier_row(
         opened, closed = quotes.open.copy(), quotes.close.copy()
         opened[exit_session + 1 :] *= generator.uniform(0.5, 2, STOCKS)
         opened[exit_session + 3 :, ::2] = NAN
-        closed[exit_session + (fill == "close") :] = (
-            NAN  # an open comes before the close of its session
-        )
+        # an open comes before the close of its session
+        closed[exit_session + (fill == "close") :] = NAN
         after = follow(weights, CALENDAR, replace(quotes, open=opened, close=closed), strategy)
         count = int((before["session"] < CALENDAR[exit_session]).sum())
         pd.testing.assert_frame_equal(after[:count], before[:count])
@@ -400,9 +398,8 @@ def test_a_move_that_nothing_explains_earns_nothing_and_is_counted(
     assert (track["gross"] == 0).all()
     assert track["settled"].tolist() == [int(day == CALENDAR[3]) for day in track.index]
     assert track.loc[CALENDAR[3], "unbooked"] == in_float64(0.9 * sign)
-    assert track.loc[CALENDAR[4], ["turnover", "cost"]].tolist() == in_float64(
-        [0.2, 0.0001]
-    )  # sold, bought anew
+    # sold, bought anew
+    assert track.loc[CALENDAR[4], ["turnover", "cost"]].tolist() == in_float64([0.2, 0.0001])
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -492,6 +489,6 @@ def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
 
 def test_a_portfolio_that_loses_all_equity_says_when() -> None:
     with pytest.raises(
-        DtmlError, match="long-short, next open: the fill of 2021-01-04 loses all equity"
+        DtmlError, match="long-short, next open: the fill on 2021-01-04 loses all equity"
     ):
         follow(np.array([[-0.5]]), CALENDAR[:1], quotes_of([[1], [1], [3]]), Strategy("long_short"))

@@ -109,6 +109,5 @@ def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(
         track = follow(weights, quotes.sessions, quotes, Strategy("long", fill, costs=FREE))
         assert track["gross"].abs().max() <= 0.4 * bound
         booked += int(track["settled"].sum())
-    assert (
-        booked >= len(symbols) or name == "kospi200_2020"
-    )  # the only bar refused there is the last
+    # the only bar refused there is the last
+    assert booked >= len(symbols) or name == "kospi200_2020"

@@ -70,7 +70,7 @@ def test_a_tax_below_zero_is_refused() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -0.1, float("nan"), ((date(2020, 1, 1), 0.001),)])
 def test_a_price_limit_that_can_be_none_is_refused(limit: Rate) -> None:
-    with pytest.raises(UsageError, match="price_limit must be"):
+    with pytest.raises(UsageError, match="price_limit is a ratio and must be"):
         Trading(price_limit=limit)
     with pytest.raises(UsageError, match="must be 1 or more"):
         Trading(band=float("nan"))
@@ -97,12 +97,13 @@ def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold() -
     quotes = Quotes(SESSIONS[:6], np.ones((6, 2)), np.ones((6, 2)), ("A", "B"), limit=limit)
     weights = np.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.5], [0.0, 0.5]])
     made = follow_on(weights, SESSIONS[:4], quotes, Strategy("long", costs=FREE))
+    # bought a day late, and sold a day late
     assert made.held.tolist() == [
         [0, 0.5],
         [0.5, 0.5],
         [0.5, 0.5],
         [0, 0.5],
-    ]  # bought a day late, and sold a day late
+    ]
     closing = follow_on(weights, SESSIONS[:4], quotes, Strategy("long", "close", costs=FREE))
     assert closing.held.tolist() == weights.tolist()
 
@@ -149,6 +150,7 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
     made = targets(scores, Trading(top=20, band=2.0))
     assert made[0][0].tolist() == [0, 0, 0, 0, 0, 0, 1]
     assert np.isnan(made[0][1]).all()
+    # six are ordered now; the one held came last
     assert made[0][2].tolist() == [
         0,
         0,
@@ -157,7 +159,7 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
         0,
         0,
         0,
-    ]  # six are ordered now; the one held came last
+    ]
 
 
 def test_what_is_held_is_kept_within_the_band_and_left_beyond_it() -> None:
@@ -266,9 +268,8 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
 
 
 def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
-    skilled = np.diff(np.log(QUOTES.open), axis=0)[
-        1:
-    ]  # from the open after each close to the one after it
+    # from the open after each close to the one after it
+    skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]
     span = SESSIONS[: len(skilled)]
     (row,) = (
         each

@@ -123,6 +123,6 @@ def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
         "bars.close\n"
     )
     with pytest.raises(
-        OwnCodeError, match=r"mine\.py, line 2: .*may write in its working folder only"
+        OwnCodeError, match=r"mine\.py, line 2: .*may write only in its working folder"
     ):
         Asked(OwnCode("mine.py", text)).values(PANEL)

@@ -88,7 +88,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     ("module", "detail"),
     [
         (train_module, "the training as of 2024-03-05 reads bars of later sessions"),
-        (predict_module, "predictions change with what came later"),
+        (predict_module, "predictions change with later data"),
     ],
 )
 def test_a_read_past_the_day_of_a_night_is_caught(
@@ -120,8 +120,8 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     ("module", "name", "detail"),
     [
         (train_module, "stored_bars", "reads bars of later sessions or fetches"),
-        (predict_module, "stored_bars", "99 of 99 predictions change with what came later"),
-        (folds_module, "read_bars", "99 of 99 predictions change with what came later"),
+        (predict_module, "stored_bars", "99 of 99 predictions change with later data"),
+        (folds_module, "read_bars", "99 of 99 predictions change with later data"),
     ],
 )
 def test_a_read_that_ignores_when_bars_were_known_is_caught(
@@ -195,7 +195,7 @@ def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
     monkeypatch.setattr(predict_module, "stored_bars", leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert "9 of 99 predictions change with what came later: " in found.detail  # of the last night
+    assert "9 of 99 predictions change with later data: " in found.detail  # of the last night
 
 
 @pytest.mark.soak
@@ -211,7 +211,7 @@ def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
     monkeypatch.setattr(Nights, "bars_of", leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert "9 of 99 predictions change with what came later: " in found.detail
+    assert "9 of 99 predictions change with later data: " in found.detail
 
 
 @pytest.mark.soak
@@ -239,7 +239,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
         audit.__wrapped__(run_request)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "found on at most 50 stocks and 1,000 sessions of the market" in printed
+    assert "checked on at most 50 stocks and 1,000 sessions of the market" in printed
     assert "FAILED" in printed
     assert "1 of 1 planted leaks caught; 0 alarms on 1 clean pipelines" in printed
 

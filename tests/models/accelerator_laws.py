@@ -20,7 +20,8 @@ from dtml.baselines.stocknet import StockNetConfig
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import attention, member_probabilities
-from dtml.layers.network import NetworkConfig, RandomLayer
+from dtml.layers.network import NetworkConfig
+from dtml.layers.random import RandomLayer
 from dtml.model import DTML as DTML_NETWORK
 from dtml.model import ModelConfig
 from dtml.training import fit, state
@@ -250,9 +251,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
                     and module.generator is not None
                     and network.training
                 ):
-                    torch.empty(3, device=NAME).uniform_(
-                        generator=module.generator
-                    )  # as the part that had room drew
+                    # as the part that had room drew
+                    torch.empty(3, device=NAME).uniform_(generator=module.generator)
             raise torch.OutOfMemoryError("no memory is left")
         return forward(network, rows, windows, *given, **how)
 
@@ -270,7 +270,7 @@ def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
     monkeypatch.undo()
     refused = small_memory(monkeypatch, 4)
     assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
-    assert "out of memory: from now on 8 days go through a network at once" in caplog.text
+    assert "ran out of memory: from now on a network processes 8 days at once" in caplog.text
     in_training = [days for days in refused if days <= TRAINING.batch_days]
     assert in_training.count(16) >= 2, "each member met the limit once"
     before = len(refused)
@@ -342,9 +342,8 @@ def plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "from __future__ import annotations\n" + source.replace(mistake.right, mistake.wrong)
     exec(compile(text, mistake.where, "exec"), right.__globals__, made)
     wrong = inspect.unwrap(getattr(made[right.__name__], "__func__", made[right.__name__]))
-    monkeypatch.setattr(
-        right, "__code__", wrong.__code__
-    )  # whoever imported the function has it too
+    # whoever imported the function has it too
+    monkeypatch.setattr(right, "__code__", wrong.__code__)
 
 
 def test_the_stand_in_refuses_what_an_accelerator_refuses() -> None:

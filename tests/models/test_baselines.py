@@ -181,9 +181,8 @@ def test_without_a_perturbation_or_a_weight_of_it_adv_alstm_is_alstm(zero: str) 
     batch, penalty = batch_of(), torch.tensor(0.1)
     plain = drawn(replace(SMALL_ADV, epsilon=0.0, adversarial=0.0))
     other = drawn(replace(SMALL_ADV, **{zero: 0.0}))
-    factor = (
-        1.0 if zero == "adversarial" else 1 + SMALL_ADV.adversarial
-    )  # the same loss, counted once more
+    # the same loss, counted once more
+    factor = 1.0 if zero == "adversarial" else 1 + SMALL_ADV.adversarial
     one, two = plain.objective(batch, NOTHING), other.objective(batch, NOTHING)
     assert_close_in_float64(two, factor * one)
     one, two = plain.objective(batch, penalty), other.objective(batch, penalty)

@@ -181,9 +181,8 @@ def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
     shuffled = calibrate(probability[place][:, stocks], movement[place][:, stocks])
     assert (shuffled.slope, shuffled.intercept) == in_float64((made.slope, made.intercept))
     assert shuffled.thresholds == as_solved(made.thresholds, 2e-6)
-    assert (
-        abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3
-    )  # the halves change places
+    # the halves change places
+    assert abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3
 
 
 def test_what_was_not_observed_or_has_no_outcome_changes_nothing() -> None:
@@ -267,7 +266,7 @@ def test_a_call_is_made_outside_the_band_alone() -> None:
 def test_what_does_not_fit_is_an_error() -> None:
     probability, movement = oracle(16)
     with pytest.raises(
-        DtmlError, match="none of 451 stock-days of validation has a probability and an outcome"
+        DtmlError, match="none of 451 validation stock-days has both a probability and an outcome"
     ):
         calibrate(probability, np.full_like(movement, np.nan))
     with pytest.raises(
@@ -276,9 +275,9 @@ def test_what_does_not_fit_is_an_error() -> None:
         calibrate(probability, movement[1:])
     with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
         calibrate(np.full_like(probability, 1.5), movement)
-    with pytest.raises(ValueError, match="the slope is 0 or more"):
+    with pytest.raises(ValueError, match="the slope must be 0 or more"):
         Calibration(-0.1, 0.0, {}, 0, 0)
-    with pytest.raises(ValueError, match=r"threshold of level 0.8 lies in \[0.5, 1\], got 0.4"):
+    with pytest.raises(ValueError, match=r"threshold of level 0.8 must lie in \[0.5, 1\], got 0.4"):
         Calibration(1.0, 0.0, {0.8: 0.4}, 9, 99)
 
 
@@ -316,9 +315,8 @@ def test_covered_are_those_without_a_direction_and_the_correct_and_intervals_res
     shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decided / sums.n})
     shares["decided_acc"] = sums.decided_correct / sums.decided
     pd.testing.assert_frame_equal(found[list(shares)], shares)
-    assert (
-        found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()
-    )  # no direction
+    # no direction
+    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()
     inner = found[found["coverage"] < 1]
     assert (
         inner["coverage"]

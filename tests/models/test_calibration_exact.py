@@ -139,11 +139,11 @@ def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
     [(-1e-9, 0.0), (np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf), (1.0, np.nan)],
 )
 def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
-    words = f"^the slope is 0 or more and the intercept finite, got {slope} and {intercept}$"
+    words = f"^the slope must be 0 or more and the intercept finite, got {slope} and {intercept}$"
     with pytest.raises(ValueError, match=words):
         Calibration(slope, intercept, {}, 0, 0)
     with pytest.raises(
-        ValueError, match=r"^the threshold of level 0.8 lies in \[0.5, 1\], got 1.5$"
+        ValueError, match=r"^the threshold of level 0.8 must lie in \[0.5, 1\], got 1.5$"
     ):
         Calibration(1.0, 0.0, {0.8: 1.5}, 0, 0)
     assert Calibration(0.0, -3.0, {0.5: 0.5, 0.9: 1.0}, 0, 0).slope == 0
@@ -241,5 +241,5 @@ def test_bins_by_hand() -> None:
             (MONDAY, 99, 1, 1.0, 1),
         ]
         assert [found[name].dtype.kind for name in ("bin", "n", "rises")] == ["i", "i", "i"]
-    with pytest.raises(ValueError, match=r"^a probability lies in \[0, 1\], got 1.5$"):
+    with pytest.raises(ValueError, match=r"^a probability must lie in \[0, 1\], got 1.5$"):
         count_bins(directions.assign(probability=1.5, rise=True))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtml.attention.weights import verdict, words
+from dtml.attention.findings import verdict, words
 
 BOTH = {
     "seeds": 4,
@@ -31,7 +31,7 @@ BOTH = {
     ("changes", "expected", "is_explanation"),
     [
         ({}, "It agrees with what changes predictions", True),
-        ({"told_apart": False}, "cannot be told from", False),
+        ({"told_apart": False}, "does not differ significantly from", False),
         ({"agreement_low": -0.1}, "It does not agree with", False),
         (
             {"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4},
@@ -40,11 +40,11 @@ BOTH = {
         ),
         (
             {"agreement": 0.2, "agreement_low": 0.1, "agreement_high": 0.3},
-            "It hardly agrees with",
+            "It agrees only weakly with",
             False,
         ),
-        ({"agreement_low": None, "agreement_high": None}, "is open", False),
-        ({"agreement_low": np.nan, "agreement_high": np.nan}, "is open", False),
+        ({"agreement_low": None, "agreement_high": None}, "It is not known", False),
+        ({"agreement_low": np.nan, "agreement_high": np.nan}, "It is not known", False),
     ],
 )
 def test_the_words_are_as_good_as_both_tests(

@@ -203,9 +203,8 @@ def context_of(model: DTML, window: Tensor) -> Tensor:
 def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
     theirs = nn.LSTM(HIDDEN, HIDDEN, batch_first=True).double()
     ours = LSTM(HIDDEN).double()
-    gates = (
-        torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()
-    )  # torch keeps the candidate third
+    # torch keeps the candidate third
+    gates = torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()
     with torch.no_grad():
         ours.from_input.weight.copy_(theirs.weight_ih_l0[gates])
         ours.from_state.weight.copy_(theirs.weight_hh_l0[gates])

@@ -67,9 +67,8 @@ def test_it_is_torchs_lstm_with_the_gates_in_our_order(
     lstm: LSTM, seen: tuple[Tensor, Tensor]
 ) -> None:
     theirs = nn.LSTM(INPUTS, HIDDEN).double()
-    order = (
-        torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()
-    )  # torch: input, forget, candidate, output
+    # torch: input, forget, candidate, output
+    order = torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()
     with torch.no_grad():
         theirs.weight_ih_l0.copy_(lstm.from_input.weight[order])
         theirs.weight_hh_l0.copy_(lstm.from_state.weight[order])

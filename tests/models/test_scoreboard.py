@@ -274,7 +274,7 @@ def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -
             "n": 5,
         }
     ]
-    with pytest.raises(ValueError, match="no probability"):
+    with pytest.raises(ValueError, match="there are no probabilities"):
         calibration_curve(np.full(3, np.nan), np.ones(3, dtype=bool))
 
 
@@ -309,7 +309,7 @@ def test_what_does_not_fit_is_an_error(
         table(model, silent, movement=movement)
     with pytest.raises(ValueError, match="best_rule must be one of the rules rule, got model"):
         table(model, rule, movement=movement, best_rule="model")
-    with pytest.raises(ValueError, match="name of its own"):
+    with pytest.raises(ValueError, match="needs a unique name"):
         table(model, model, rule, movement=movement)
     with pytest.raises(ValueError, match=r"expected \(31, 5\)"):
         table(model, rule, movement=movement[:, :5])

@@ -99,6 +99,6 @@ def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
     ):
         damage()
         with pytest.raises(
-            DtmlError, match=r"training is damaged .*: delete .*-cpu.safetensors to begin anew"
+            DtmlError, match=r"training run is damaged .*: delete .*-cpu.safetensors to start over"
         ):
             train(LAST, tmp_path, seeds=(0,))

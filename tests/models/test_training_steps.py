@@ -9,7 +9,8 @@ from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import UsageError
 from dtml.layers import network as network_module
-from dtml.layers.network import Batch, Dropout, Gaussian, NetworkConfig
+from dtml.layers.network import Batch, NetworkConfig
+from dtml.layers.random import Dropout, Gaussian
 from dtml.model import ModelConfig
 from dtml.ranking.relative import RelativeModelConfig
 from dtml.training.fit import Span, fit_members
@@ -20,9 +21,8 @@ from tests.support.windows import CPU, STOCKS, WINDOW, in_double, random_windows
 
 TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)
 TRAIN_64, VALIDATION_64 = in_double(TRAIN), in_double(VALIDATION)
-RECIPE = TrainingConfig(
-    protocol="all", epochs=4, batch_days=13, first_kept_epoch=1
-)  # 6 steps an epoch, 24 in all
+# 6 steps an epoch, 24 in all
+RECIPE = TrainingConfig(protocol="all", epochs=4, batch_days=13, first_kept_epoch=1)
 MODEL = ModelConfig(hidden=14, heads=2)
 VARIED = [
     Member(0, MODEL, RECIPE),
@@ -132,11 +132,12 @@ def test_a_batch_projects_each_session_once_and_its_windows_are_the_days_windows
     span = Span.of(TRAIN, "all", CPU)
     days = torch.tensor([5, 6, 8, 40])
     batch = span.batch(days, 3)
+    # days 5, 6 and 8 share sessions, 40 stands alone
     assert batch.rows.shape == (
         5 + 1 + WINDOW,
         STOCKS + 1,
         11,
-    )  # days 5, 6 and 8 share sessions, 40 stands alone
+    )
     seen = batch.rows[batch.windows]  # [days window symbols features]
     assert torch.equal(seen[:, :, :-1].movedim(1, 2), TRAIN.stocks[days])
     assert torch.equal(seen[:, :, -1], TRAIN.index[days])

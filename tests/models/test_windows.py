@@ -164,9 +164,8 @@ def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock()
     last = build(without(bars, ["AAA", "BBB"], [0]))
     assert last.as_of[0] == SESSIONS[31]
     assert last.observed[:2].tolist() == [[False, False, True], [True, True, True]]
-    halted = without(
-        without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7))
-    )  # the index is there, and no stock
+    # the index is there, and no stock
+    halted = without(without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7)))
     assert build(halted).as_of[0] == SESSIONS[32]
 
 
@@ -225,7 +224,8 @@ def test_moves_between_sessions_by_hand() -> None:
 
 def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:
     words = (
-        "^no day has a whole window of 3 sessions: 31 sessions of bars for 3 stocks and IDX, and "
+        "^no day has a whole window of 3 sessions: there are 31 sessions of bars for 3 stocks and "
+        "IDX, and "
         "the first window"
         " needs 32 sessions with a bar of the index$"
     )

@@ -22,9 +22,10 @@ from db.rows import markets, predictions, prices, runs
 from db.rows import nights as stored_nights
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
+from flows.nightly.catch_up import LIMIT, catch_up, missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, fetch_bars
-from flows.nightly.night import LIMIT, catch_up, missed_nights, run_night
+from flows.nightly.night import run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 from tests.support.bounds import assert_arrays_close_in_float64
@@ -66,9 +67,8 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
     context: MarketContext,
 ) -> None:
     last = FOLLOWING[-1]
-    assert missed_nights(context, last) == [
-        last
-    ]  # a market without a night has missed none before it
+    # a market without a night has missed none before it
+    assert missed_nights(context, last) == [last]
     run_night(context, AS_OF)
     run_night(context, FOLLOWING[1])
     assert missed_nights(context, last) == [FOLLOWING[0], *FOLLOWING[2:]]
@@ -177,9 +177,8 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
         made = predictions.predictions(conn, context.name, target=FOLLOWING[1])
     assert nights["known_at"].iloc[1] == evenings[1]
     assert (made["probability"].to_numpy() == then.predictions["probability"].to_numpy()).all()
-    assert nights["known_at"].iloc[2] > datetime(
-        2026, 1, 1, tzinfo=UTC
-    )  # its bars came with the catching up
+    # its bars came with the catching up
+    assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(

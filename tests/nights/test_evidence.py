@@ -58,9 +58,8 @@ def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
     assert_arrays_close_in_float64(said["calibrated"], 1 / (1 + np.exp(-logit)))
     assert (said["lowest"] <= said["probability"]).all()
     assert (said["probability"] <= said["highest"]).all()
-    assert_arrays_close_in_float64(
-        said["probability_std"], (said["highest"] - said["lowest"]) / 2
-    )  # of two seeds
+    # of two seeds
+    assert_arrays_close_in_float64(said["probability_std"], (said["highest"] - said["lowest"]) / 2)
     rising = (said["lowest"] > 0.5).astype(int) + (said["highest"] > 0.5)
     np.testing.assert_array_equal(said["rising_share"], rising / 2)
     assert bands["level"].tolist() == list(LEVELS)

@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import attention
+from dtml.attention.findings import words
 from dtml.attention.significance import importance_by_day, over_days, share_found
-from dtml.attention.weights import words
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.lookahead.pipeline import CPU, History, Pipeline
@@ -53,9 +53,8 @@ def dtml(run_request: RunRequest, command: Command) -> Command:
     """Run `explain` on the market of `run_request`: exit code, standard output,
     standard error, each as one line.
     """
-    app = typer.Typer(
-        callback=lambda: None
-    )  # with one command alone, typer would want no name of it
+    # with one command alone, typer would want no name of it
+    app = typer.Typer(callback=lambda: None)
     app.add_typer(commands)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -157,9 +156,8 @@ def test_a_training_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(flow_module, "fit_members", failing)
     with pytest.raises(DtmlError, match="the loss is nan"):
-        train_networks(
-            train, validation, pipeline.experiment, Trial(2, 8, 500)
-        )  # minutes, if they went on
+        # minutes, if they went on
+        train_networks(train, validation, pipeline.experiment, Trial(2, 8, 500))
 
 
 def test_a_trial_that_cannot_tell_anything_apart_is_refused() -> None:

@@ -78,7 +78,8 @@ def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
     lose(context)
     never = replace(context, market=replace(context.market, retrain="never"))
     with pytest.raises(
-        NightRefusedError, match=r"is not there: restore it from a backup, .*`dtml train simulated`"
+        NightRefusedError,
+        match=r"does not exist: restore it from a backup, .*`dtml train simulated`",
     ):
         run_night(never, AS_OF)
 
@@ -133,9 +134,8 @@ def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
     code, shown, complaint = command("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 1
     assert "made again   probability 0." in shown
-    assert (
-        "found        equal to the last bit" in shown
-    )  # here the lost weights differ by name alone
+    # here the lost weights differ by name alone
+    assert "found        equal to the last bit" in shown
     assert f"checkpoint   lost, SHA-256 {ELSEWHERE}" in shown
     said = " ".join(complaint.split())
     assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and trained again they are" in said

@@ -25,10 +25,10 @@ from dtml.own.process import Asked
 from dtml.prices.sessions import next_session
 from dtml.ranking.walk import folds
 from flows import audit
-from flows.benchmark.ranking import Plan, Walk, run_ranking
 from flows.nightly import own_code
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
+from flows.ranking.walk import Plan, Walk, run_ranking
 from flows.replay.archive import Archive, replay_of
 from tests.support.nights import AS_OF, small_market
 
@@ -265,7 +265,7 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
     mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
     again = Walk(owned, walk.plan)
     assert again.id != found.row["id"]
-    with pytest.raises(OwnCodeError, match=r"ahead looked ahead: .* when that changes"):
+    with pytest.raises(OwnCodeError, match=r"ahead looked ahead: .* in the check"):
         run_ranking(again)
 
 

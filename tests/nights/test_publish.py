@@ -108,7 +108,7 @@ def test_nothing_that_is_gone_keeps_a_night_from_its_page(
     with caplog.at_level(logging.WARNING):
         words = seen(publish_night(nights, AS_OF))
     assert "a blank weight is unknown" in words  # the sources that were stored are all there is
-    assert "is not there: restore it" in caplog.text
+    assert "does not exist: restore it" in caplog.text
     with transaction(nights.engine) as conn:  # a night from before there were calibrations
         conn.execute(
             text(

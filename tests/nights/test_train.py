@@ -66,12 +66,12 @@ def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
 
 
 PRICES = ("open", "high", "low", "close", "adj_close")
-UNMOVED = "no known return is large enough for one: do the prices change"
+UNMOVED = "no known return is large enough for a label: check that the prices change"
 NOTHING_TO_LEARN = {
     "weekly prices": (
         lambda bars: bars[bars["session"].dt.day_of_week == 0],
         "paper",
-        "no return is known: are there bars",
+        "no return is known: check that the prices have a bar",
     ),
     "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "paper", UNMOVED),
     "flat prices, every return counted": (
@@ -144,7 +144,7 @@ def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketCo
     (file,) = (data_folder() / "models").glob("*.safetensors")
     whole = file.read_bytes()
     file.unlink()
-    with pytest.raises(DtmlError, match="train anew with `dtml train"):
+    with pytest.raises(DtmlError, match="train again with `dtml train"):
         load_model(context, AS_OF)
     train_model(context, AS_OF)
     assert file.read_bytes() == whole

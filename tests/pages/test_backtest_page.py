@@ -140,15 +140,16 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
     drawn = [attrs["aria-label"] for _, attrs in read.found if attrs.get("role") == "img"]
+    # portfolios, months, sessions, rolling MCC, calibration
     assert (len(drawn), len(ids)) == (
         5,
         len(set(ids)),
-    )  # portfolios, months, sessions, rolling MCC, calibration
+    )
     assert all(drawn)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
     for said in (
         "2 h 05 min",
-        "these included: 7.",
+        "including these: 7.",
         "Survivorship",
         "nothing promises profit",
         "deepest drawdowns",
@@ -202,16 +203,14 @@ def test_the_page_shows_what_there_is() -> None:
     for said in (
         "No prediction has an outcome yet",
         "No portfolio has a return yet",
-        "nothing to roll over",
+        "too few for rolling scores",
     ):
         assert said in read.seen
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     short = page(
         tracks=random_tracks(12), performances=pd.DataFrame([held(name) for name in PORTFOLIOS])
     )
-    assert (
-        "252 days of portfolios are too few for an interval" in Reader(without_script(short)).seen
-    )
+    assert "252 days are too few for an interval" in Reader(without_script(short)).seen
 
 
 def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes() -> None:
@@ -224,8 +223,8 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
     last = tracks.loc[tracks["portfolio"] == "index", "net"].to_numpy()
     deepest = drawdown(last).min()
     assert (
-        f"drawdown, index: {percent(drawdown(last)[-1])} at the end, {percent(deepest)} to 0.0 % "
-        "on the way" in text
+        f"drawdown, index: {percent(drawdown(last)[-1])} at the end, range {percent(deepest)} to "
+        f"0.0 %" in text
     )
 
 
@@ -233,11 +232,14 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
     ("ends", "said"),
     [
         ((0.001, 0.061), "beats the best naive rule in hindsight, index_reversal"),
-        ((0.0, 0.061), "cannot be told from the best naive rule in hindsight, index_reversal"),
+        (
+            (0.0, 0.061),
+            "does not differ significantly from the best naive rule in hindsight, index_reversal",
+        ),
         ((-0.09, -0.001), "is beaten by the best naive rule in hindsight, index_reversal"),
         (
             (NAN, NAN),
-            "cannot be compared, without an interval, with the best naive rule in hindsight, "
+            "cannot be compared (there is no interval) with the best naive rule in hindsight, "
             "index_reversal",
         ),
     ],
@@ -272,11 +274,13 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
     [
         (
             (-0.01, -0.02, 0.01),
-            'cannot be told from "the day\'s losers rise": on the same days -.0100 [-.020, +.010].',
+            'does not differ significantly from "the day\'s losers rise": difference on the same '
+            "days -.0100 [-.020, +.010].",
         ),
         (
             (-0.05, -0.06, -0.04),
-            'is beaten by "the day\'s losers rise": on the same days -.0500 [-.060, -.040].',
+            'is beaten by "the day\'s losers rise": difference on the same days -.0500 [-.060, '
+            "-.040].",
         ),
     ],
 )
@@ -293,8 +297,8 @@ def test_the_verdict_says_how_the_probabilities_order_the_stocks(
     model, rule = score(mcc=0.1, **ends), score("always_up", mcc=0.0)
     whole = verdict(BACKTEST, pd.DataFrame([model, rule]), random_performances())
     assert (
-        "Its probabilities order the stocks of a day with a rank IC of .0100 [.000, .020]; "
-        f"that {said}" in whole
+        "Its probabilities rank the stocks of a day with a rank IC of .0100 [.000, .020]; "
+        f"this ranking {said}" in whole
     )
 
 
@@ -305,43 +309,44 @@ def test_the_verdict_says_how_the_probabilities_order_the_stocks(
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (-0.1, 0.3),
-            "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told",
+            "1 of 2 tradable portfolios: long, next open (.90 [.10, 1.70]), does not differ",
         ),
         (
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (0.1, 0.3),
-            "(.90 [.10, 1.70]), beats the index: on the same days +.10 [",
+            "(.90 [.10, 1.70]), beats the index: difference on the same days +.10 [",
         ),
         (
             (0.4, -0.4, 1.2),
             (0.2, -0.5, 0.9),
             (0.0, 1),
-            "none of 2; the highest: long, next open (.40 [-.40, 1.20]), c",
+            "none of 2 tradable portfolios; the highest is long, next open (.40 [-.40, 1.20]), d",
         ),
         (
             (0.1, -4, 2),
             (-5, -6, -4),
             (-1, -0.1),
-            "none of 2; the highest: long, next open (.10 [-4.00, 2.00]), is be",
+            "none of 2 tradable portfolios; the highest is long, next open (.10 [-4.00, 2.00]), "
+            "is be",
         ),
         (
             (0.9, 0.1, 1.7),
             (1.9, 1.1, 2.7),
             (-1, 1),
-            "2 of 2: weighted, next open (1.90 [1.10, 2.70]), cannot be told",
+            "2 of 2 tradable portfolios: weighted, next open (1.90 [1.10, 2.70]), does not differ",
         ),
         (
             (0.9, 0.1, 1.7),
             (0.2, -0.5, 0.9),
             (NAN, NAN),
-            "cannot be compared, without an interval, with the index.",
+            "cannot be compared (there is no interval) with the index.",
         ),
         (
             (NAN, NAN, NAN),
             (NAN, NAN, NAN),
             (NAN, NAN),
-            "252 days of portfolios are too few for an interval",
+            "252 days are too few for an interval",
         ),
     ],
 )
@@ -358,18 +363,18 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
     assert said in words
     assert PAPERS not in words  # nobody can trade it
     assert "index" not in verdict(BACKTEST, scores, pd.DataFrame(rows))
-    assert "No portfolio that can be traded" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
+    assert "There is no tradable portfolio" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
 
 
 def test_survivorship_is_said_in_a_line() -> None:
     assert survivorship(BACKTEST) == (
-        "Survivorship: the list of stocks is a snapshot of 2022-12-30: those that left before are "
-        "missing, which "
-        "flatters holders. Of 10,000 constituent-days 1.2 % have no price."
+        "Survivorship: the list of stocks is a snapshot of 2022-12-30. Stocks that left before are "
+        "missing, which flatters portfolios that hold stocks. 1.2 % of 10,000 constituent-days "
+        "have no price."
     )
     dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
     assert "the list is dated" in survivorship(dated)
-    assert survivorship(dated).endswith("Of 0 constituent-days - have no price.")
+    assert survivorship(dated).endswith("- of 0 constituent-days have no price.")
 
 
 def test_the_readme_tables_are_exact() -> None:
@@ -385,7 +390,7 @@ def test_the_readme_tables_are_exact() -> None:
         f"**sp500, all stock-days**: {span}, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"
         "| predictor | ACC [95 %] | MCC [95 %] |\n| --- | --- | --- |\n"
         "| dtml | .5353 [.512, .561] | -.0120 [-.053, .027] |\n| always_up | .5120 | .0000 |\n\n"
-        f"**sp500, portfolios**: {span}, trained anew every 63 sessions.\n\n"
+        f"**sp500, portfolios**: {span}, retrained every 63 sessions.\n\n"
         "| portfolio | return a year, net | volatility | Sharpe [95 %] | deflated | drawdown | "
         "days above 0 "
         "| turnover a day | break-even |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"

@@ -67,9 +67,8 @@ def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromi
     page.get_by_role("button", name="All").click()
     page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
     box = page.locator("figure.chart canvas").bounding_box()
-    page.mouse.move(
-        box["x"] + 600, box["y"] + box["height"] - 60
-    )  # the lowest panel; all share one axis
+    # the lowest panel; all share one axis
+    page.mouse.move(box["x"] + 600, box["y"] + box["height"] - 60)
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
@@ -101,11 +100,11 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
         "protocol = 'all'"
     )
     page.get_by_label("Statement").fill(asked)
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Run").click()
     page.wait_for_selector("figure.live canvas")
     assert page.locator("tbody tr").count() > 50
     page.get_by_label("Statement").fill("delete from run")
-    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("button", name="Run").click()
     assert page.get_by_role("alert").inner_text()
     with site.engine.connect() as conn:
         assert conn.exec_driver_sql("select count(*) from run").scalar()

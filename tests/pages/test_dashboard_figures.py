@@ -195,7 +195,7 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
 ) -> None:
     monkeypatch.setattr("flows.dashboard.stock.SHOWN", 7)
     page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
-    assert f"The newest 7 of {NIGHTS} in this span; the rows behind it are all." in page.seen
+    assert f"The newest 7 of {NIGHTS} in this span; the link shows all rows." in page.seen
     rows = next(each for each in page.links if each.startswith("/table/prediction_history"))
     file = next(
         each for each in Page(site.get(rows).body).links if each.startswith("/sql/rows.json")
@@ -289,5 +289,5 @@ def test_a_market_s_first_night_has_directions_and_no_scores(
 
 def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
     page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
-    assert "No nightly model predicted it in this span" in page.seen
+    assert "No nightly model predicted this stock in this span" in page.seen
     assert "Prices, directions and probabilities" in page.seen

@@ -82,7 +82,7 @@ def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
     cells = drawn.data["rows"].pivot(index="y", columns="x", values="value")
     np.testing.assert_array_equal(cells.to_numpy(), weights)
     assert (
-        "a row looks, a column is looked at. The strongest: B at D .9000; C at A .7000"
+        "each row gives attention to the columns. The strongest: B to D .9000; C to A .7000"
         in drawn.words
     )
     text = page(stocks(4, sectors=1).assign(symbol=names), attention=frame)
@@ -98,9 +98,8 @@ def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_no
     shown = list(dict.fromkeys(drawn.data["rows"]["y"]))
     assert set(shown) == set(drawn.data["rows"]["x"]) == set(mean.nlargest(10).index)
     placed = [sectors[name] or "" for name in shown]
-    assert placed == sorted(
-        placed, key=lambda sector: (not sector, sector)
-    )  # those of no sector last
+    # those of no sector last
+    assert placed == sorted(placed, key=lambda sector: (not sector, sector))
     few = frame.sort_values("weight").groupby("symbol").tail(3)
     partial = heat_map(Attention.of(few), sectors)
     assert partial

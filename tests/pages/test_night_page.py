@@ -64,9 +64,8 @@ def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
     for row in direction_rows(directions, THRESHOLD, none, LINE):
         assert row["low"] < row["shown"] < row["high"]
         assert row["low"] == LINE.apply(np.array([row["lowest"]]))[0]
-    assert all(
-        np.isnan(row["low"]) for row in direction_rows(directions, THRESHOLD, none)
-    )  # on another scale than `shown`
+    # on another scale than `shown`
+    assert all(np.isnan(row["low"]) for row in direction_rows(directions, THRESHOLD, none))
     raw = direction_rows(directions.assign(calibrated=NAN), None, none)
     assert all(row["low"] == row["lowest"] and row["shown"] == row["probability"] for row in raw)
 
@@ -95,7 +94,7 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         "Directions for",
         "The directions so far",
         "Calibration",
-        "Who looks at whom",
+        "Attention between stocks",
         "Left out",
         "Receipt",
     )
@@ -171,7 +170,10 @@ def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
     assert len(text.encode()) < 1_000_000
     assert sorted(chain(*direction(text).values())) == directions["symbol"].tolist()
     assert len(region(text, "Strongest sources of each stock")) == 501
-    assert "Of 500 stocks the 40 that the others look at most are drawn" in Reader(text).seen
+    assert (
+        "Of 500 stocks, the 40 that get the most attention from the others are drawn"
+        in Reader(text).seen
+    )
 
 
 @pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
@@ -227,21 +229,21 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
         "gain": 0.012,
     }
     text = page(order=order_part(order, scored, champion | {"stake": 71.4, "needed": 60.0}))
-    assert region(text, "The order of the stocks")[1:] == [
+    assert region(text, "The ranking of the stocks")[1:] == [
         ["S002", "1", ".600"],
         ["S001", "2", ".400"],
     ]
     assert (
-        "2 stocks, ordered by blend for the return from the next open to the one after, best first."
+        "2 stocks, ranked by blend for the return from the next open to the one after, best first."
         in text
     )
     assert (
         "Rank IC of 40 nights: .0800 [.060, .100]; the best rule, day_losers, .0300 [.010, .050]"
         in text
     )
-    evidence = "rank IC +.0120 over 41 nights, a stake of 71 where 60 was needed"
-    assert f"blend speaks since 2026-03-02 in place of ridge: {evidence}." in text
+    evidence = "rank IC gain +.0120 over 41 nights, wealth 71, where 60 was needed"
+    assert f"blend has been champion since 2026-03-02 in place of ridge: {evidence}." in text
     assert 'href="#order"' not in page()
-    assert "No order of this market has an outcome yet" in page(
+    assert "No ranking of this market has an outcome yet" in page(
         order=order_part(order, scored.iloc[:0])
     )

@@ -52,9 +52,8 @@ def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -3
     bars = HISTORY.copy()
     mine = bars["symbol"] == SYMBOL
     before = bars.loc[mine & (bars["session"] == DAYS[day - 1]), "close"].item()
-    flat = (
-        bars.loc[mine & (bars["session"] == DAYS[day]), "close"].item() / before
-    )  # of this one day, for its news
+    # of this one day, for its news
+    flat = bars.loc[mine & (bars["session"] == DAYS[day]), "close"].item() / before
     bars.loc[mine & (bars["session"] >= DAYS[day]), PRICES] *= (1 - falls) / flat
     bars.loc[mine & (bars["session"] == DAYS[day]), "dividend"] = recorded * before
     bars.loc[mine & (bars["session"] < DAYS[day]), "adj_close"] *= 1 - taken_out
@@ -74,8 +73,8 @@ def test_a_warning_says_when_and_what_the_return_is() -> None:
     (row,) = doubtful_actions(
         with_split(1.25, is_divided=False), SIMULATED.index_symbol, "adj_close"
     ).itertuples()
-    assert row.value.startswith(f"on {DAYS[-23]:%Y-%m-%d} it moves by -18.5%")
-    assert "with a split of 1.25 recorded: the days before are not divided by it" in row.value
+    assert row.value.startswith(f"on {DAYS[-23]:%Y-%m-%d} the price moves by -18.5%")
+    assert "with a recorded split of 1.25: earlier prices are not divided by it" in row.value
 
 
 def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:

@@ -107,9 +107,8 @@ def test_a_bad_price_is_rejected_with_its_reason_and_value(
     values: dict[str, float], reason: str, value: str
 ) -> None:
     checked = judge(spoilt("BBB", 5, **values))
-    later = (
-        [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []
-    )  # the way back
+    # the way back
+    later = [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []
     assert reasons(checked) == [("BBB", SESSIONS[5], reason), *later]
     assert checked.rejected["value"].iloc[0] == value
     assert len(checked.accepted) == 8 * 13 - 1 - len(later)
@@ -203,9 +202,8 @@ def test_a_split_recorded_that_day_explains_the_move() -> None:
 def test_moves_come_from_the_price_that_the_market_names() -> None:
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
-    bars.loc[later, ["open", "high", "low", "close"]] *= (
-        0.5  # a split, which the adjusted close does not show
-    )
+    # a split, which the adjusted close does not show
+    bars.loc[later, ["open", "high", "low", "close"]] *= 0.5
     assert judge(bars).rejected.empty
     assert reasons(judge(bars, returns="close")) == [("BBB", SESSIONS[5], "unexplained_return")]
 
@@ -219,9 +217,8 @@ def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
 
 
 def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
-    bars = spoilt(
-        "BBB", 5, open=0.0, adj_close=20.0
-    )  # +31 % on this session, and -23 % on the next
+    # +31 % on this session, and -23 % on the next
+    bars = spoilt("BBB", 5, open=0.0, adj_close=20.0)
     bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
     assert reasons(judge(bars)) == [
         ("BBB", SESSIONS[5], "non_positive_price"),

@@ -76,9 +76,8 @@ def test_kospi_stale_days_are_rejected_for_the_stocks_that_were_stale() -> None:
 def test_kospi_halts_of_single_stocks_are_accepted() -> None:
     halts = accepted("kospi200_2015", "042660").query("volume == 0")
     assert len(halts) > 300
-    assert ("009410", "2020-09-01") in rejected(
-        "kospi200_2015", "unexplained_return"
-    )  # without volume too
+    # without volume too
+    assert ("009410", "2020-09-01") in rejected("kospi200_2015", "unexplained_return")
     ten_times_too_high = len(rejected("kospi200_2015", "brief_jump"))
     assert (
         checked("kospi200_2015").accepted["volume"] == 0

@@ -53,9 +53,8 @@ def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> Non
     assert index["close"].pct_change().to_numpy()[1:] == in_float64(expected.to_numpy()[1:])
     assert (index["low"] <= index[["open", "close"]].min(axis=1) + 1e-9).all()
     assert (index["high"] >= index[["open", "close"]].max(axis=1) - 1e-9).all()
-    theirs = (
-        BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()
-    )  # of the simulated market itself
+    # of the simulated market itself
+    theirs = BARS[BARS["symbol"] == INDEX].set_index("session")["close"].pct_change()
     assert (
         np.corrcoef(theirs.reindex(index["session"])[1:], index["close"].pct_change()[1:])[0, 1]
         > 0.97
@@ -121,7 +120,7 @@ def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
     assert market.index.of_constituents
     STOCKS.rename(columns={"session": "date"}).to_csv(tmp_path / "prices.csv", index=False)
     with pytest.raises(
-        UsageError, match="the index of own is made of its constituents: leave out --index"
+        UsageError, match="the index of own is computed from its constituents: leave out --index"
     ):
         open_source("files", market, prices=tmp_path / "prices.csv", index=tmp_path / "prices.csv")
     study = Study(file, "2024-01-02", "2024-06-28", prices=tmp_path / "prices.csv")

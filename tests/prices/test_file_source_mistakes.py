@@ -25,17 +25,17 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,1,1", header="date,clsoe,symbol"),
-            "there is no column close: is 'clsoe' it",
+            "there is no column close: if 'clsoe' is that column, rename it",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,A,1,1", header="date,symbol,opne,close"),
-            "there is no column open: is 'opne' it",
+            "there is no column open: if 'opne' is that column, rename it",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,A,1,1", header="date,symbol,Close,Volumne"),
-            "no column volume: is 'Volumne' it",
+            "no column volume: if 'Volumne' is that column, rename it",
         ),
         (
             "p.csv",
@@ -45,7 +45,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,1", header="\x0bate,Close"),
-            "there is no column date: is '\\x0bate' it",
+            "there is no column date: if '\\x0bate' is that column, rename it",
         ),
         (
             "p.csv",
@@ -55,32 +55,32 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1", header="date,symbol,Date"),
-            "'date' and 'Date' are both session",
+            "'date' and 'Date' both mean session",
         ),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"),
-            "row 2: '3/5/2024' is no date; write YYYY-MM-DD",
+            "row 2: '3/5/2024' is not a date; write YYYY-MM-DD",
         ),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is no date"),
-        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is no date"),
-        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is no date"),
+        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is not a date"),
+        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is not a date"),
+        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is not a date"),
         (
             "p.csv",
             csv_of("2024-03-04,AAA,1,2", "2024-03-05,AAA,1,two"),
-            "row 2: close 'two' is no number",
+            "row 2: close 'two' is not a number",
         ),
-        ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is no number"),
+        ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is not a number"),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"), "row 2 has no symbol"),
         ("p.csv", csv_of("2024-03-04,AAA,1"), "Expected 4 columns, got 3"),
-        ("p.csv", csv_of(), "the file holds no row"),
+        ("p.csv", csv_of(), "the file has no rows"),
         (
             "p.csv",
             csv_of("2024-03-04,1,2", header="date,AAA,BBB"),
-            "write a row for each date and stock instead",
+            "write one row per date and stock instead",
         ),
-        ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "it is a web page and no table"),
-        ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "it is a web page and no table"),
+        ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "this is a web page, not a table"),
+        ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "this is a web page, not a table"),
         ("p.csv", b"", "cannot be read as .csv"),
         ("p.csv", b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n", "cannot be read as .csv"),
         ("p.csv.gz", b"not gzip at all", "cannot be read as .csv.gz: Not a gzipped file"),
@@ -92,7 +92,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         ("p.parquet", b"", "cannot be read as .parquet"),
         ("p.parquet", b"PAR1 and nothing more PAR1", "cannot be read as .parquet"),
         ("p.parquet", pickle.dumps({"close": [1.0]}), "cannot be read as .parquet"),
-        ("p.xlsx", b"", "the ending is none of .parquet, .csv, .csv.gz"),
+        ("p.xlsx", b"", "unsupported file type; use one of .parquet, .csv, .csv.gz"),
     ],
 )
 def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
@@ -109,22 +109,25 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (long(("AAA",)).assign(symbol=5930), "symbols are text, but column 'symbol' is int64"),
+        (
+            long(("AAA",)).assign(symbol=5930),
+            "symbols must be text, but column 'symbol' has type int64",
+        ),
         (long(("AAA",)).assign(close="3.5"), None),
         (
             long(("AAA",)).assign(close=[*["3.5"] * 6, "x", *["3.5"] * 6]),
-            "row 7: close 'x' is no number",
+            "row 7: close 'x' is not a number",
         ),
         (
             long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]),
-            "row 5: None is no date",
+            "row 5: None is not a date",
         ),
-        (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is no date"),
+        (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is not a date"),
         (
             long(("AAA",)).drop(columns="close"),
             "missing column close; found date, symbol, open, high, low, adj_close",
         ),
-        (long(("AAA",)).iloc[:0], "the file holds no row"),
+        (long(("AAA",)).iloc[:0], "the file has no rows"),
     ],
 )
 def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
@@ -170,7 +173,9 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
     ):
         FileSource(MARKET, tmp_path / "empty")
     write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
-    with pytest.raises(UsageError, match=r"AAA\.csv and AAA\.parquet are of one symbol; keep one"):
+    with pytest.raises(
+        UsageError, match=r"AAA\.csv and AAA\.parquet hold the same symbol; keep one"
+    ):
         FileSource(MARKET, tmp_path)
 
 
@@ -185,7 +190,7 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
     assert str(caught.value) == (
         f"{tmp_path / 'p.csv'}: row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date "
         "of most stocks: "
-        "correct or delete it, or name the night with --as-of 2024-03-20"
+        "correct or delete it, or set the night with --as-of 2024-03-20"
     )
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -221,7 +221,7 @@ def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warn
         replace(market, source=FrameSource(redated(bars, -1, "F03A"))), AS_OF
     ).doubtful
     assert found["symbol"].tolist() == ["F03A"]
-    assert "it looks dated 1 session early" in found["value"].item()
+    assert "it appears to be dated 1 session early" in found["value"].item()
     with reading(context.engine) as conn:
         assert prices.price_warnings(conn, "simulated")[["symbol", "reason"]].values.tolist() == [
             ["F03A", "shifted_dates"]

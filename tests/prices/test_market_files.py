@@ -76,4 +76,4 @@ def test_markets_lists_it_and_a_fetch_with_nothing_due_says_that_it_read_nothing
     code, said, _ = command("fetch", "mine", "--as-of", str(AS_OF))
     assert code == 0
     assert "0 symbols asked for" in said
-    assert "no price was read" in said
+    assert "no prices were read" in said

@@ -125,7 +125,7 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
         ('source = "bloomberg"', "source: unknown 'bloomberg'; known: files, simulated, yahoo"),
         ('returns = "adj"', "returns: unknown 'adj'"),
         ("z_close = 1", "z_close: expected text, got 1"),
-        ('facts = "one"', "facts: expected a list of texts"),
+        ('facts = "one"', "facts: expected a list of strings"),
         ("checks = 3", "checks: expected a table [checks], got 3"),
     ],
 )
@@ -137,8 +137,8 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
     ("line", "wrong", "complaint"),
     [
         ('title = "My market"', "title = 1", "title: expected text, got 1"),
-        ('title = "My market"', 'title = " "', "title: expected a printable text"),
-        ('title = "My market"', 'title = "a\\nb"', "title: expected a printable text"),
+        ('title = "My market"', 'title = " "', "title: expected printable text"),
+        ('title = "My market"', 'title = "a\\nb"', "title: expected printable text"),
         (
             'calendar = "XKRX"',
             'calendar = "KRX"',
@@ -165,7 +165,7 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
             'currency = "won"',
             "currency: expected an ISO 4217 code such as USD, got 'won'",
         ),
-        ('symbol = "^KS11"', 'symbol = "../KS11"', "index.symbol: '../KS11' cannot be a symbol"),
+        ('symbol = "^KS11"', 'symbol = "../KS11"', "index.symbol: '../KS11' is not a valid symbol"),
         ('name = "KOSPI"', 'nmae = "KOSPI"', "index.nmae: unknown key, perhaps name"),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
         (
             "complete = true",
-            "constituents.complete: a list without constituents cannot be complete",
+            "constituents.complete: a list without constituents is incomplete",
         ),
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
         (
@@ -220,9 +220,9 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ),
         ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
         ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
-        ('symbols = ["A", "a/b"]', "constituents.symbols[2].symbol: 'a/b' cannot be a symbol"),
-        ('symbols = ["A", ".."]', "constituents.symbols[2].symbol: '..' cannot be a symbol"),
-        ('suffix = "/x"\nsymbols = ["A"]', "constituents.suffix: 'A/x' cannot be a symbol"),
+        ('symbols = ["A", "a/b"]', "constituents.symbols[2].symbol: 'a/b' is not a valid symbol"),
+        ('symbols = ["A", ".."]', "constituents.symbols[2].symbol: '..' is not a valid symbol"),
+        ('suffix = "/x"\nsymbols = ["A"]', "constituents.suffix: 'A/x' is not a valid symbol"),
         ("symbols = [{name = 'A'}]", "constituents.symbols[1].symbol: missing"),
         ("symbols = [{symbol = 'A', form = 'B'}]", "constituents.symbols[1].form: unknown key"),
         (
@@ -231,16 +231,17 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ),
         (
             'as_of = 2020-01-02\nsymbols = ["A", "A"]',
-            "constituents.symbols: symbol 'A' comes twice",
+            "constituents.symbols: symbol 'A' is listed twice",
         ),
         (
             "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', "
             "since = 2009-05-05}]",
-            "constituents.symbols: symbol 'A' comes twice; list it once, or each stay in order",
+            "constituents.symbols: symbol 'A' is listed twice; list it once, or list its stays in "
+            "chronological order",
         ),
         (
             "as_of = 2020-01-02\nsymbols = ['A', {symbol = 'B', source_symbol = 'A'}]",
-            "constituents.symbols: source_symbol 'A' comes twice",
+            "constituents.symbols: source_symbol 'A' is listed twice",
         ),
         ('as_of = 2020-01-02\nsymbols = ["^KS11"]', "index.symbol: '^KS11' is also a constituent"),
     ],
@@ -278,7 +279,7 @@ def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["My Market.toml", "-x.toml", "é.toml", f"{'a' * 41}.toml"])
 def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
-    with pytest.raises(UsageError, match="the file's name is the market's"):
+    with pytest.raises(UsageError, match="the file's name becomes the market's name"):
         load_market_file(tmp_path / name)
 
 

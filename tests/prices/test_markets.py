@@ -201,7 +201,7 @@ def test_a_name_is_never_a_path(name: str) -> None:
 def test_a_users_market_may_not_take_the_name_of_one_of_the_package(tmp_path: Path) -> None:
     path = tmp_path / "kdd17.toml"
     path.write_text('title = "Mine"\n', encoding="utf-8")
-    with pytest.raises(UsageError, match="give the file another name"):
+    with pytest.raises(UsageError, match="rename the file"):
         load_market_file(path)
 
 

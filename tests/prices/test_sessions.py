@@ -22,6 +22,7 @@ from dtml.prices.sessions import (
     sessions_between,
     usual_week,
 )
+from tests.support.calendars import end_calendar
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -125,7 +126,7 @@ def test_a_session_opens_at_its_own_minute() -> None:
     assert session_open("XNYS", date(2024, 3, 8)) == datetime(2024, 3, 8, 14, 30, tzinfo=UTC)
     assert session_open("XNYS", date(2024, 3, 11)) == datetime(2024, 3, 11, 13, 30, tzinfo=UTC)
     assert session_open("XKRX", date(2024, 4, 11)) == datetime(2024, 4, 11, 0, 0, tzinfo=UTC)
-    with pytest.raises(UsageError, match="is no session of XNYS"):
+    with pytest.raises(UsageError, match="is not a session of XNYS"):
         session_open("XNYS", date(2016, 7, 4))
 
 
@@ -220,14 +221,14 @@ def test_every_hour_of_a_year_the_last_closed_session_is_the_one_its_close_says(
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
-    with pytest.raises(UsageError, match="carries no time zone"):
+    with pytest.raises(UsageError, match="has no time zone"):
         last_closed_session("XNYS", datetime(2024, 3, 8, 17, 0))  # noqa: DTZ001 - the mistake in question
 
 
 def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_named() -> None:
     assert require_session("XNYS", date(2016, 6, 30)) == date(2016, 6, 30)
     expected = (
-        r"2016-07-04 \(Monday\) is no session of XNYS; the nearest are 2016-07-01 and 2016-07-05"
+        r"2016-07-04 \(Monday\) is not a session of XNYS; the nearest are 2016-07-01 and 2016-07-05"
     )
     with pytest.raises(UsageError, match=expected):
         require_session("XNYS", date(2016, 7, 4))
@@ -250,10 +251,20 @@ def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
         ),
     ):
         with pytest.raises(
-            DtmlError, match=rf"the calendar XSHG is known up to {end}; .*upgrade"
+            DtmlError, match=rf"the calendar XSHG ends on {end}, .*upgrade"
         ) as caught:
             question()
         assert not isinstance(caught.value, UsageError)
+
+
+@pytest.mark.parametrize("day", [date(2026, 12, 1), date(2026, 12, 30), date(2027, 1, 5)])
+def test_the_usual_week_is_the_last_one_known_where_the_calendar_ends(
+    day: date, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_before = usual_week("XSHG", date(2025, 1, 2))
+    end_calendar(monkeypatch, "XSHG", date(2026, 12, 31))
+    assert usual_week("XSHG", day) == long_before
+    assert usual_week("XSHG", day).weekdays == frozenset(range(5))
 
 
 def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:

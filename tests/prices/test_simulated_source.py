@@ -62,9 +62,8 @@ def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
     both = np.isfinite(own) & np.isfinite(before)
     assert ((own > 0) == (before > 0))[both].mean() == as_drawn(0.5, within=0.005)
     index = change[SOURCE.index_symbol].to_numpy()
-    assert (
-        np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1
-    )  # what the leaders' weight in the index gives away
+    # what the leaders' weight in the index gives away
+    assert np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1
 
 
 def test_the_best_accuracy_of_uncorrelated_followers_is_one_half() -> None:

@@ -149,9 +149,8 @@ def test_what_yahoo_has_no_value_for_stays_missing(good: tuple[FakeYahoo, list[F
     bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
     assert bars.loc[5, ["open", "high", "low", "close", "adj_close", "volume"]].isna().all()
     assert bars["open"].isna().sum() == 2
-    assert (
-        bars.loc[9, "volume"] == 0
-    )  # yfinance knows no missing volume; a bar with prices keeps what it says
+    # yfinance knows no missing volume; a bar with prices keeps what it says
+    assert bars.loc[9, "volume"] == 0
 
 
 def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(
@@ -173,9 +172,8 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
         "FFF": "nan_last",
         "GGG": "internal_error",
     }
-    where = market(
-        "AAA", "HHH", "BBB", "DDD", "CCC", "EEE", "FFF", "GGG", "GONE"
-    )  # no five failures in a row
+    # no five failures in a row
+    where = market("AAA", "HHH", "BBB", "DDD", "CCC", "EEE", "FFF", "GGG", "GONE")
     with FakeYahoo(prices(*SYMBOLS, "^IDX"), faults=faults) as yahoo:
         (fetched,) = ask(yahoo, where, timeout=1.5, threads=1)
     found = status_and_detail(fetched)
@@ -224,7 +222,7 @@ def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
 
 
 def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="market small does not list bbb; list it there"):
+    with pytest.raises(UsageError, match="market small does not list bbb: add it to the market"):
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
 
 

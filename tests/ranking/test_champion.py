@@ -15,14 +15,14 @@ from db.engine import reading, transaction
 from db.rows import rankings
 from db.rows.markets import save_instruments
 from dtml.errors import UsageError
-from dtml.evaluation.drift import TENURE
+from dtml.evaluation.evidence import TENURE
 from dtml.experiments import vary
 from dtml.markets import read_market
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session, sessions_between
+from flows.nightly.champion import promote
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.nightly.order import promote
 from flows.service.alerts import after_night
 from flows.service.status import market_status
 from tests.support.benchmark_rows import ranker
@@ -135,9 +135,8 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
     )
     assert row["stake"] >= row["needed"]
     assert row["nights"] >= TENURE
-    assert (
-        stored(earning, sessions_after(last, 1))["predictor"] == "ridge"
-    )  # of the night that was ordered before
+    # of the night that was ordered before
+    assert stored(earning, sessions_after(last, 1))["predictor"] == "ridge"
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, last) is None
 
@@ -211,9 +210,9 @@ def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> N
         told = pd.read_sql(
             text("select kind, message from alert_log where kind = 'promoted'"), conn
         )
-    evidence = "rank IC +.2500 over 33 nights, a stake of 70 where 60 was needed"
+    evidence = "rank IC gain +.2500 over 33 nights, wealth 70, where 60 was needed"
     assert told["message"].tolist() == [
-        f"dtml speaks since {row['since']} in place of ridge: {evidence}"
+        f"dtml has been champion since {row['since']} in place of ridge: {evidence}"
     ]
 
 
@@ -225,8 +224,8 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     assert read_market(file).speakers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
-        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "is none of"),
-        ('candidates = ["ridge", "blend"]', 'beside ranker = "earned"'),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "unknown ranker"),
+        ('candidates = ["ridge", "blend"]', 'set ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))
         with pytest.raises(UsageError, match=said):

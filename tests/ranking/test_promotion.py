@@ -7,7 +7,7 @@ import pytest
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.drift import RESTART, TENURE, YEAR, Evidence, evidence, promoted
+from dtml.evaluation.evidence import RESTART, TENURE, YEAR, Evidence, evidence, promoted
 from tests.support.bounds import in_float64
 
 
@@ -71,7 +71,7 @@ def test_unknown_nights_are_left_out_and_several_challengers_share_the_error() -
 
 
 def test_what_is_no_difference_of_rank_ics_is_refused() -> None:
-    with pytest.raises(ValueError, match="lies in"):
+    with pytest.raises(ValueError, match="must lie in"):
         evidence("b", np.array([2.5]))
 
 

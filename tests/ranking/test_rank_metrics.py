@@ -110,9 +110,8 @@ def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_no
 @pytest.mark.slow
 def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say() -> None:
     held = [score_ranking(*made(seed, skill=0.0)).rank_ic for seed in range(60)]
-    assert (
-        sum(each.low <= 0 <= each.high for each in held) >= 52
-    )  # of a binomial of .95, .0003 lie below
+    # of a binomial of .95, .0003 lie below
+    assert sum(each.low <= 0 <= each.high for each in held) >= 52
 
 
 def test_no_day_at_all_has_no_figure() -> None:

@@ -20,7 +20,7 @@ from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session
-from dtml.ranking.outcomes import RULES
+from dtml.ranking.rules import RULES
 from flows.dashboard.app import dashboard
 from flows.nightly import order
 from flows.nightly.context import MarketContext
@@ -113,7 +113,7 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
         .query("predictor == 'dtml' and place == 1")["symbol"]
         .item()
     )
-    first = newest.split('aria-label="The order of the stocks"')[1].split('<th scope="row">')[1]
+    first = newest.split('aria-label="The ranking of the stocks"')[1].split('<th scope="row">')[1]
     assert f">{best}</a>" in first
 
 
@@ -121,7 +121,7 @@ def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
     after_nights(long, AS_OF)
     other = said(long).assign(score=0.0)
     with (
-        pytest.raises(StoreError, match="stored with another score"),
+        pytest.raises(StoreError, match="stored with a different score"),
         transaction(long.engine) as conn,
     ):
         rankings.save_order(
@@ -295,9 +295,8 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
     def other(*given: Any) -> Any:
         return replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})
 
-    monkeypatch.setattr(
-        order, "fit_rankers", other
-    )  # as another processor computes other last bits
+    # as another processor computes other last bits
+    monkeypatch.setattr(order, "fit_rankers", other)
     beside = order.rankers_for(long, AS_OF)
     assert beside is not None
     assert beside.row["id"] != first.row["id"]

@@ -20,12 +20,13 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import score_ranking
 from dtml.ranking import rankers, relative
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.outcomes import LEGS, RULES
+from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
+from dtml.ranking.rules import RULES
 from dtml.ranking.walk import folds
-from flows.benchmark.ranking import Plan, Ranking, RankingSet, Walk, run_ranking
 from flows.nightly.context import RunRequest, open_context, open_stored_context
+from flows.ranking.walk import Plan, Ranking, RankingSet, Walk, run_ranking
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
 from tests.support.commands import Command
@@ -206,7 +207,7 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     sets = {name: RankingSet("simulated", FIRST, LAST) for name in ("toy", "absent")}
     monkeypatch.setattr("flows.commands.ranking.SETS", sets)
-    monkeypatch.setattr("flows.benchmark.ranking.SETS", sets)
+    monkeypatch.setattr("flows.ranking.walk.SETS", sets)
     asked = ("benchmark", "ranking", "--prices", str(tmp_path))
     code, _, complaint = command(*asked)
     assert (code, "holds one of toy.parquet, absent.parquet" in complaint) == (2, True)
@@ -249,7 +250,7 @@ def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(w
 
 def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
     with pytest.raises(
-        DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose --to up to then"
+        DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose an earlier --to"
     ):
         run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
     end = walk.history.panel.sessions[-1].date()
@@ -287,7 +288,7 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     verdict = said.splitlines()[-2]
     assert f"of {blend['days']} days, the blend " in verdict
     assert verdict.count(f" {rule}: rank IC ") == 1
-    assert "after costs, at the next open" in said
+    assert "after costs, traded at the next open" in said
     page = Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8")
     assert all(
         words in page

@@ -116,9 +116,8 @@ def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
     shuffled = replace(
         history, outcome=np.where(history.there, drawn.permutation(outcome.T).T, np.nan)
     )
-    assert (
-        abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.12
-    )  # deviation .027 over ten trainings; .5 is there before
+    # deviation .027 over ten trainings; .5 is there before
+    assert abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.12
 
 
 @pytest.mark.soak

@@ -81,7 +81,7 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     before = rows()
     code, said, complaint = dtml(*command)
     assert code == 0, complaint
-    assert "This night was complete before: no row was added." in said
+    assert "This night was already complete: no row was added." in said
     assert rows() == before
 
     code, said, _ = dtml("history", "L01", "--json")
@@ -119,7 +119,10 @@ def test_a_market_that_another_process_works_on_is_left_alone(dtml: Command) -> 
     with market_lock(open_engine(), "small"):
         for verb in ("fetch", "predict"):
             code, _, said = dtml(verb, *market)
-            assert (code, "another process is at work on small: let it end" in said) == (1, True)
+            assert (code, "another process is working on small: wait until it ends" in said) == (
+                1,
+                True,
+            )
 
 
 def yahoo_market(home: Path, stocks: list[str]) -> Path:
@@ -160,7 +163,7 @@ MISTAKES = {
     "two markets": (("nightly", "kdd17", "--market-file", "small.toml"), "name one market"),
     "day that is no session": (
         ("nightly", "simulated", "--as-of", "2024-07-04"),
-        "is no session of XNYS",
+        "is not a session of XNYS",
     ),
     "day that is no date": (("nightly", "simulated", "--as-of", "July"), "July"),
     "future day": (("nightly", "simulated", "--as-of", "2030-01-02"), "2030-01-02"),

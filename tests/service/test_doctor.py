@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-import flows.doctor
+import flows.upkeep.doctor
 from dtml.errors import DtmlError
 from dtml.sources.simulated import SimulatedSource
 from dtml.training import self_test as trial
@@ -130,9 +130,9 @@ def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
 def test_a_package_outside_its_tested_range_is_named(
     examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = flows.doctor.version
+    known = flows.upkeep.doctor.version
     monkeypatch.setattr(
-        flows.doctor, "version", lambda name: "99.0" if name == "torch" else known(name)
+        flows.upkeep.doctor, "version", lambda name: "99.0" if name == "torch" else known(name)
     )
     code, found = examine()
     assert code == 1
@@ -148,12 +148,11 @@ def test_a_device_that_computes_something_else_fails_its_self_test(
 
     def wrong(*given: Any) -> torch.Tensor:
         runs.append(given)
-        return right(*given) + (
-            1e-6 if len(runs) == 3 else 0.0
-        )  # the one on the CPU that it is compared with
+        # the one on the CPU that it is compared with
+        return right(*given) + (1e-6 if len(runs) == 3 else 0.0)
 
     monkeypatch.setattr(trial, "member_probabilities", wrong)
-    with pytest.raises(DtmlError, match="from those of another on the CPU"):
+    with pytest.raises(DtmlError, match="from those on the CPU"):
         trial.self_test(cpu, folder)
 
 
@@ -169,5 +168,5 @@ def test_a_device_that_loses_the_state_of_a_training_fails_its_self_test(
         return found
 
     monkeypatch.setattr(StateFolder, "restore", damaged)
-    with pytest.raises(DtmlError, match="a training that was resumed ends"):
+    with pytest.raises(DtmlError, match="a resumed training run differs"):
         trial.self_test(torch.device("cpu"), StateFolder(tmp_path, write_whole))

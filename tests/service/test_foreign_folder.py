@@ -17,6 +17,7 @@ from dtml.own.code import OwnCode
 from dtml.own.process import Asked
 from flows import working_folder
 from flows.service import forked_runs
+from flows.settings import prepare_prefect
 from tests.support.backtest_market import MARKET
 from tests.support.foreign_folder import fill_as_a_stranger
 from tests.support.nights import small_market
@@ -149,3 +150,24 @@ def test_a_prefect_that_reads_its_settings_by_other_means_is_refused(
         ImportError, match=r"no prefect\.settings\.sources\.GoneSource\._read_files"
     ):
         importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PREFECT_LOGGING_CONFIG_PATH",
+        "PREFECT_LOGGING_SETTINGS_PATH",
+        "PREFECT_PROFILES_PATH",
+        "PREFECT_HOME",
+    ],
+)
+def test_what_a_users_own_environment_names_stands(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    others = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    monkeypatch.setattr(os, "environ", others | {name: str(tmp_path / "mine")})
+    prepare_prefect(quiet=True)
+    assert os.environ[name] == str(tmp_path / "mine")
+    # The older name of the same setting would lose to the newer one.
+    both = ("PREFECT_LOGGING_CONFIG_PATH", "PREFECT_LOGGING_SETTINGS_PATH")
+    assert sum(variable in os.environ for variable in both) == 1

@@ -42,11 +42,12 @@ pytestmark = pytest.mark.soak
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
 OF_RUNS = {"DTML_ALERTS": "http://127.0.0.1:9/planted"}  # nothing to the server
+# what server and runs import, if it is found first
 PLANTED = (
     "uvicorn.py",
     "orjson.py",
     "anyio.py",
-)  # what server and runs import, if it is found first
+)
 RUN_ENDED = re.compile("small night (done|skipped)")
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]
 # What made one run programs: a page lists the deployments, gives one a step of its own, and starts

@@ -56,9 +56,8 @@ def test_a_night_after_midnight_moves_to_the_next_weekday() -> None:
     assert late == "15 1 * * 2-6"
     always_open = replace(load_market("sp500"), calendar="24/7")
     assert night_cron(always_open, NOW) == "30 2 * * *"
-    assert (
-        night_cron(replace(always_open, calendar="XSAU"), NOW) == "30 17 * * 0-4"
-    )  # Sunday to Thursday
+    # Sunday to Thursday
+    assert night_cron(replace(always_open, calendar="XSAU"), NOW) == "30 17 * * 0-4"
 
 
 def test_a_model_that_never_changes_is_not_trained_by_schedule() -> None:
@@ -263,7 +262,7 @@ def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_
     with market_lock(context.engine, context.name):
         state = ended(context, monkeypatch)
     assert state.name == "Skipped"
-    assert "another process is at work on simulated" in str(state.message)
+    assert "another process is working on simulated" in str(state.message)
 
 
 @pytest.mark.soak
@@ -277,9 +276,8 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
     assert state.name == "Completed"
     assert f"night {lacking} of simulated refused" in str(state.message)
     assert [status(context.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
-    again = ended(
-        replace(context, source=source), monkeypatch, 10_000
-    )  # nothing of today's to do, or to wait for
+    # nothing of today's to do, or to wait for
+    again = ended(replace(context, source=source), monkeypatch, 10_000)
     assert again.name == "Skipped"
     assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(
         again.message

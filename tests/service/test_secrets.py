@@ -24,11 +24,12 @@ from tests.support.webhook import TOKEN, Webhook, webhook
 pytestmark = pytest.mark.soak
 
 DTML = Path(sys.executable).with_name("dtml")
+# of the password, each of which would give some of it away
 PARTS = (
     "zebr4cut",
     "mang0pit",
     "quil1ton",
-)  # of the password, each of which would give some of it away
+)
 PASSWORD = "{}/{}@{} %:".format(*PARTS)
 PLANTED = (*PARTS, TOKEN)
 NIGHT = ("nightly", "--market-file", "small.toml", "--as-of")

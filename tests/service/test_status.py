@@ -28,13 +28,13 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.status import MarketStatus, due_night, market_status, named_markets
+from tests.support.calendars import end_calendar
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 MARKET = replace(load_market("simulated"), retrain=63)
-EVENING = datetime(
-    2024, 7, 1, 22, 45, tzinfo=UTC
-)  # of AS_OF, a quarter of an hour after its night is due
+# of AS_OF, a quarter of an hour after its night is due
+EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)
 NEXT_NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
@@ -42,9 +42,8 @@ NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 @pytest.fixture
 def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
-    app = typer.Typer(
-        callback=lambda: None
-    )  # with one command alone, typer would want no name of it
+    # with one command alone, typer would want no name of it
+    app = typer.Typer(callback=lambda: None)
     app.add_typer(commands)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     return partial(command, "status", of=app)
@@ -293,6 +292,21 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     with reading(context.engine) as conn:
         assert set(nights.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
+
+
+def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judged(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_night(context, AS_OF)
+    end_calendar(monkeypatch, MARKET.calendar, date(2024, 7, 31))
+    soon = stands(context.engine, EVENING)
+    assert soon.as_of == AS_OF
+    assert f"the calendar {MARKET.calendar} ends on 2024-07-31" in str(soon.note)
+    assert soon.next_run is not None
+    over = stands(context.engine, datetime(2024, 8, 2, 22, 45, tzinfo=UTC))
+    assert (over.as_of, over.outcome, over.is_late) == (AS_OF, "complete", False)
+    assert (over.due, over.next_run) == (None, None)
+    assert f"the calendar {MARKET.calendar} ends on 2024-07-31, before 2024-08-02" in str(over.note)
 
 
 def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(

@@ -16,7 +16,8 @@ from db.connection.user_sql import select
 from db.engine import open_reader
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
-from flows.commands.query import SHOWN, query, write_parquet
+from flows.answer_files import write_parquet
+from flows.commands.query import SHOWN, query
 from tests.support.places import ROOT
 from tests.support.stores import fill
 
@@ -121,19 +122,19 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     reader = open_reader()
     with pytest.raises(
         StoreUsageError,
-        match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV",
+        match=r"more than 5,000 rows .* does not fit into memory: request less data, or CSV",
     ):
         select(reader, ENDLESS, own=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
-    with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
+    with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes does not fit into memory"):
         select(reader, ENDLESS, own=True)
 
 
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.commands.query.GROUP", 5000)
+    monkeypatch.setattr("flows.answer_files.GROUP", 5000)
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
     with pytest.raises(
         UsageError, match="more than 50,000 bytes is not written: ask for it in parts"
@@ -200,7 +201,7 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
         said, peak = asked_in_a_process(tmp_path, form, sql, memory)
         assert len(said) == 1
         assert "memory" in said[0]
-        assert "ask for less" in said[0]
+        assert "request less data" in said[0]
         assert peak - one < 2 * memory
     assert list(tmp_path.glob("*.parquet*")) == []
 

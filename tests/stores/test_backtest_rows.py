@@ -163,7 +163,10 @@ def test_a_figure_of_a_finished_backtest_is_never_rewritten(
 ) -> None:
     finish(store)
     with pytest.raises(
-        StoreError, match=f"{named} is stored with another figure: a finished backtest stands"
+        StoreError,
+        match=(
+            f"{named} is already stored with a different figure: a finished backtest cannot change"
+        ),
     ):
         finish(store, **changed)
 
@@ -180,7 +183,7 @@ def test_a_fold_is_never_rewritten(store: Engine, changed: dict[str, Any]) -> No
     add_folds(store, fold())
     with pytest.raises(
         StoreError,
-        match=rf"fold 1 of {NAME} is stored with {next(iter(changed))} .*never rewritten",
+        match=rf"fold 1 of {NAME} is already stored with {next(iter(changed))} .*never rewritten",
     ):
         add_folds(store, fold(**changed))
 
@@ -192,7 +195,7 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
     assert counted(store) == before
     with reading(store) as conn:
         assert (backtests.backtest(conn, NAME) or {})["finished_at"] is None
-    with pytest.raises(StoreError, match="backtest other was never begun"):
+    with pytest.raises(StoreError, match="backtest other was never started"):
         finish(store, "other")
 
 
@@ -307,7 +310,9 @@ def test_attention_once_stored_stands(store: Engine) -> None:
     again = attention().assign(weight=attention()["weight"] + 1e-8)
     assert keep_attention(store, again) == 5
     assert keep_attention(store, again.head(0)) == 0
-    with pytest.raises(StoreError, match="attention of first 2024-01-05 B C is stored: it stands"):
+    with pytest.raises(
+        StoreError, match="attention of first 2024-01-05 B C is already stored and cannot change"
+    ):
         keep_attention(
             store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625])
         )
@@ -346,7 +351,10 @@ def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None
     with reading(store) as conn:
         assert backtests.backtest_folds(conn, "other")["run_id"].tolist() == ["second"]
         assert backtests.backtest_folds(conn, NAME)["run_id"].tolist() == ["first"]
-    words = f"^fold 1 of {NAME} is stored with run_id first, not second: a fold is never rewritten$"
+    words = (
+        f"^fold 1 of {NAME} is already stored with run_id first, not second: "
+        "a fold is never rewritten$"
+    )
     with pytest.raises(StoreError, match=words):
         add_folds(store, fold(run_id="second"))
 

@@ -85,7 +85,8 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
     other = scores()
     other.loc[0, column] = value
     with pytest.raises(
-        StoreError, match=f"{NAME} dtml paper is stored with another figure: the test span is read"
+        StoreError,
+        match=f"{NAME} dtml paper is already stored with a different figure: the test span is read",
     ):
         save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
@@ -96,9 +97,11 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
 
 def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
-    with pytest.raises(StoreError, match=f"{NAME} dtml 1 0 is stored with another figure"):
+    with pytest.raises(
+        StoreError, match=f"{NAME} dtml 1 0 is already stored with a different figure"
+    ):
         save(store, benchmark(), scores(), seeds_of_models().assign(acc=[np.nan, 0.6, 0.625, 0.53]))
-    with pytest.raises(StoreError, match="dtml 0 0 is given twice"):
+    with pytest.raises(StoreError, match="dtml 0 0 is duplicated"):
         save(store, benchmark("other"), scores(), seeds_of_models().assign(configuration=0, seed=0))
 
 
@@ -123,7 +126,10 @@ def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_wh
 ) -> None:
     save(store, benchmark(), scores(), seeds_of_models())
     assert save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
-    words = f"^{NAME} dtml 1 0 is stored with another figure: the test span is read once$"
+    words = (
+        f"^{NAME} dtml 1 0 is already stored with a different figure: the test span is read only "
+        "once$"
+    )
     with pytest.raises(StoreError, match=words):
         save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 2e-12}}))
 
@@ -160,7 +166,7 @@ def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str
 
 
 def test_half_an_epoch_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match=r"benchmark_seed.best_epoch takes whole numbers"):
+    with pytest.raises(StoreError, match=r"benchmark_seed.best_epoch must hold whole numbers"):
         save(store, benchmark(), scores(), seeds_of_models().assign(best_epoch=0.5))
 
 

@@ -163,9 +163,8 @@ def test_a_snapshot_is_one_sound_file(engine: Engine, tmp_path: Path) -> None:
     assert contents(kept) == contents(engine)
     with sqlite3.connect(folder / "copy.sqlite") as conn:
         assert conn.execute("pragma integrity_check").fetchall() == [("ok",)]
-        assert conn.execute("pragma journal_mode").fetchall() == [
-            ("delete",)
-        ]  # reading it makes no file beside it
+        # reading it makes no file beside it
+        assert conn.execute("pragma journal_mode").fetchall() == [("delete",)]
 
 
 @pytest.mark.soak

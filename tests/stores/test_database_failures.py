@@ -127,7 +127,7 @@ def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(
     done = subprocess.run(
         [sys.executable, "-c", FILLING, store_url], capture_output=True, text=True, check=False
     )
-    assert "disk I/O error (the disk failed, or is full: " in done.stderr.splitlines()[-1]
+    assert "disk I/O error (the disk failed or is full " in done.stderr.splitlines()[-1]
     assert "StoreError" in done.stderr.splitlines()[-1]
     with reading(engine) as conn:
         assert table_counts(conn)["translation_text"] == 0
@@ -172,14 +172,14 @@ def test_a_file_that_a_server_misses_is_said_to_have_failed(files: tuple[str, Pa
     url, file = files
     file.unlink()
     with pytest.raises(
-        StoreError, match=rf"could not open file.*a file of the server, or its disk.*{RESTORE}"
+        StoreError, match=rf"could not open file.*a file or disk of the server failed.*{RESTORE}"
     ):
         require_current(open_engine(url))
 
 
 REFUSALS = {
-    "no connection left": ("connection limit 0", "let other connections end"),
-    "read only": ("set default_transaction_read_only = on", "takes no writes"),
+    "no connection left": ("connection limit 0", "wait until other connections end"),
+    "read only": ("set default_transaction_read_only = on", "is read-only"),
 }
 
 
@@ -206,7 +206,7 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
     ):
         conn.exec_driver_sql("select pg_read_file('/etc/hostname')")
     gone = make_url(store_url).set(database="nowhere").render_as_string(hide_password=False)
-    with pytest.raises(StoreError, match=r"does not exist .make it on the server or correct"):
+    with pytest.raises(StoreError, match=r"does not exist .create it on the server, or correct"):
         open_engine(gone)
 
 
@@ -215,9 +215,9 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
     [
         (
             "insert into alembic_version values ('0002')",
-            "has 2 schemas: alembic_version holds '0001', '0002'",
+            "records 2 schemas: alembic_version has '0001', '0002'",
         ),
-        ("delete from alembic_version", "does not say which schema it has"),
+        ("delete from alembic_version", "does not record its schema"),
     ],
 )
 def test_a_store_of_two_schemas_or_of_none_is_noticed(

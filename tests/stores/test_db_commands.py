@@ -55,9 +55,8 @@ def test_weights_that_are_lost_or_damaged_fail_the_check(
     assert f"run_id first, path {FIRST}, why {why}" in said
     code, said, _ = dtml(url_of(filled), "check", "--json")
     failed = [each for each in json.loads(said) if each["state"] == "failed"]
-    lost = [
-        {"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])
-    ]  # both are kept there
+    # both are kept there
+    lost = [{"run_id": name, "path": FIRST, "why": why} for name in ("first", ranker()["id"])]
     assert (code, [each["found"] for each in failed]) == (1, [lost])
 
 
@@ -118,7 +117,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml(target, "copy", own)
     assert code == 2
-    assert f"run dtml db upgrade, with DTML_DATABASE_URL=sqlite:///{own}" in complaint
+    assert f"run `dtml db upgrade`, with DTML_DATABASE_URL=sqlite:///{own}" in complaint
     assert not (tmp_path / "target.sqlite").exists()
 
 

@@ -257,7 +257,9 @@ def test_a_writer_that_waits_too_long_is_told_why(
     first, second = open_engine(store_url), open_engine(store_url)
     with (
         transaction(first),
-        pytest.raises(StoreError, match=r"another program held it for .*; let it end"),
+        pytest.raises(
+            StoreError, match=r"another program held it for .*; wait until that program ends"
+        ),
         transaction(second),
     ):
         pytest.fail("two writers at once")

@@ -70,7 +70,11 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
             ("second", 0.9, 0.75),
         ]
     with pytest.raises(
-        StoreError, match=r"^first 0\.9 is stored with another figure: a model is calibrated once$"
+        StoreError,
+        match=(
+            r"^first 0\.9 is already stored with a different figure: a model is calibrated only "
+            r"once$"
+        ),
     ):
         save_bands(store, given.assign(threshold=[0.8, 0.5]))
 
@@ -171,9 +175,9 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
     for wrong, words in (
         (
             given.assign(weight=given["weight"] - 2e-6),
-            "^attention of first 2024-01-05 A A is stored: it stands$",
+            "^attention of first 2024-01-05 A A is already stored and cannot change$",
         ),
-        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is given twice$"),
+        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is duplicated$"),
     ):
         with reading(store) as conn, pytest.raises(StoreError, match=words):
             attention.save_attention(conn, "toy", wrong)

@@ -126,7 +126,7 @@ def test_no_more_rows_are_named_than_can_be_read(engine: Engine) -> None:
                 "started_at": MOMENT,
             }
             conn.execute(sa.insert(tables.night), night)
-    law = findings(engine)["a complete night has as many predictions as it says"]
+    law = findings(engine)["a complete night has as many predictions as it records"]
     assert (law.state, len(law.found), law.more) == ("failed", 5, True)
 
 
@@ -172,9 +172,8 @@ def test_a_damaged_file_is_found(engine: Engine) -> None:
     engine.dispose()  # which leaves one file, without a log
     file, page = Path(str(engine.url.database)), 4096
     content = bytearray(file.read_bytes())
-    content[(root - 1) * page : root * page] = b"\x0a" + bytes(
-        page - 1
-    )  # an index that has lost its entries
+    # an index that has lost its entries
+    content[(root - 1) * page : root * page] = b"\x0a" + bytes(page - 1)
     file.write_bytes(content)
     assert findings(open_engine(f"sqlite:///{file}"))["the file is intact"].state == "failed"
 

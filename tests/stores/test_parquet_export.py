@@ -24,10 +24,10 @@ from db.rows import markets, outcomes, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from db.views import view, views
 from dtml.errors import UsageError
-from flows import parquet_export
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.parquet_export import FILE, MARKER, VIEWS, Exported, export, exported
+from flows.upkeep import parquet_export
+from flows.upkeep.parquet_export import FILE, MARKER, VIEWS, Exported, export, exported
 from tests.support.commands import Command
 from tests.support.db_commands import dtml  # noqa: F401 - a fixture
 from tests.support.nights import AS_OF

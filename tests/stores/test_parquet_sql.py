@@ -15,7 +15,7 @@ from db.connection.parquet_sql import asked_of_parquet
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
 from flows.commands.query import query
-from flows.parquet_export import VIEWS, export, exported
+from flows.upkeep.parquet_export import VIEWS, export, exported
 from tests.support.parquet_files import ALL, contents, no_progress, rows_of
 from tests.support.stores import add_predictions, fill
 
@@ -129,7 +129,9 @@ def test_a_file_that_somebody_changed_is_told_in_a_line_and_the_next_export_mend
     else:
         year = file.parent.with_name("year=soon")
         shutil.copytree(file.parent, year)
-    with pytest.raises(StoreUsageError, match="the files of prediction_history are not") as caught:
+    with pytest.raises(
+        StoreUsageError, match="the files of prediction_history have changed since"
+    ) as caught:
         rows_of(exported(files), "select sum(probability) from prediction_history")
     assert "\n" not in str(caught.value)
     if as_left == "folder":
@@ -145,7 +147,7 @@ def test_sql_on_files_is_ended_by_time_and_by_memory(
 ) -> None:
     found = exported(files)
     monkeypatch.setattr("db.connection.parquet_sql.CONFIG", parquet_config(memory_limit="40MB"))
-    with pytest.raises(StoreUsageError, match="of memory: ask for less"):
+    with pytest.raises(StoreUsageError, match="of memory: request less data"):
         rows_of(found, "select list(i) from range(100000000) t(i)")
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.5)
     with pytest.raises(StoreUsageError, match="interrupted: a read may take"):

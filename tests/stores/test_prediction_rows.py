@@ -75,7 +75,7 @@ def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
         assert runs.save_run(conn, run(created_at=LATER)) == 0
         assert runs.run(conn, "first")["created_at"] == NOW
     with (
-        pytest.raises(StoreError, match="run first is stored with another checkpoint"),
+        pytest.raises(StoreError, match="run first is already stored with a different checkpoint"),
         transaction(store) as conn,
     ):
         runs.save_run(conn, run(checkpoint_hash="other"))
@@ -89,7 +89,7 @@ def test_a_model_may_keep_no_weights(store: Engine) -> None:
         assert runs.run(conn, "trees") == trees
         assert runs.runs(conn)["checkpoint_hash"].isna().tolist() == [False, True]
     with (
-        pytest.raises(StoreError, match="run trees is stored with another checkpoint"),
+        pytest.raises(StoreError, match="run trees is already stored with a different checkpoint"),
         transaction(store) as conn,
     ):
         runs.save_run(conn, trees | {"checkpoint_hash": "other"})
@@ -157,7 +157,7 @@ def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store:
     assert save(store, predictions(target=NEXT)) == 3
     assert save(store, every) == 6
     assert save(store, every.sample(frac=1, random_state=3), LATER) == 0
-    with pytest.raises(StoreError, match="second 2024-01-05 A is stored with another"):
+    with pytest.raises(StoreError, match="second 2024-01-05 A is already stored with a different"):
         save(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
 
 
@@ -166,7 +166,7 @@ def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value:
     save(store, predictions())
     other = predictions()
     other.loc[1, column] = value
-    with pytest.raises(StoreError, match="first 2024-01-05 B is stored with another"):
+    with pytest.raises(StoreError, match="first 2024-01-05 B is already stored with a different"):
         save(store, other)
     with reading(store) as conn:
         assert stored_predictions.predictions(conn, "toy")["probability"].tolist() == [
@@ -244,7 +244,7 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
             tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))
         ]
     assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]
-    with pytest.raises(StoreError, match="A 2024-01-05 is given twice"):
+    with pytest.raises(StoreError, match="A 2024-01-05 is duplicated"):
         saved(pd.concat([happened, happened]), NOW)
 
 

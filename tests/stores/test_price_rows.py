@@ -209,7 +209,9 @@ def test_two_versions_of_one_moment_are_refused(store: Engine) -> None:
     append(store, bars())
     changed = bars()
     changed.loc[changed["symbol"] == "B", "close"] += 1
-    with pytest.raises(StoreError, match="B 2024-01-01: two versions fetched at 2024-01-08T22"):
+    with pytest.raises(
+        StoreError, match="B 2024-01-01: two versions were fetched at 2024-01-08T22"
+    ):
         append(store, changed)
 
 
@@ -257,7 +259,7 @@ def test_the_tables_themselves_refuse_a_bad_price(store: Engine) -> None:
 
 
 def test_a_bar_given_twice_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match="A 2024-01-01 is given twice"):
+    with pytest.raises(StoreError, match="A 2024-01-01 is duplicated"):
         append(store, pd.concat([bars(), bars().head(1)]))
 
 
@@ -281,7 +283,7 @@ def test_a_bar_needs_an_instrument(store: Engine) -> None:
 def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:
     late = bars().assign(session=bars()["session"] + pd.Timedelta(hours=16))
     with pytest.raises(
-        StoreError, match=r"price.session takes dates, got times such as 2024-01-01 16:00"
+        StoreError, match=r"price.session must hold dates, got times such as 2024-01-01 16:00"
     ):
         append(store, late)
 

@@ -152,7 +152,7 @@ def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.text("create table customer (id integer primary key)"))
     for use in (require_current, prepare, upgrade):
-        with pytest.raises(StoreUsageError, match="tables that are not dtml's"):
+        with pytest.raises(StoreUsageError, match="tables that are not from dtml"):
             use(engine)
     assert tables_and_views(engine) == ({"customer"}, set())
 

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from db import tables
-from db.admin.checks import MOMENTS, check_store, redate
+from db.admin.checks import check_store
+from db.admin.redating import MOMENTS, redate
 from db.connection.frames import frame
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction, upgrade
@@ -96,7 +97,7 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
         ):
             fetches.next_known_at(conn, "toy")
         with pytest.raises(
-            StoreError, match="one of the two clocks was wrong, and nothing was fetched"
+            StoreError, match="one of the two clocks was wrong, so nothing was fetched"
         ):
             fetches.require_clocks_agree(conn, "toy")
         fetches.require_clocks_agree(conn, "other")
@@ -145,9 +146,8 @@ def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None
     assert list(moved) == [ahead]
     assert [str(column) for column in left] == []
     assert [each for each in found if each] == [[moved[ahead]]] * sum(map(bool, found))
-    assert (
-        sum(map(bool, found)) >= len(MOMENTS) - 2
-    )  # all but those of studies, of which there are none
+    # all but those of studies, of which there are none
+    assert sum(map(bool, found)) >= len(MOMENTS) - 2
 
 
 def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engine: Engine) -> None:
@@ -190,7 +190,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     other.start()
     assert held.wait(60)
     with (
-        pytest.raises(StoreBusyError, match="another process is at work on toy"),
+        pytest.raises(StoreBusyError, match="another process is working on toy"),
         market_lock(engine, "toy"),
     ):
         pass

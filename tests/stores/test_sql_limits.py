@@ -74,7 +74,7 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
                 asking.result(timeout=READ_LIMIT_S / 2)
         interruption.request()  # nothing of it runs any more
         assert len(select(reader, "select * from night_log")) == 0
-        with pytest.raises(StoreUsageError, match="nobody waits for its answer"):
+        with pytest.raises(StoreUsageError, match="its client has gone"):
             select(reader, "select 1 as one", interruption=interruption)
 
 

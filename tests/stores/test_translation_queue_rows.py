@@ -82,7 +82,7 @@ def test_taking_notes_who_and_until_when_and_leaves_the_rest(held: Engine) -> No
     begun = datetime.now(UTC)
     take_texts(held, "c", ["n"], 1, 60.0)
     assert SOON <= rows(held)[4]["taken_until"] - begun < 2 * SOON
-    with pytest.raises(StoreUsageError, match=r"^a worker takes 1 text or more, not -1$"):
+    with pytest.raises(StoreUsageError, match=r"^a worker must take 1 text or more, not -1$"):
         take_texts(held, "c", None, -1)
     assert len(take_texts(held, "c", None, 1)) == 1
 
@@ -137,15 +137,13 @@ def test_what_is_given_back_is_what_the_worker_holds(held: Engine) -> None:
 
 def test_leases_end_for_the_models_asked_for_and_not_before_their_time(held: Engine) -> None:
     later = NOW + timedelta(seconds=300)
-    assert (
-        len(take_texts(held, "d", ["n"], 1, now=NOW)) == 1
-    )  # stays as it is: nobody asks for that model
+    # stays as it is: nobody asks for that model
+    assert len(take_texts(held, "d", ["n"], 1, now=NOW)) == 1
     assert take_texts(held, "c", ["x"], 9, now=later) == []
     assert take_texts(held, "c", ["m"], 9, now=later - timedelta(microseconds=1)) == []
     before = rows(held)
-    assert [each["id"] for each in take_texts(held, "c", ["m"], 9, 60.0, later)] == [
-        1
-    ]  # beside what somebody died of
+    # beside what somebody died of
+    assert [each["id"] for each in take_texts(held, "c", ["m"], 9, 60.0, later)] == [1]
     again = {"status": "queued", "taken_until": None}
     taken = {"taken_by": "c", "taken_until": later + SOON, "attempts": 2}
     assert changed(held, before) == {1: taken, 2: again, 3: again}

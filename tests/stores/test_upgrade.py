@@ -38,7 +38,7 @@ def seen(engine: Engine) -> dict[str, list[str]]:
 def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
     for use in (require_current, prepare):
         with pytest.raises(
-            StoreUsageError, match=r"has schema 0001, too old .*\(0002\): run dtml db upgrade"
+            StoreUsageError, match=r"has schema 0001, too old .*\(0002\): run `dtml db upgrade`"
         ):
             use(old)
     assert upgrade(old)
@@ -84,7 +84,7 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
     with pytest.raises(InterruptedError):
         upgrade(engine)
     assert (contents(engine), tables_and_views(engine)) == (before, made)
-    with pytest.raises(StoreUsageError, match="run dtml db upgrade"):
+    with pytest.raises(StoreUsageError, match="run `dtml db upgrade`"):
         require_current(engine)
 
 

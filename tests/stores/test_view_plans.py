@@ -165,9 +165,8 @@ def test_postgresql_finds_one_stock_in_indexes_alone(
     sql = f"explain select * from {view} where market = 'toy' and symbol = 'S0'"
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         conn.execute(text("vacuum (analyze) prediction, outcome, price"))
-        conn.execute(
-            text("set enable_seqscan = off")
-        )  # of so few rows, reading them all would be the quickest
+        # of so few rows, reading them all would be the quickest
+        conn.execute(text("set enable_seqscan = off"))
         conn.execute(text("set enable_bitmapscan = off"))
         plan = "\n".join(conn.execute(text(sql)).scalars())
     for index in indexes:

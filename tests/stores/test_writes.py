@@ -117,7 +117,7 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         (4, a, LATER, 0.0001, "files"),
         (5, b, LATER, 0.0001, "files"),
     ]
-    twice = r"A 2024-01-04: two versions fetched at 2024-01-06T01:30:00\+00:00: fetch again"
+    twice = r"A 2024-01-04: two versions were fetched at 2024-01-06T01:30:00\+00:00: fetch again"
     refused(
         store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER
     )
@@ -159,7 +159,7 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert [each[2] for each in rows] == [1, 2, 3, 4, 5, 6]
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
     words = (
-        "first 2024-01-05 A is stored with another probability or deviation: a past "
+        "first 2024-01-05 A is already stored with a different probability or deviation: a past "
         "prediction "
         "is never rewritten"
     )
@@ -172,13 +172,13 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     twice = pd.concat([given, given.head(1)])
     refused(
         store,
-        "first 2024-01-05 A is given twice",
+        "first 2024-01-05 A is duplicated",
         stored_predictions.save_predictions,
         "toy",
         twice,
         **again,
     )
-    other = "run first is stored with another checkpoint: give the new one another name"
+    other = "run first is already stored with a different checkpoint: give the new run another name"
     refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
 
@@ -266,8 +266,8 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
         start(conn, "toy", NEXT.date())
         assert (nights.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
-    refused(store, "night far 2024-01-04 was never started", end, "far", AS_OF.date())
-    refused(store, "night toy 2024-01-05 was never started", end, "toy", TARGET.date())
+    refused(store, "the night of far, 2024-01-04 was never started", end, "far", AS_OF.date())
+    refused(store, "the night of toy, 2024-01-05 was never started", end, "toy", TARGET.date())
 
 
 def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
@@ -337,11 +337,11 @@ def test_rows_become_plain_values_of_their_column_types() -> None:
     ]
     assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
-        with pytest.raises(StoreError, match=r"^night\.fetched takes whole numbers$"):
+        with pytest.raises(StoreError, match=r"^night\.fetched must hold whole numbers$"):
             records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):
         with pytest.raises(
-            StoreError, match=r"^night\.as_of takes dates, got times such as 2024-01-04 "
+            StoreError, match=r"^night\.as_of must hold dates, got times such as 2024-01-04 "
         ):
             records(tables.night, frame.assign(as_of=moment))
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from dtml.layers.network import Batch, Network, NetworkConfig, use_generator
+from dtml.layers.network import Batch, Network, NetworkConfig
+from dtml.layers.random import use_generator
 
 SESSIONS, STOCKS, WINDOW, FEATURES, DAYS = 29, 13, 5, 11, 7
 NOTHING = torch.tensor(0.0)

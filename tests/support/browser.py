@@ -70,9 +70,8 @@ def served(app: ASGIApp, engine: Engine) -> Iterator[Site]:
     is disposed of at the end.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16
-        )  # who does not read soon holds up an answer
+        # who does not read soon holds up an answer
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

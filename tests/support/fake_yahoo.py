@@ -80,9 +80,8 @@ class FakeYahoo:
     ) -> None:
         self.prices = dict(prices)
         self.faults: dict[str, Fault] = dict(faults or {})
-        self.rate_limit_after = (
-            rate_limit_after  # so many symbols are served, the others told to wait
-        )
+        # so many symbols are served, the others told to wait
+        self.rate_limit_after = rate_limit_after
         self.timezone = timezone
         self.slowness = slowness  # seconds before a slow answer
         self.requests: Counter[str] = Counter()

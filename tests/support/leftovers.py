@@ -34,9 +34,8 @@ def begin_run() -> None:
     where no other program does.
     """
     os.environ[RUN] = str(os.getpid())
-    os.environ.setdefault(
-        "PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir()
-    )  # where `tmp_path` lies, and may stay
+    # where `tmp_path` lies, and may stay
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     RUN_FOLDER.mkdir(mode=0o711, exist_ok=True)  # PostgreSQL, another user, passes through
     TEMPORARY.mkdir(mode=0o1777, exist_ok=True)
     os.environ["TMPDIR"] = str(TEMPORARY)

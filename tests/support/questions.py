@@ -40,11 +40,12 @@ RANKER = "simulated-2024-04-04-0a1b2c3d"
 PAGE = ROOT / "db" / "QUESTIONS.md"
 MARKET = "simulated"
 LAST = date(2024, 6, 28)
+# nights, sessions stored before them, nights that a model serves
 NIGHTS, BEFORE, SERVED = (
     60,
     60,
     30,
-)  # nights, sessions stored before them, nights that a model serves
+)
 SEEDS, LOOKS = 3, 3
 LATE = {41: 43, 42: 43}  # nights that were made up with a later one
 REFUSED_NIGHT = 23  # without an answer from the source

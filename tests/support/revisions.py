@@ -59,7 +59,7 @@ def become_next(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: str = CH
     (scripts / "versions" / f"{NEXT}.py").write_text(script, encoding="utf-8")
     monkeypatch.setattr(migrations, "FOLDER", scripts)
     for module in (
-        "flows.backups",
+        "flows.upkeep.backups",
         "db.admin.checks",
         "db.engine",
         "db.migrations",

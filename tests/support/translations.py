@@ -39,11 +39,14 @@ CONFIG = TrainingConfig(
     check_every=3,
     average=3,
     seed=1,
+    precision="float32",
+    muon_precision="bfloat16",
 )
 # The first process has the mean of the kept weights, the others the last ones: of one check, these
 # are the same.
 LAST_WEIGHTS = replace(CONFIG, average=1)
 KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
+# what no clock decides
 CHECKS = [
     "step",
     "epoch",
@@ -51,7 +54,7 @@ CHECKS = [
     "train_loss",
     "validation_loss",
     "learning_rate",
-]  # what no clock decides
+]
 
 
 @cache

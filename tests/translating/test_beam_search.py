@@ -338,7 +338,7 @@ def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_network_without_numbers_is_refused() -> None:
-    with pytest.raises(TranslationError, match=r"scores are no numbers .* train anew"):
+    with pytest.raises(TranslationError, match=r"scores are not numbers .* train again"):
         search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
 
 
@@ -361,6 +361,6 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
     )
     assert sum(told) == len(SOURCES)
     with pytest.raises(
-        TranslationError, match=r"^out of memory with one sentence of \d+ pieces: take"
+        TranslationError, match=r"^out of memory with one sentence of \d+ pieces: use"
     ):
         search(Short(willing, 0), SOURCES, how)

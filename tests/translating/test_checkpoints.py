@@ -60,7 +60,8 @@ def test_weights_moments_and_progress_come_back(folder: Path) -> None:
 def test_another_training_is_refused_and_loses_nothing(folder: Path) -> None:
     before = (folder / STATE).read_bytes()
     with pytest.raises(
-        TranslationError, match=r"another configuration or corpus: delete .* to train anew$"
+        TranslationError,
+        match=r"another configuration or corpus: delete .* to train from the start$",
     ):
         restore_state(folder, *stepped(1), "another")
     assert (folder / STATE).read_bytes() == before
@@ -134,10 +135,10 @@ def test_weights_of_another_network_are_refused(told: dict[str, object]) -> None
         for name, value in ours.state_dict().items()
         if name != "embed_target.tokens.weight"
     }
-    with pytest.raises(TranslationError, match="not of the network"):
+    with pytest.raises(TranslationError, match="do not fit the network"):
         load_weights(theirs, once)
     if "shared_embeddings" not in told:
-        with pytest.raises(TranslationError, match="not of the network"):
+        with pytest.raises(TranslationError, match="do not fit the network"):
             load_weights(ours, theirs.state_dict())
 
 
@@ -147,9 +148,8 @@ def test_the_last_weights_are_kept_and_older_ones_deleted(tmp_path: Path) -> Non
         progress.step = step
         keep_weights(tmp_path, drawn(), progress, 2)
     assert progress.kept == [2, 3]
-    assert (
-        len([*tmp_path.glob("step-*")]) == 3
-    )  # until a state that no longer names the first is kept
+    # until a state that no longer names the first is kept
+    assert len([*tmp_path.glob("step-*")]) == 3
     drop_older_weights(tmp_path, progress.kept)
     assert len([*tmp_path.glob("step-*")]) == 2
 

@@ -192,9 +192,8 @@ def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: 
     expected, found = ours(network, beams), translated(translator_of(tmp_path / "model"), beams)
     assert len({len(tokens) for tokens in expected}) > 3  # they end at places of their own
     pairs = list(zip(sources(), expected, found, strict=True))
-    pairs = [
-        pair for pair in pairs if len(pair[1]) < len(pair[0]) + EXTRA
-    ]  # those that ended of themselves
+    # those that ended of themselves
+    pairs = [pair for pair in pairs if len(pair[1]) < len(pair[0]) + EXTRA]
     assert len(pairs) > 0.7 * SENTENCES
     others = [(pair[0], pair[1], [pieces.index(piece) for piece in pair[2]]) for pair in pairs]
     differing = [(source, mine, theirs) for source, mine, theirs in others if mine != theirs]
@@ -234,9 +233,8 @@ def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is
         for name, settings in PROCESSORS.items()
     }
     for name, theirs in found.items():
-        assert (theirs - expected).abs().mean() < 0.08, (
-            name
-        )  # nats; 0.25 where sums of 16 bits are cut
+        # nats; 0.25 where sums of 16 bits are cut
+        assert (theirs - expected).abs().mean() < 0.08, name
         assert (theirs - found["as it is"]).abs().mean() < 0.01, name
 
 

@@ -103,9 +103,8 @@ def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world
     parts = [part for each in shares for part in each]
     assert sorted(row for _, part in parts for row in part) == list(range(32))
     assert len({number for number, _ in parts}) == len(parts)  # each part has dropout of its own
-    assert (
-        max(map(len, shares)) - min(map(len, shares)) <= 2
-    )  # two pairs are too few for five processes
+    # two pairs are too few for five processes
+    assert max(map(len, shares)) - min(map(len, shares)) <= 2
     if world_size <= len(batches):  # the dropout of a batch is that of one process
         assert all(np.array_equal(part, batches[number]) for number, part in parts)
 

@@ -50,7 +50,7 @@ def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Pat
         replace(recipe, training={**recipe.training, "peak": 0.02}),
         replace(recipe, train=recipe.validation),
     ):
-        with pytest.raises(TranslationError, match=r"delete .* to train anew"):
+        with pytest.raises(TranslationError, match=r"delete .* to train from the start"):
             fit(other, tmp_path)
     assert fit(recipe, tmp_path).card == first.card
 

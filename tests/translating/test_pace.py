@@ -67,9 +67,8 @@ def test_the_pace_is_that_of_the_updates_of_the_size(
     clock = iter(float(each) for each in range(1000))  # each look at the clock a second later
     monkeypatch.setattr(pace.time, "monotonic", lambda: next(clock))
     recipe = recipe_of(tmp_path, training={"batch_tokens": 400})
-    assert (
-        tokens_a_second(recipe, "tiny", CPU) == 400 / 2
-    )  # one measured update; the clock is looked at three times
+    # one measured update; the clock is looked at three times
+    assert tokens_a_second(recipe, "tiny", CPU) == 400 / 2
     assert steps == [400] * (pace.WARM_UP + 1)
 
 

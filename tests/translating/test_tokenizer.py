@@ -176,7 +176,7 @@ def test_a_missing_or_broken_file_is_one_line(tokenizer: Tokenizer, tmp_path: Pa
     for content in (b"", b"no model at all", model[: len(model) // 2], b"\x00" * 100):
         broken.write_bytes(content)
         with pytest.raises(
-            TranslationError, match=r"broken.model is no SentencePiece vocabulary"
+            TranslationError, match=r"broken.model is not a SentencePiece vocabulary"
         ) as raised:
             Tokenizer.load(broken)
         assert "\n" not in str(raised.value)

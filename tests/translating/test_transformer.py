@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dtml.layers.network import Dropout, use_generator
+from dtml.layers.random import Dropout, use_generator
 from tests.support.bounds import as_drawn, assert_close_in_float64, in_float32
 from translation.transformer import EncoderLayer, FeedForward, MultiHeadAttention, attend
 

@@ -21,17 +21,16 @@ from filelock import FileLock
 from benchmarks.ctranslate2_export import main
 from tests.support.commands import Command
 from tests.support.recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
+from translation.training.arithmetic import bfloat16_gain, faster_format
 
 pytestmark = pytest.mark.slow
 
-LONG = " ".join(
-    target for _, target in PAIRS[440:444]
-)  # a name or two in the target language prove nothing
+# a name or two in the target language prove nothing
+LONG = " ".join(target for _, target in PAIRS[440:444])
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
     "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 "
-    "subwords, float32, "
-    "seed 0; weights by validation bleu: "
+    f"subwords, {faster_format(bfloat16_gain())}, seed 0; weights by validation bleu: "
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
@@ -55,8 +54,9 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     write_recipe(bare)
     code, said, complaint = ended(started("train", "tiny.toml"))
     told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
-    assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 3, True), complaint
-    assert [line.split(",")[0] for line in told[1:]] == ["step 80", "step 160"]
+    assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 4, True), complaint
+    assert "times as fast as float32 here" in told[1]
+    assert [line.split(",")[0] for line in told[2:]] == ["step 80", "step 160"]
     assert "tiny: tiny transformer, xa-xb, 160 steps, validation BLEU" in said
     assert "made: BLEU" in said
     assert RECIPE in said
@@ -65,7 +65,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     weights = (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes()
     seconds = stored(bare, "select tokens_per_second, at from translation_progress")
     code, said, complaint = translate("train", "tiny.toml", "--json")
-    assert (code, complaint.count("\n")) == (0, 1), complaint
+    assert (code, complaint.count("\n")) == (0, 2), complaint
     document = json.loads(said)
     assert counts(bare) == [1, 2, 1]
     assert stored(bare, "select tokens_per_second, at from translation_progress") == seconds
@@ -224,7 +224,11 @@ def test_a_damaged_model_is_one_line(home: Path, translate: Command) -> None:
     weights = home / "data" / "translation" / "tiny" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     code, _, complaint = translate("text", "a")
-    assert (code, is_one_line(complaint), "was changed or damaged" in complaint) == (1, True, True)
+    assert (code, is_one_line(complaint), "has been changed or damaged" in complaint) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
@@ -253,7 +257,7 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
     assert SIGNATURE in said
     assert stored(home, "select count(*) from translation_score") == rows
     code, _, complaint = translate("score", "test.xb", "--references", "test.xa")
-    assert (code, is_one_line(complaint), "named as xb" in complaint) == (2, True, True), complaint
+    assert (code, is_one_line(complaint), "says xb" in complaint) == (2, True, True), complaint
     (home / "test.xb").write_text("one\ntwo\n")
     code, _, complaint = translate("score", "test.xa", "--references", "test.xb")
     assert (code, is_one_line(complaint)) == (2, True)

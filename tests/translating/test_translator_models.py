@@ -77,7 +77,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
     with monkeypatch.context() as patched:
         patched.setattr(models, "require_finite", lambda *_: None)  # as versions before did
         save_model(folder, model)
-    assert f"can translate nothing, {folder / WEIGHTS}: {said}" in refused(folder)
+    assert f"cannot be used, {folder / WEIGHTS}: {said}" in refused(folder)
 
 
 def test_a_joint_model_takes_the_place_of_one_with_two_vocabularies(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_card_of_a_network_that_cannot_be_is_told_in_a_line(folder: Path, name
 def test_a_card_of_another_width_is_told_in_a_line(folder: Path) -> None:
     card = json.loads((folder / CONFIG).read_text()) | {"network": SAID | {"d_model": 32}}
     (folder / CONFIG).write_text(json.dumps(card))
-    assert "not of the network" in refused(folder)
+    assert "do not fit the network" in refused(folder)
 
 
 @pytest.mark.parametrize("step", ["save_weights", "_digest"])

@@ -138,7 +138,7 @@ def test_a_training_ends_with_a_rate_near_0(tmp_path: Path, budget: dict[str, An
 )
 def test_a_warm_up_of_another_schedule_is_refused(schedule: str, warmup: float) -> None:
     with pytest.raises(
-        UsageError, match=r"warmup is|schedule is one of linear, inverse_sqrt, not cosine"
+        UsageError, match=r"warmup must be|schedule must be one of linear, inverse_sqrt, not cosine"
     ):
         TrainingConfig(schedule=schedule, warmup=warmup)
 
@@ -275,9 +275,8 @@ def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     said = {tuple(float(each) for each in line.split()) for line in lines}
     wanted = {tuple(map(float, figures(each))) for each in whole}
     assert said == wanted
-    assert (
-        len(lines) <= len(whole) + 1
-    )  # a check is told before it is kept: that of the moment in between, twice
+    # a check is told before it is kept: that of the moment in between, twice
+    assert len(lines) <= len(whole) + 1
 
 
 def _append(file: Path, check: Check) -> None:
@@ -326,10 +325,11 @@ def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> 
         trained(tmp_path / precision, replace(CONFIG, precision=precision), on_check=checks.append)
     first, second = ([each.validation_loss for each in checks] for checks in told.values())
     assert first != second
-    assert second == as_drawn(
-        first, share=0.01
-    )  # apart by at most .0002 of it, over eight seeds; it falls by .19
-    with pytest.raises(UsageError, match="precision is one of float32, bfloat16, not float16"):
+    # apart by at most .0002 of it, over eight seeds; it falls by .19
+    assert second == as_drawn(first, share=0.01)
+    with pytest.raises(
+        UsageError, match="precision must be one of auto, float32, bfloat16, not float16"
+    ):
         replace(CONFIG, precision="float16")
 
 
@@ -364,13 +364,11 @@ def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
         folder=tmp_path, key="made", on_check=told.append, on_message=words.append
     )
     progress = train_network(network, WIDTH, examples(), examples(2, 24), timed, context)
-    assert (
-        2 <= len(told) <= loop.CHECKS + 1
-    )  # a slow machine has fewer: checking takes a tenth of the time at most
+    # a slow machine has fewer: checking takes a tenth of the time at most
+    assert 2 <= len(told) <= loop.CHECKS + 1
     assert progress.step == told[-1].step
-    assert len(words) == progress.step - len(
-        told
-    )  # a line an update here, the check's own where there is one
+    # a line an update here, the check's own where there is one
+    assert len(words) == progress.step - len(told)
     assert all(" tokens a second" in line and line.startswith("step ") for line in words)
 
 
@@ -395,9 +393,7 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
 def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
-    with pytest.raises(
-        TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"
-    ):
+    with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower peak learning rate$"):
         train_network(
             network,
             WIDTH,
@@ -475,9 +471,8 @@ def test_muon_moves_matrices_along_all_their_directions_and_leaves_the_rest_to_a
     adam, muon = optimisers_of(network, "muon")
     assert [each.shape for each in adam.param_groups[0]["params"]] == [(9, 8), (16,)]
     (matrix,) = muon.param_groups[0]["params"]
-    matrix.grad = torch.outer(torch.randn(16), torch.randn(8)) + 0.01 * torch.randn(
-        16, 8
-    )  # nearly of one direction
+    # nearly of one direction
+    matrix.grad = torch.outer(torch.randn(16), torch.randn(8)) + 0.01 * torch.randn(16, 8)
     before = matrix.detach().clone()
     muon.param_groups[0]["lr"] = 0.1
     muon.step()

@@ -59,7 +59,7 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
     assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 1, "waiting": 0}
     assert [each["status"] for each in jobs(engine)] == ["done", "failed", "done"]
     assert jobs(engine)[1]["reason"].startswith(
-        "it is no text in UTF-8: 'utf-8' codec can't decode byte"
+        "it is not valid UTF-8: 'utf-8' codec can't decode byte"
     )
     code, said, _ = translate("jobs", "--json")
     assert code == 0
@@ -94,7 +94,7 @@ def test_a_text_that_hides_its_length_behind_a_nul_fails_alone(engine: Engine) -
     inserted(engine, [f"'{SOURCES[0]}'", f"'a' || char(0) || '{LONG}'"])
     assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 1, "waiting": 0}
     assert jobs(engine)[1]["reason"].startswith(
-        "it has 1,100,002 characters, and 20,000 at most are translated"
+        "it has 1,100,002 characters, but at most 20,000 are translated"
     )
 
 
@@ -108,8 +108,8 @@ def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, and 20,000 at most"),
-        ("\ud800", "it is no text in UTF-8"),
+        ("b" * (LONGEST_TEXT + 1), "it has 20,001 characters, but at most 20,000 are translated"),
+        ("\ud800", "it is not valid UTF-8"),
     ],
     ids=["too long", "half a pair of UTF-16"],
 )

@@ -1,6 +1,4 @@
-"""Group sentences of similar length into batches, so that little of what a
-network computes is padding.
-"""
+"""Group sentences of similar length into batches, so that little of what is computed is padding."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,10 +18,10 @@ Indices = Int[ndarray, " sentences"]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Token numbers (int64) of some pairs; `target_output` is `target_input` moved by one position.
+    """Token numbers (int64) of some pairs.
 
-    `source` and `target_output` end with END, `target_input` begins with BEGIN. Rows are filled up
-    with PAD.
+    `source` and `target_output` end with END, `target_input` begins with BEGIN: it is
+    `target_output` moved by one position. Rows are filled up with PAD.
     """
 
     source: Int[Tensor, "sentences source"]
@@ -47,56 +45,65 @@ def batch_indices(
     training can resume in the middle of an epoch.
     """
     if tokens < 1:
-        raise UsageError(f"a batch has 1 token or more, not {tokens}")
+        raise UsageError(f"a batch must have 1 token or more, not {tokens}")
     count = len(examples)
-    ties = (
-        np.arange(count)
-        if generator is None
-        else torch.randperm(count, generator=generator).numpy()
-    )
-    by_length = np.lexsort((ties, examples.source.lengths, examples.target.lengths))
-    longest = np.maximum(examples.source.lengths, examples.target.lengths)[by_length] + 1
-    cut = [by_length[start:stop] for start, stop in pairwise(_bounds(longest.tolist(), tokens))]
     if generator is None:
-        return cut
-    return [cut[place] for place in torch.randperm(len(cut), generator=generator).tolist()]
+        order_of_ties = np.arange(count)
+    else:
+        order_of_ties = torch.randperm(count, generator=generator).numpy()
+    source_lengths = examples.source.lengths
+    target_lengths = examples.target.lengths
+    by_length = np.lexsort((order_of_ties, source_lengths, target_lengths))
+    longest = np.maximum(source_lengths, target_lengths)[by_length] + 1
+    bounds = _bounds(longest.tolist(), tokens)
+    batches = [by_length[start:stop] for start, stop in pairwise(bounds)]
+    if generator is None:
+        return batches
+    order = torch.randperm(len(batches), generator=generator).tolist()
+    return [batches[place] for place in order]
 
 
 def _bounds(longest: list[int], tokens: int) -> list[int]:
     """Return where each batch starts, and the end, from the longer side of each row."""
     bounds = [0]
-    while (start := bounds[-1]) < len(longest):
-        stop, width = start + 1, longest[start]
-        while stop < len(longest) and (stop + 1 - start) * max(width, longest[stop]) <= tokens:
-            width = max(width, longest[stop])
-            stop += 1
-        bounds.append(stop)
+    rows = 0  # of the batch that is being filled
+    width = 0
+    for place, length in enumerate(longest):
+        new_width = max(width, length)
+        if rows and (rows + 1) * new_width > tokens:
+            bounds.append(place)
+            rows = 0
+            new_width = length
+        rows += 1
+        width = new_width
+    if rows:
+        bounds.append(len(longest))
     return bounds
 
 
 def batch_of(examples: Examples, indices: Indices) -> Batch:
     """Return the batch of these examples."""
-    given, expected = (
-        _padded(examples.target, indices, begin=True),
-        _padded(examples.target, indices, end=True),
+    return Batch(
+        source=_padded(examples.source, indices, end=True),
+        target_input=_padded(examples.target, indices, begin=True),
+        target_output=_padded(examples.target, indices, end=True),
     )
-    return Batch(_padded(examples.source, indices, end=True), given, expected)
 
 
 def _padded(
     sentences: Sentences, indices: Indices, *, begin: bool = False, end: bool = False
 ) -> Int[Tensor, "sentences positions"]:
     """Return rows of tokens with BEGIN before or END behind them, filled up with PAD."""
-    starts = sentences.starts[indices]
-    lengths = sentences.starts[indices + 1] - starts
-    width = int(lengths.max()) + begin + end
+    starts = sentences.starts[indices, None]
+    lengths = sentences.starts[indices + 1, None] - starts
+    shape = (len(indices), int(lengths.max()) + begin + end)
     # The index of each position among its row's own tokens.
-    places = np.broadcast_to(np.arange(width) - begin, (len(indices), width))
-    is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths[:, None])
-    rows = np.full((len(indices), width), PAD, dtype=np.int64)
-    rows[is_token] = sentences.tokens[(starts[:, None] + places)[is_token]]
+    places = np.broadcast_to(np.arange(shape[1]) - begin, shape)
+    is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths)
+    rows = np.full(shape, PAD, dtype=np.int64)
+    rows[is_token] = sentences.tokens[(starts + places)[is_token]]
     if begin:
         rows[places == -1] = BEGIN
     if end:
-        rows[places == lengths[:, None]] = END
+        rows[places == lengths] = END
     return torch.from_numpy(rows)

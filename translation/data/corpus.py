@@ -26,11 +26,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel text: two files whose lines translate each other, or one file with a tab between its
-    columns.
+    """Parallel text: two files whose lines translate each other, or one table.
 
     Files are UTF-8, plain or gzip (told by their first bytes, not their names). Without `target`,
-    `source` is a table and `columns` are the indices of its two texts, from 0 on.
+    `source` is a table with a tab between its columns, and `columns` are the indices of its two
+    texts, from 0 on.
     """
 
     source: Path
@@ -40,18 +40,20 @@ class Corpus:
 
     def __post_init__(self) -> None:
         if self.target is None and (min(self.columns) < 0 or self.columns[0] == self.columns[1]):
-            raise UsageError(f"columns must be two different numbers from 0 on, not {self.columns}")
+            raise UsageError(
+                f"columns must be two different numbers of 0 or more, not {self.columns}"
+            )
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield each sentence with its translation, in the files' order, without loading a whole
-        file.
+        """Yield each sentence with its translation, in the files' order.
 
-        Raises UsageError for files that are missing, empty, not UTF-8 or (after the last line) of
-        unequal length, and for a row without the columns; TranslationError for a damaged gzip file.
+        No file is loaded whole. Raises UsageError for files that are missing, empty, not UTF-8 or
+        (after the last line) of unequal length, and for a row without the columns; TranslationError
+        for a damaged gzip file.
         """
-        return (
-            self._rows(self.source) if self.target is None else _matched(self.source, self.target)
-        )
+        if self.target is None:
+            return self._rows(self.source)
+        return _matched(self.source, self.target)
 
     def _rows(self, file: Path) -> Iterator[Pair]:
         first, second = self.columns
@@ -60,24 +62,29 @@ class Corpus:
             row = line.split("\t")
             if len(row) <= max(self.columns):
                 has = f"{file.name} has {len(row)} column{'s'[: len(row) != 1]} at line {number}"
-                asked = f"columns {first} and {second} (from 0 on) are asked for"
-                raise UsageError(f"{has}, but {asked}: put tabs between columns")
+                asked = f"columns {first} and {second} (counted from 0) are needed"
+                raise UsageError(f"{has}, but {asked}: separate columns by tabs")
             yield row[first], row[second]
         if not number:
-            raise UsageError(f"{file} is empty: there is nothing to translate in it")
+            raise UsageError(f"{file} is empty: it has no sentences")
 
 
 def _matched(source: Path, target: Path) -> Iterator[Pair]:
-    sources = targets = 0
+    """Yield line n of one file with line n of the other."""
+    sources = 0
+    targets = 0
     for first, second in zip_longest(lines_of(source), lines_of(target)):
-        sources, targets = sources + (first is not None), targets + (second is not None)
+        if first is not None:
+            sources += 1
+        if second is not None:
+            targets += 1
         if first is not None and second is not None:
             yield first, second
     if sources != targets:
         counts = f"{source.name} has {sources:,} lines, {target.name} {targets:,}"
         raise UsageError(f"{counts}: line n of one must translate line n of the other")
     if not sources:
-        raise UsageError(f"{source} and {target} are empty: there is nothing to translate in them")
+        raise UsageError(f"{source} and {target} are empty: they have no sentences")
 
 
 def lines_of(file: Path) -> Iterator[str]:
@@ -88,7 +95,8 @@ def lines_of(file: Path) -> Iterator[str]:
         with gzip.open(file) if is_gzip else file.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
                 text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-                yield _decoded(text.removesuffix(b"\n").removesuffix(b"\r"), file, number)
+                without_end = text.removesuffix(b"\n").removesuffix(b"\r")
+                yield _decoded(without_end, file, number)
     except FileNotFoundError as error:
         raise UsageError(f"{file} does not exist: check the path") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -106,23 +114,22 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
-    """Raise UsageError if a file's name has the code of the other side's language, as
-    train.de.txt.gz for English.
+    """Raise UsageError if a file's name has the code of the other side's language.
 
-    A code counts if it stands between dots; names without one pass, and so does a table, which
-    holds both languages.
+    An example is train.de.txt.gz for English. A code counts if it stands between dots; names
+    without one pass, and so does a table, which holds both languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
-    both = source_language, target_language
-    for file, side, own, other in (
-        (corpus.source, "source", *both),
-        (corpus.target, "target", *both[::-1]),
-    ):
+    sides = (
+        (corpus.source, "source", source_language, target_language),
+        (corpus.target, "target", target_language, source_language),
+    )
+    for file, side, own, other in sides:
         parts = file.name.lower().split(".")
         if other.lower() in parts and own.lower() not in parts:
             raise UsageError(
-                f"{file.name} is named as {other}, but the {side} language is {own}: swap them"
+                f"the name of {file.name} says {other}, but the {side} language is {own}: swap them"
             )
 
 
@@ -150,8 +157,9 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Token numbers of many sentences in one array; sentence i is
-    `tokens[starts[i] : starts[i + 1]]`.
+    """Token numbers of many sentences in one array.
+
+    Sentence i is `tokens[starts[i] : starts[i + 1]]`.
     """
 
     tokens: Int32[ndarray, " tokens"]
@@ -162,7 +170,9 @@ class Sentences:
 
     def __getitem__(self, index: int) -> Int32[ndarray, " tokens"]:
         place = range(len(self))[index]
-        return self.tokens[self.starts[place] : self.starts[place + 1]]
+        start = self.starts[place]
+        stop = self.starts[place + 1]
+        return self.tokens[start:stop]
 
     @property
     def lengths(self) -> Int[ndarray, " sentences"]:
@@ -172,8 +182,9 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Pairs as token numbers without BEGIN and END, and how many others were
-    dropped for which reason.
+    """Pairs as token numbers without BEGIN and END.
+
+    `dropped` is how many others were dropped, by reason.
     """
 
     source: Sentences
@@ -195,7 +206,7 @@ class Examples:
         return f"{kept}; dropped: {reasons}" if reasons else kept
 
 
-Encoded = tuple["array[int]", "array[int]"]
+Encoded = tuple["array[int]", "array[int]"]  # the source's token numbers and the target's
 
 
 def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
@@ -203,7 +214,8 @@ def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Ru
 
     Raises UsageError if none is kept.
     """
-    return next(shards(pairs, source, target, rules, sys.maxsize))
+    one_shard = shards(pairs, source, target, rules, size=sys.maxsize)
+    return next(one_shard)
 
 
 def shards(
@@ -217,7 +229,9 @@ def shards(
     """
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
-    stream, seen, dropped = iter(pairs), set[bytes](), Counter[str]()
+    stream = iter(pairs)
+    seen = set[bytes]()
+    dropped = Counter[str]()
     waiting: list[Encoded] = []
     has_some = False
     while chunk := list(islice(stream, CHUNK)):
@@ -230,7 +244,7 @@ def shards(
     if not has_some:
         reasons = _examples([], dropped).summary()
         raise UsageError(
-            f"no pair can be learned from ({reasons}): check the files, or relax the rules"
+            f"no pair is left to learn from ({reasons}): check the files, or relax the rules"
         )
     yield _examples(waiting, dropped)
 
@@ -243,12 +257,13 @@ def _kept(
     seen: set[bytes],
     dropped: Counter[str],
 ) -> Iterator[Encoded]:
+    """Yield the pairs of a chunk that the rules keep; count the others in `dropped`."""
     sources = source.encode_all([first for first, _ in chunk])
     targets = target.encode_all([second for _, second in chunk])
-    for pair, first, second in zip(chunk, sources, targets, strict=True):
-        reason = _reason(pair, len(first), len(second), rules, seen)
+    for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):
+        reason = _reason(pair, len(source_tokens), len(target_tokens), rules, seen)
         if reason is None:
-            yield array("i", first), array("i", second)
+            yield array("i", source_tokens), array("i", target_tokens)
         else:
             dropped[reason] += 1
 
@@ -261,11 +276,12 @@ def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]
     if longer > rules.longest:
         return "too long"
     if longer + 1 > rules.ratio * (shorter + 1):
-        return "lengths too unequal"
+        return "lengths too different"
     if rules.drop_same and pair[0].strip() == pair[1].strip():
         return "same on both sides"
     if rules.drop_repeated:
-        key = hashlib.blake2b("\n".join(pair).encode(errors="replace"), digest_size=8).digest()
+        text = "\n".join(pair).encode(errors="replace")
+        key = hashlib.blake2b(text, digest_size=8).digest()
         if key in seen:
             return "repeated"
         seen.add(key)
@@ -273,11 +289,16 @@ def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]
 
 
 def _examples(pairs: Sequence[Encoded], dropped: Counter[str]) -> Examples:
-    source, target = (_sentences([pair[side] for pair in pairs]) for side in (0, 1))
-    return Examples(source, target, dict(dropped))
+    return Examples(
+        source=_sentences([source for source, _ in pairs]),
+        target=_sentences([target for _, target in pairs]),
+        dropped=dict(dropped),
+    )
 
 
 def _sentences(encoded: "Sequence[array[int]]") -> Sentences:
+    lengths = [len(tokens) for tokens in encoded]
     starts = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum([len(tokens) for tokens in encoded], out=starts[1:])
-    return Sentences(np.frombuffer(b"".join(encoded), dtype=np.int32), starts)
+    np.cumsum(lengths, out=starts[1:])
+    tokens_of_all = np.frombuffer(b"".join(encoded), dtype=np.int32)
+    return Sentences(tokens=tokens_of_all, starts=starts)

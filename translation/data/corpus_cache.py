@@ -1,15 +1,16 @@
-"""Encode a recipe's corpus once, into files that are memory-mapped: the corpus
-may be larger than memory.
+"""Encode a recipe's corpus once, into files that are memory-mapped.
+
+The corpus may be larger than memory.
 """
 
 import hashlib
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +20,10 @@ from translation.data.tokenizer import Tokenizer
 from translation.models import SOURCE, TARGET, size_for
 from translation.recipes import Recipe
 
-NOTES, SIDES = "corpus.json", ("source", "target")
+NOTES = "corpus.json"
 SHARD = 500_000  # pairs in memory at once
-EVERYTHING = Rules(
-    longest=100_000, ratio=100_000.0, drop_repeated=False
-)  # the validation set is scored whole
+# The validation set is scored whole.
+EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)
 READ_AT_ONCE = 2**20
 
 
@@ -42,39 +42,59 @@ class CachedCorpus:
 def cache_corpus(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
 ) -> CachedCorpus:
-    """Train the tokenizers and encode the corpora into `folder`, unless it already holds those of
-    the same recipe.
+    """Train the tokenizers and encode the corpora into `folder`, unless it holds them already.
 
-    `choose` returns the size of network where the recipe names none; without it, the number of
-    pairs decides. Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
+    Those of the same recipe stay as they are. `choose` returns the size of network where the recipe
+    names none; without it, the number of pairs decides. Raises UsageError for corpora that cannot
+    be used; see `translation.data.corpus`.
     """
-    for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
+    scored = [recipe.validation, *recipe.tests.values()]
+    for corpus in (recipe.train, *scored):
         check_languages(corpus, recipe.source_language, recipe.target_language)
-    for corpus in (
-        recipe.validation,
-        *recipe.tests.values(),
-    ):  # their mistakes must show before the training
-        deque(corpus.pairs(), maxlen=0)
+    for corpus in scored:
+        _read_through(corpus)  # their mistakes must show before the training
     corpus_hash = hash_of(recipe.train, recipe.validation)
-    asked = recipe.size or recipe.training.get("minutes")
-    key = json.dumps([corpus_hash, asked, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
+    key = _key(recipe, corpus_hash)
     notes = _notes(folder)
     if notes.get("key") != key:
         notes = _write_cache(recipe, folder, choose) | {"key": key}
-        written = json.dumps(notes)
+        text = json.dumps(notes)
         sync(folder)  # before the notes that describe it
-        write_whole(folder / NOTES, lambda partial: partial.write_text(written))
+        write_whole(folder / NOTES, lambda partial: partial.write_text(text))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
-    training, validation = (
-        _examples(folder, name, notes[name]) for name in ("train", "validation")
+    return CachedCorpus(
+        size=notes["size"],
+        source=source,
+        target=target,
+        training=_examples(folder, "train", notes["train"]),
+        validation=_examples(folder, "validation", notes["validation"]),
+        corpus_hash=corpus_hash,
     )
-    return CachedCorpus(notes["size"], source, target, training, validation, corpus_hash)
+
+
+def _read_through(corpus: Corpus) -> None:
+    for _ in corpus.pairs():
+        pass
+
+
+def _key(recipe: Recipe, corpus_hash: str) -> str:
+    """Return all that the cached files depend on."""
+    size_or_minutes = recipe.size or recipe.training.get("minutes")
+    parts = [
+        corpus_hash,
+        size_or_minutes,
+        recipe.vocabulary,
+        recipe.joint,
+        asdict(recipe.rules),
+    ]
+    return json.dumps(parts)
 
 
 def _notes(folder: Path) -> dict[str, Any]:
-    """Read the notes of a folder; empty if they are missing or cut short, as
-    then none of its files is reliable.
+    """Read the notes of a folder.
+
+    They are empty if missing or cut short, as then none of its files is reliable.
     """
     file = folder / NOTES
     try:
@@ -86,66 +106,100 @@ def _notes(folder: Path) -> dict[str, Any]:
 def _write_cache(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None
 ) -> dict[str, Any]:
-    """Write tokenizers and pairs; return the size, and how many pairs of each
-    corpus were dropped for which reason.
+    """Write tokenizers and pairs.
+
+    Returns the size, and how many pairs of each corpus were dropped for which reason.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)
-    size = recipe.size or (
-        choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs()))
-    )
-    count = recipe.vocabulary_for(size)
+    size = _size(recipe, choose)
+    vocabulary = recipe.vocabulary_for(size)
     if recipe.joint:
-        source = target = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), count)
+        source = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), vocabulary)
+        target = source
     else:
-        source = Tokenizer.train((first for first, _ in recipe.train.pairs()), count)
-        target = Tokenizer.train((second for _, second in recipe.train.pairs()), count)
+        source = Tokenizer.train((text for text, _ in recipe.train.pairs()), vocabulary)
+        target = Tokenizer.train((text for _, text in recipe.train.pairs()), vocabulary)
         target.save(folder / TARGET)
     source.save(folder / SOURCE)
-    corpora = {"train": (recipe.train, recipe.rules), "validation": (recipe.validation, EVERYTHING)}
-    parts = {
-        name: shards(each.pairs(), source, target, rules, SHARD)
-        for name, (each, rules) in corpora.items()
+    training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD)
+    validation = shards(recipe.validation.pairs(), source, target, EVERYTHING, SHARD)
+    return {
+        "size": size,
+        "train": _write(folder, "train", training),
+        "validation": _write(folder, "validation", validation),
     }
-    return {"size": size} | {
-        name: _write(folder, name, shards_of) for name, shards_of in parts.items()
-    }
+
+
+def _size(recipe: Recipe, choose: Callable[[Recipe], str] | None) -> str:
+    if recipe.size:
+        return recipe.size
+    if choose:
+        return choose(recipe)
+    return size_for(sum(1 for _ in recipe.train.pairs()))
+
+
+class _Files(NamedTuple):
+    """The files of one side of a corpus, as `Sentences` has its arrays."""
+
+    tokens: Path
+    starts: Path
+
+
+def _files(folder: Path, name: str, side: str) -> _Files:
+    return _Files(
+        tokens=folder / f"{name}.{side}.tokens",
+        starts=folder / f"{name}.{side}.starts",
+    )
 
 
 def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    """Write the pairs of all shards into two files a side; return how many were
-    dropped for which reason.
+    """Write the pairs of all shards into two files a side.
+
+    Returns how many were dropped for which reason.
     """
+    source = _SideWriter(_files(folder, name, "source"))
+    target = _SideWriter(_files(folder, name, "target"))
     dropped: Counter[str] = Counter()
-    files = [_files(folder, name, side) for side in SIDES]
-    ends = [0, 0]
-    for tokens, starts in files:
-        tokens.write_bytes(b"")
-        starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
     for part in parts:
         dropped.update(part.dropped)
-        for place, side in enumerate((part.source, part.target)):
-            for file, numbers in zip(
-                files[place], (side.tokens, side.starts[1:] + ends[place]), strict=True
-            ):
-                with file.open("ab") as stream:
-                    stream.write(numbers.tobytes())
-            ends[place] += len(side.tokens)
+        source.append(part.source)
+        target.append(part.target)
     return dict(dropped)
 
 
+class _SideWriter:
+    """Writes one side of a corpus shard by shard, anew from the first."""
+
+    def __init__(self, files: _Files) -> None:
+        self.files = files
+        self.end = 0  # tokens written
+        files.tokens.write_bytes(b"")
+        files.starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
+
+    def append(self, sentences: Sentences) -> None:
+        """Add the sentences of a shard."""
+        starts = sentences.starts[1:] + self.end
+        with self.files.tokens.open("ab") as stream:
+            stream.write(sentences.tokens.tobytes())
+        with self.files.starts.open("ab") as stream:
+            stream.write(starts.tobytes())
+        self.end += len(sentences.tokens)
+
+
 def _examples(folder: Path, name: str, dropped: dict[str, int]) -> Examples:
-    files = (_files(folder, name, side) for side in SIDES)
-    mapped = (
-        (np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r"))
-        for tokens, starts in files
+    return Examples(
+        source=_mapped(_files(folder, name, "source")),
+        target=_mapped(_files(folder, name, "target")),
+        dropped=dropped,
     )
-    source, target = (Sentences(*each) for each in mapped)
-    return Examples(source, target, dropped)
 
 
-def _files(folder: Path, name: str, side: str) -> tuple[Path, Path]:
-    return folder / f"{name}.{side}.tokens", folder / f"{name}.{side}.starts"
+def _mapped(files: _Files) -> Sentences:
+    return Sentences(
+        tokens=np.memmap(files.tokens, np.int32, "r"),
+        starts=np.memmap(files.starts, np.int64, "r"),
+    )
 
 
 def hash_of(*corpora: Corpus) -> str:

@@ -8,6 +8,7 @@ bytes, and that sets them apart.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,17 @@ Counts = Int[ndarray, " vocabulary"]
 MIN_PIECES = 8  # in a text: a name or two are no evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
-MAX_SHARE_AGAINST = (
-    1 / 8
-)  # of pieces as clearly of the source language: names spelled in bytes take many pieces
+# Of pieces as clearly of the source language: names spelled in bytes take many pieces.
+MAX_SHARE_AGAINST = 1 / 8
 BLOCK = 1 << 22  # tokens counted at once
 SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over the corpus
 
 
 @dataclass(frozen=True, eq=False)
 class LanguageIdentifier:
-    """A classifier of texts, made of counts of each source piece in the two
-    languages; ValueError if they misfit.
+    """A classifier of texts, made of counts of each source piece in the two languages.
+
+    Raises ValueError if the counts do not fit each other.
     """
 
     source: Counts
@@ -43,7 +44,7 @@ class LanguageIdentifier:
         source, target = self.source, self.target
         if source.shape != target.shape or source.ndim != 1 or not source.size:
             raise ValueError(
-                f"both counts must be of one vocabulary, not of {source.shape} and "
+                f"both counts must belong to one vocabulary, not to {source.shape} and "
                 f"{target.shape} pieces"
             )
         if min(source.min(), target.min()) < 0:
@@ -52,27 +53,27 @@ class LanguageIdentifier:
     @cached_property
     def evidence(self) -> Float[ndarray, " vocabulary"]:
         """Return log(p(piece | target) / p(piece | source)) of each piece, smoothed."""
-        source, target = (counts.astype(float) + SMOOTHING for counts in (self.source, self.target))
-        return np.asarray(np.log(target / target.sum()) - np.log(source / source.sum()))
+        source = self.source.astype(float) + SMOOTHING
+        target = self.target.astype(float) + SMOOTHING
+        log_source = np.log(source / source.sum())
+        log_target = np.log(target / target.sum())
+        return np.asarray(log_target - log_source)
 
     def reads_like_target(self, tokens: Sequence[int]) -> bool:
-        """Return whether a text, encoded by the source's tokenizer, is almost certainly in the
-        target language.
+        """Return whether a text is almost certainly in the target language.
 
-        That takes `MIN_PIECES` pieces or more, special tokens left out; a mean evidence above
-        `MIN_EVIDENCE`, so that a text of 8 pieces is at least e^12 times as likely in the target
-        language; and at most `MAX_SHARE_AGAINST` of the pieces below -`MIN_EVIDENCE`, so that a
-        source sentence with names of the other script passes. Raises IndexError for a number
-        outside of the vocabulary.
+        `tokens` are of the source's tokenizer. It takes `MIN_PIECES` pieces or more, special tokens
+        left out; a mean evidence above `MIN_EVIDENCE`, so that a text of 8 pieces is at least e^12
+        times as likely in the target language; and at most `MAX_SHARE_AGAINST` of the pieces below
+        -`MIN_EVIDENCE`, so that a source sentence with names of the other script passes. Raises
+        IndexError for a number outside of the vocabulary.
         """
         pieces = np.asarray(tokens, dtype=np.int64)
         evidence = self.evidence[pieces[pieces >= SPECIAL]]
         if len(evidence) < MIN_PIECES:
             return False
-        return bool(
-            evidence.mean() > MIN_EVIDENCE
-            and (evidence < -MIN_EVIDENCE).mean() <= MAX_SHARE_AGAINST
-        )
+        share_against = (evidence < -MIN_EVIDENCE).mean()
+        return bool(evidence.mean() > MIN_EVIDENCE and share_against <= MAX_SHARE_AGAINST)
 
     def to_json(self) -> dict[str, list[int]]:
         """Return the counts in a form that JSON can hold."""
@@ -82,7 +83,10 @@ class LanguageIdentifier:
     def from_json(cls, card: Mapping[str, Any]) -> "LanguageIdentifier":
         """Make one from what `to_json` returned; raises TranslationError for anything else."""
         try:
-            return cls(*(np.array(card[side], dtype=np.int64) for side in ("source", "target")))
+            return cls(
+                source=np.array(card["source"], dtype=np.int64),
+                target=np.array(card["target"], dtype=np.int64),
+            )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             damage = f"counts of pieces are damaged ({error})"
             raise TranslationError(f"{damage}: restore the model or train it again") from error
@@ -91,14 +95,13 @@ class LanguageIdentifier:
 def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tuple[Counts, Counts]:
     """Count each piece of the source vocabulary in the source texts and in the target texts."""
     if source.digest == target.digest:
-        tokens = examples.target.tokens
+        target_tokens = examples.target.tokens
     else:
         places = np.linspace(0, len(examples) - 1, min(len(examples), SAMPLE)).astype(int)
-        texts = [target.decode(examples.target[int(place)].tolist()) for place in places]
-        tokens = np.array(
-            [token for row in source.encode_all(texts) for token in row], dtype=np.int64
-        )
-    return _counts(examples.source.tokens, source.size), _counts(tokens, source.size)
+        texts = [target.decode(examples.target[place].tolist()) for place in places.tolist()]
+        encoded = source.encode_all(texts)
+        target_tokens = np.array(list(chain.from_iterable(encoded)), dtype=np.int64)
+    return _counts(examples.source.tokens, source.size), _counts(target_tokens, source.size)
 
 
 def _counts(tokens: Int[ndarray, " tokens"], size: int) -> Counts:

@@ -14,22 +14,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.atomic_files import write_whole
 from translation.errors import TranslationError, UsageError
 
-PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+PAD = 0
+UNKNOWN = 1
+BEGIN = 2
+END = 3
 SPECIAL = 4  # tokens below it are not text
 BYTES = 256
 SMALLEST = 300  # vocabulary: the special pieces, the bytes and a few more
 MAX_LINES = 1_000_000  # more give no better pieces
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
-UNREADABLE = dict.fromkeys(
-    map(ord, "\n\x00\u2581\u2585"), " "
-)  # SentencePiece takes these for spaces or for no text
+# SentencePiece takes these for spaces or for no text.
+UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
 
 
 class Tokenizer:
@@ -68,13 +69,15 @@ class Tokenizer:
             raise UsageError(
                 "no text to learn a vocabulary from: every line of the corpus is empty"
             )
-        rare = [character for character, _ in counts.most_common()[(size - SPECIAL - BYTES) // 2 :]]
-        return cls(_trained(drawn, size, dict.fromkeys(map(ord, rare), " ")))
+        characters = [character for character, _ in counts.most_common()]
+        rare = characters[(size - SPECIAL - BYTES) // 2 :]
+        return cls(_trained(drawn, size, left_to_bytes=dict.fromkeys(map(ord, rare), " ")))
 
     @classmethod
     def load(cls, file: Path) -> "Tokenizer":
-        """Read what `save` wrote; raises TranslationError if the file is
-        missing, damaged or not by `save`.
+        """Read what `save` wrote.
+
+        Raises TranslationError if the file is missing, damaged or not by `save`.
         """
         try:
             model = file.read_bytes()
@@ -89,7 +92,7 @@ class Tokenizer:
             tokenizer.pieces(range(tokenizer.size))  # some damage shows in the pieces alone
         except (RuntimeError, UnicodeDecodeError) as error:
             raise TranslationError(
-                f"{file} is no SentencePiece vocabulary, or is damaged: restore it"
+                f"{file} is not a SentencePiece vocabulary, or is damaged: restore it"
             ) from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
@@ -112,18 +115,17 @@ class Tokenizer:
         return list(self._processor.encode([_composed(text) for text in texts]))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token numbers without PAD, BEGIN and END; raises
-        IndexError for one out of range.
+        """Return the text of token numbers, PAD, BEGIN and END left out.
+
+        Raises IndexError for a number out of range.
         """
-        return str(
-            self._processor.decode(
-                [int(token) for token in tokens if token not in {PAD, BEGIN, END}]
-            )
-        )
+        of_text = [int(token) for token in tokens if token not in {PAD, BEGIN, END}]
+        return str(self._processor.decode(of_text))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return the piece of each token as written: `▁` is the space before a
-        word, `<0xE2>` a byte, `</s>` END.
+        """Return the piece of each token as written.
+
+        In it `▁` is the space before a word, `<0xE2>` a byte, `</s>` END.
         """
         return list(self._processor.id_to_piece([int(token) for token in tokens]))
 
@@ -138,41 +140,47 @@ def _composed(text: str) -> str:
 
 
 def _drawn(lines: Iterable[str], most: int) -> list[str]:
-    """Return all lines, or a uniform sample of `most` (reservoir sampling,
-    Vitter 1985, algorithm R).
+    """Return all lines, or a uniform sample of `most` by reservoir sampling.
+
+    See algorithm R of Vitter (1985).
     """
     drawn: list[str] = []
-    draw = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
+    random_source = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
     for number, line in enumerate(lines):
         if number < most:
             drawn.append(line)
-        elif (place := draw.randrange(number + 1)) < most:
+            continue
+        place = random_source.randrange(number + 1)
+        if place < most:
             drawn[place] = line
     return drawn
 
 
 def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
-    def parts() -> Iterator[str]:
-        for line in lines:
-            text = line.translate(left_to_bytes) if left_to_bytes else line
-            yield from (
-                text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART)
-            )
-
+    """Return the model that SentencePiece learns; the characters `left_to_bytes` get no piece."""
     model = BytesIO()
-    how: dict[str, Any] = {
-        "pad_id": PAD,
-        "unk_id": UNKNOWN,
-        "bos_id": BEGIN,
-        "eos_id": END,
-        "model_type": "bpe",
-    }
-    how |= {
-        "vocab_size": size,
-        "hard_vocab_limit": False,
-        "byte_fallback": True,
-        "character_coverage": 1.0,
-    }
-    how |= {"normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2}
-    SentencePieceTrainer.train(sentence_iterator=parts(), model_writer=model, **how)
+    SentencePieceTrainer.train(
+        sentence_iterator=_short_parts(lines, left_to_bytes),
+        model_writer=model,
+        pad_id=PAD,
+        unk_id=UNKNOWN,
+        bos_id=BEGIN,
+        eos_id=END,
+        model_type="bpe",
+        vocab_size=size,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        num_threads=1,
+        minloglevel=2,
+    )
     return model.getvalue()
+
+
+def _short_parts(lines: Sequence[str], left_to_bytes: dict[int, str]) -> Iterator[str]:
+    """Yield the lines in parts that SentencePiece reads, a space for each character left out."""
+    for line in lines:
+        text = line.translate(left_to_bytes) if left_to_bytes else line
+        for start in range(0, len(text), LONGEST_PART):
+            yield text[start : start + LONGEST_PART]

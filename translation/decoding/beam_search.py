@@ -1,16 +1,15 @@
-"""Search with beams for the best translation by a network that decodes position by position; one
-beam is greedy search.
+"""Search with beams for the best translation by a network that decodes position by position.
 
-The beams of a sentence hold unfinished translations, which are extended together. One whose end is
-among the best of a step is set aside as finished while the others continue, so a translation that
-ends late can still win.
+One beam is greedy search. The beams of a sentence hold unfinished translations, which are extended
+together. One whose end is among the best of a step is set aside as finished while the others
+continue, so a translation that ends late can still win.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,22 +19,19 @@ from translation.decoding.incremental import IncrementalDecoder
 from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
-MAX_DONE = (
-    1 / 8
-    # share of sentences that are done but stay in a batch: to drop them copies the state of all
-    # others
-)
+# Share of sentences that are done but stay in a batch: to drop them copies the state of all others.
+MAX_DONE = 1 / 8
 BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabulary of 10,000
 
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of a search, by default those of Wu et al. (2016) and section 6.1 of Vaswani et al.,
-    but 5 beams.
+    """Settings of a search.
 
-    It ends when as many translations have ended as there are beams, or none can be better than
-    those. `exact` waits for the second alone, which with a large `alpha` comes with the limit of
-    tokens. Raises UsageError for a number out of its range.
+    The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams. The
+    search of a sentence ends when as many translations have ended as there are beams, or none can
+    be better than those. `exact` waits for the second alone, which with a large `alpha` comes with
+    the limit of tokens. Raises UsageError for a number out of its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
@@ -59,9 +55,7 @@ class Search:
             raise UsageError(f"a batch needs at least 1 token, not {self.batch_tokens}")
 
     def penalty(self, length: int) -> float:
-        """Return ((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of
-        Wu et al., 2016).
-        """
+        """Return ((5 + length) / 6)^alpha (eq. 14 of Wu et al., 2016); `length` counts END."""
         return float(((5 + length) / 6) ** self.alpha)
 
 
@@ -70,9 +64,9 @@ GREEDY = Search(beams=1, alpha=0.0)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation; `log_probability` is the network's, with END, and `score` is that divided by
-    the penalty.
+    """A translation and how probable it is.
 
+    `log_probability` is the network's, with END, and `score` is that divided by the penalty.
     `attention` on request is `[len(tokens) + 1, source positions]` in float32: the weights of each
     token and, in the last row, of END; the last source position is END too. Rows sum to 1, except
     with structured attention.
@@ -93,107 +87,147 @@ def search(
     report: Callable[[int], object] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Translate `sources`, token numbers without END; return the `how.best` best of each, in order,
-    the best first.
+    """Translate `sources`, token numbers without END; return the best translations of each.
 
-    There are fewer if no more have a probability above 0, and one, without tokens, for an empty
-    source. A translation is cut at `how.extra` tokens more than its source. `report` gets the
-    number of sentences done since its last call; `device` is the network's. If memory runs out, the
-    batch is halved. Raises TranslationError if the network's scores are NaN, or memory does not
-    suffice for one sentence.
+    Those of a source are its `how.best` best, the best first: fewer if no more have a probability
+    above 0, and one, without tokens, for an empty source. A translation is cut at `how.extra`
+    tokens more than its source. `report` gets the number of sentences done since its last call;
+    `device` is the network's. If memory runs out, the batch is halved. Raises TranslationError if
+    the network's scores are NaN, or memory does not suffice for one sentence.
     """
-    nothing = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
-    found = [[] if source else [nothing] for source in sources]
-    if report and (empty := sum(not source for source in sources)):
-        report(empty)
+    hypotheses = [[] if source else [_empty_hypothesis(how)] for source in sources]
+    empty_sources = sum(not source for source in sources)
+    if report and empty_sources:
+        report(empty_sources)
     waiting = deque(_by_length([len(source) for source in sources], how))
     while waiting:
         batch = waiting.popleft()
-        begun = [_Sentence(number, sources[number], how) for number in batch]
+        sentences = [_Sentence(number, sources[number], how) for number in batch]
         try:
-            beams = _begin(decoder, begun, how, device)
+            beams = _begin(decoder, sentences, how, device)
             while beams.sentences:
                 for sentence in beams.advance(decoder):
-                    found[sentence.number] = sentence.answer()
+                    hypotheses[sentence.number] = sentence.answer()
                     if report:
                         report(1)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            unfinished = [number for number in batch if not found[number]]
+            unfinished = [number for number in batch if not hypotheses[number]]
             if len(unfinished) == 1:
                 way_out = "fewer beams" if how.beams > 1 else "another device"
                 alone = f"one sentence of {len(sources[unfinished[0]])} pieces"
-                raise TranslationError(f"out of memory with {alone}: take {way_out}") from error
-            waiting.extendleft(
-                [unfinished[len(unfinished) // 2 :], unfinished[: len(unfinished) // 2]]
-            )
-    return found
+                raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
+            half = len(unfinished) // 2
+            waiting.appendleft(unfinished[half:])
+            waiting.appendleft(unfinished[:half])
+    return hypotheses
+
+
+def _empty_hypothesis(how: Search) -> Hypothesis:
+    """Return the translation of a source without tokens."""
+    attention = torch.ones(1, 1) if how.with_attention else None
+    return Hypothesis(tokens=(), score=0.0, log_probability=0.0, attention=attention)
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
-    """Yield the numbers of sentences that are not empty, the longest first, in
-    batches as large as `how` allows.
+    """Yield batches as large as `how` allows, the longest sentences first.
+
+    A batch is the numbers of its sentences; empty ones are in none.
     """
-    order = sorted(
-        (number for number, length in enumerate(lengths) if length),
-        key=lambda number: -lengths[number],
-    )
-    while order:
-        count = max(1, how.batch_tokens // ((lengths[order[0]] + 1) * how.beams))
-        yield order[:count]
-        order = order[count:]
+    not_empty = [number for number, length in enumerate(lengths) if length]
+    waiting = sorted(not_empty, key=lambda number: -lengths[number])
+    while waiting:
+        longest = lengths[waiting[0]] + 1
+        count = max(1, how.batch_tokens // (longest * how.beams))
+        yield waiting[:count]
+        waiting = waiting[count:]
 
 
-def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the highest of `scores` `[sentences, beams, vocabulary]` + `so_far` `[sentences,
-    beams]`, one a beam.
+class Continuations(NamedTuple):
+    """The best ways to continue the beams of each sentence, the best first.
 
-    Returns sums, beams and tokens, each `[sentences, beams]`, the highest sum first. They lie in
+    All are `[sentences, beams]`.
+    """
+
+    log_probabilities: Tensor
+    beams: Tensor  # the beam that each continues
+    tokens: Tensor  # the token that it adds
+
+    def of(self, sentences: Tensor) -> "Continuations":
+        """Return those of these sentences alone."""
+        return Continuations(
+            log_probabilities=self.log_probabilities[sentences],
+            beams=self.beams[sentences],
+            tokens=self.tokens[sentences],
+        )
+
+
+def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
+    """Return the highest sums of a token's score and its beam's log probability, one a beam.
+
+    `scores` are `[sentences, beams, vocabulary]`, `so_far` is `[sentences, beams]`. The sums lie in
     the blocks of the vocabulary with the highest maxima: to sort these alone takes a third of the
     time of `topk` over all.
     """
     beams, vocabulary = scores.shape[1:]
-    whole = vocabulary // BLOCK
-    maxima = scores[..., : whole * BLOCK].unflatten(-1, (whole, BLOCK)).amax(dim=-1)
-    if whole * BLOCK < vocabulary:
-        maxima = torch.cat(
-            [maxima, scores[..., whole * BLOCK :].amax(dim=-1, keepdim=True)], dim=-1
-        )
-    block = (maxima + so_far.unsqueeze(-1)).flatten(1).topk(beams).indices
-    beam, first = block // maxima.shape[-1], block % maxima.shape[-1] * BLOCK
-    token = first.unsqueeze(-1) + torch.arange(
-        BLOCK, device=scores.device
-    )  # [sentences, blocks, BLOCK]
-    place = beam.unsqueeze(-1) * vocabulary + token.clamp(max=vocabulary - 1)
-    sums = scores.flatten(1).gather(1, place.flatten(1)).view_as(token) + so_far.gather(
-        1, beam
-    ).unsqueeze(-1)
-    top, chosen = sums.masked_fill(token >= vocabulary, -math.inf).flatten(1).topk(beams)
-    # With more beams than tokens, some of them lie outside of the vocabulary, with a sum of -inf.
-    return (
-        top,
-        beam.gather(1, chosen // BLOCK),
-        token.flatten(1).gather(1, chosen).clamp(max=vocabulary - 1),
+    maxima = _block_maxima(scores)
+    blocks = maxima.shape[-1]
+    block_sums = maxima + so_far.unsqueeze(-1)
+    block = block_sums.flatten(1).topk(beams).indices
+    beam = block // blocks
+    first_token = block % blocks * BLOCK
+    # [sentences, chosen blocks, BLOCK], as are the places and sums
+    token = first_token.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
+    is_outside = token >= vocabulary
+    token = token.clamp(max=vocabulary - 1)
+    place = beam.unsqueeze(-1) * vocabulary + token
+    token_scores = scores.flatten(1).gather(1, place.flatten(1))
+    beam_scores = so_far.gather(1, beam)
+    sums = token_scores.view_as(token) + beam_scores.unsqueeze(-1)
+    # With more beams than tokens, some that lie outside are among the best, with a sum of -inf.
+    sums = sums.masked_fill(is_outside, -math.inf)
+    best_sums, chosen = sums.flatten(1).topk(beams)
+    return Continuations(
+        log_probabilities=best_sums,
+        beams=beam.gather(1, chosen // BLOCK),
+        tokens=token.flatten(1).gather(1, chosen),
     )
+
+
+def _block_maxima(scores: Tensor) -> Tensor:
+    """Return the highest score in each block of the vocabulary, `[sentences, beams, blocks]`.
+
+    The last block may be smaller than `BLOCK`.
+    """
+    vocabulary = scores.shape[-1]
+    whole_blocks = vocabulary // BLOCK
+    rest = whole_blocks * BLOCK
+    maxima: Tensor = scores[..., :rest].unflatten(-1, (whole_blocks, BLOCK)).amax(dim=-1)
+    if rest == vocabulary:
+        return maxima
+    maximum_of_rest = scores[..., rest:].amax(dim=-1, keepdim=True)
+    return torch.cat([maxima, maximum_of_rest], dim=-1)
 
 
 class _Sentence:
     """A sentence in translation; `finished` holds its complete hypotheses, the best first."""
 
     def __init__(self, number: int, source: Sequence[int], how: Search) -> None:
-        self.number, self.source, self.how = number, source, how
+        self.number = number
+        self.source = source
+        self.how = how
         self.limit = len(source) + how.extra
         self.furthest = how.penalty(self.limit + 1)
         self.finished: list[Hypothesis] = []
         self.done = False  # its rows may stay in the batch
 
     def is_done(self, length: int, log_probability: float) -> bool:
-        """Return whether `length` tokens are the limit, enough have ended, or none unfinished can
-        be among the best.
+        """Return whether no unfinished translation of `length` tokens needs to be continued.
 
-        The most probable of these has `log_probability`, which further tokens only lower: no score
-        can exceed it divided by the highest penalty. A single beam stops at its end.
+        That is so at the limit, when enough have ended, and when none unfinished can be among the
+        best. The most probable of these has `log_probability`, which further tokens only lower: no
+        score can exceed it divided by the highest penalty. A single beam stops at its end.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -201,46 +235,65 @@ class _Sentence:
             return False
         if len(self.finished) >= self.how.beams and not self.how.exact:
             return True
-        return (
-            self.how.beams == 1
-            or log_probability / self.furthest <= self.finished[self.how.best - 1].score
-        )
+        if self.how.beams == 1:
+            return True
+        score_to_beat = self.finished[self.how.best - 1].score
+        return log_probability / self.furthest <= score_to_beat
 
     def answer(self) -> list[Hypothesis]:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                "the network's scores are no numbers or give every token probability 0: its "
+                "the network's scores are not numbers or give every token probability 0: its "
                 "weights are damaged or its "
-                "training diverged; use another checkpoint or train anew"
+                "training diverged; use another checkpoint or train again"
             )
         return self.finished[: self.how.best]
 
 
 def _begin(
-    decoder: IncrementalDecoder, begun: list[_Sentence], how: Search, device: torch.device | str
+    decoder: IncrementalDecoder,
+    sentences: list[_Sentence],
+    how: Search,
+    device: torch.device | str,
 ) -> "_Beams":
-    """Start a batch; the beams of a sentence are equal at first, so only one
-    has a probability above 0.
+    """Start a batch.
+
+    The beams of a sentence are equal at first, so only one has a probability above 0.
     """
-    shape, longest = (len(begun), how.beams), max(len(each.source) for each in begun)
-    rows = [[*each.source, END, *[PAD] * (longest - len(each.source))] for each in begun]
+    shape = (len(sentences), how.beams)
+    longest = max(len(sentence.source) for sentence in sentences)
     limit = longest + how.extra
+    rows = [_padded(sentence.source, longest) for sentence in sentences]
     state = decoder.start(torch.tensor(rows, device=device), how.beams, limit + 1)
     tokens = torch.full((*shape, limit + 2), PAD, device=device)
     tokens[..., 0] = BEGIN
     so_far = torch.full(shape, -math.inf, device=device)
     so_far[:, 0] = 0.0
-    attention = (
-        torch.zeros(*shape, limit + 1, longest + 1, device=device) if how.with_attention else None
+    attention = None
+    if how.with_attention:
+        attention = torch.zeros(*shape, limit + 1, longest + 1, device=device)
+    return _Beams(
+        how=how,
+        state=state,
+        sentences=sentences,
+        tokens=tokens,
+        so_far=so_far,
+        attention=attention,
     )
-    return _Beams(how, state, begun, tokens, so_far, attention)
+
+
+def _padded(source: Sequence[int], longest: int) -> list[int]:
+    """Return a source and END, filled up to `longest` tokens and END."""
+    padding = [PAD] * (longest - len(source))
+    return [*source, END, *padding]
 
 
 @dataclass
 class _Beams:
-    """The unfinished translations `[sentences, beams]` of a batch, some of
-    whose sentences may be done.
+    """The unfinished translations of a batch, `[sentences, beams]`.
+
+    Some of the sentences may be done.
     """
 
     how: Search
@@ -250,15 +303,33 @@ class _Beams:
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN
-    buffer: Tensor | None = (
-        None  # for scores; to allocate it at each step can cost more than to fill it
-    )
+    # for scores; to allocate it at each step can cost more than to fill it
+    buffer: Tensor | None = None
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
         """Decode one position; return the sentences that are done by it."""
-        shown = self.attention is not None
+        scores = self._log_probabilities(decoder)
+        ends = scores[..., END] + self.so_far
+        scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
+        continuations = best_tokens(scores, self.so_far)
+        self._finish(ends, going=continuations.log_probabilities)
+        newly_done = self._newly_done(going=continuations.log_probabilities)
+        rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
+        done = len(self.sentences) - len(rows)
+        if done > MAX_DONE * len(self.sentences) or not rows:
+            kept = torch.tensor(rows, dtype=torch.long, device=ends.device)
+            self._keep(kept)
+            continuations = continuations.of(kept)
+        if self.sentences:
+            self._extend(continuations)
+        return newly_done
+
+    def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
+        """Return those of the next token, `[sentences, beams, vocabulary]`; note the attention."""
         logits, weights = decoder.step(
-            self.state, self.tokens[..., self.length], need_weights=shown
+            self.state,
+            self.tokens[..., self.length],
+            need_weights=self.attention is not None,
         )
         if weights is None:
             self.attention = None  # not asked for, or the network has no attention
@@ -266,75 +337,87 @@ class _Beams:
             self.attention[:, :, self.length] = weights
         if self.buffer is None:
             self.buffer = torch.empty_like(logits)
-        scores = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
-        ends = scores[..., END] + self.so_far
-        scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
-        going, origin, token = best_tokens(scores, self.so_far)
-        self._finish(ends, going)
-        running = [
-            each
-            for each in zip(self.sentences, going[:, 0].tolist(), strict=True)
-            if not each[0].done
-        ]
-        gone = [sentence for sentence, best in running if sentence.is_done(self.length, best)]
-        for sentence in gone:
-            sentence.done = True
-        rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
-        if len(self.sentences) - len(rows) > MAX_DONE * len(self.sentences) or not rows:
-            kept = torch.tensor(rows, dtype=torch.long, device=ends.device)
-            self._keep(kept)
-            going, origin, token = going[kept], origin[kept], token[kept]
-        if self.sentences:
-            self._extend(going, origin, token)
-        return gone
+        return torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
 
     def _finish(self, ends: Tensor, going: Tensor) -> None:
-        """Set aside the beams whose END is among the best of this step, and all
-        beams at the limit.
-        """
-        # `ends` are the log probabilities of ending, `going` those of continuing.
-        among = torch.cat([ends, going], dim=-1).topk(self.how.beams).indices
-        chosen = torch.zeros(
-            ends.shape[0], 2 * self.how.beams, dtype=torch.bool, device=ends.device
-        )
-        ending = chosen.scatter(1, among, value=True)[:, : self.how.beams] & (ends > -math.inf)
-        limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
-        ending |= (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
-        ending &= torch.tensor(
-            [not sentence.done for sentence in self.sentences], device=ends.device
-        ).unsqueeze(-1)
-        rows, beams = ending.nonzero(as_tuple=True)
-        said, sums = (
-            self.tokens[rows, beams, 1 : self.length + 1].tolist(),
-            ends[rows, beams].tolist(),
-        )
-        for row, beam, tokens, total in zip(rows.tolist(), beams.tolist(), said, sums, strict=True):
-            shown = self._shown(row, beam)
-            score = total / self.how.penalty(self.length + 1)
-            self.sentences[row].finished.append(Hypothesis(tuple(tokens), score, total, shown))
-        for row in set(rows.tolist()):
-            self.sentences[row].finished.sort(key=lambda each: -each.score)
+        """Set aside the beams whose END is among the best of this step, and all at the limit.
 
-    def _shown(self, row: int, beam: int) -> Tensor | None:
+        `ends` are the log probabilities of ending, `going` those of continuing.
+        """
+        limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
+        at_limit = (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
+        not_done = torch.tensor(
+            [not sentence.done for sentence in self.sentences],
+            device=ends.device,
+        )
+        ending = self._end_among_best(ends, going) | at_limit
+        rows, beams = (ending & not_done.unsqueeze(-1)).nonzero(as_tuple=True)
+        self._set_aside(rows, beams, ends[rows, beams])
+
+    def _end_among_best(self, ends: Tensor, going: Tensor) -> Tensor:
+        """Return whether the END of each beam is among the best, `[sentences, beams]`."""
+        beams = self.how.beams
+        both_ways = torch.cat([ends, going], dim=-1)
+        best = both_ways.topk(beams).indices
+        is_best = torch.zeros_like(both_ways, dtype=torch.bool)
+        is_best = is_best.scatter(1, best, value=True)
+        return is_best[:, :beams] & (ends > -math.inf)
+
+    def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
+        """Add these beams, as they are, to the finished hypotheses of their sentences."""
+        token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()
+        ended = zip(
+            rows.tolist(),
+            beams.tolist(),
+            token_lists,
+            log_probabilities.tolist(),
+            strict=True,
+        )
+        for row, beam, tokens, log_probability in ended:
+            hypothesis = Hypothesis(
+                tokens=tuple(tokens),
+                score=log_probability / self.how.penalty(self.length + 1),
+                log_probability=log_probability,
+                attention=self._attention_of(row, beam),
+            )
+            self.sentences[row].finished.append(hypothesis)
+        for row in set(rows.tolist()):
+            self.sentences[row].finished.sort(key=lambda hypothesis: -hypothesis.score)
+
+    def _attention_of(self, row: int, beam: int) -> Tensor | None:
         if self.attention is None:
             return None
         positions = len(self.sentences[row].source) + 1
-        return self.attention[row, beam, : self.length + 1, :positions].float().cpu().clone()
+        weights = self.attention[row, beam, : self.length + 1, :positions]
+        return weights.float().cpu().clone()
+
+    def _newly_done(self, going: Tensor) -> list[_Sentence]:
+        """Mark the sentences that are done by this step, and return them."""
+        newly_done = []
+        for sentence, best in zip(self.sentences, going[:, 0].tolist(), strict=True):
+            if not sentence.done and sentence.is_done(self.length, best):
+                sentence.done = True
+                newly_done.append(sentence)
+        return newly_done
 
     def _keep(self, kept: Tensor) -> None:
+        """Drop all sentences but those of the rows `kept`."""
         self.sentences = [self.sentences[row] for row in kept.tolist()]
         if self.sentences:
             self.state.keep(kept)
             self.tokens = self.tokens[kept]
-            self.attention = None if self.attention is None else self.attention[kept]
+            if self.attention is not None:
+                self.attention = self.attention[kept]
 
-    def _extend(self, going: Tensor, origin: Tensor, token: Tensor) -> None:
-        """Continue each beam from its `origin` with its `token`; all are `[sentences, beams]`."""
+    def _extend(self, continuations: Continuations) -> None:
+        """Put the best continuations in place of the beams."""
         self.length += 1
         if self.how.beams > 1:  # a single one continues itself
+            origin = continuations.beams
             rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
             self.tokens = self.tokens[rows, origin]
-            self.attention = None if self.attention is None else self.attention[rows, origin]
+            if self.attention is not None:
+                self.attention = self.attention[rows, origin]
             self.state.reorder(origin)
-        self.tokens[..., self.length] = token
-        self.so_far = going
+        self.tokens[..., self.length] = continuations.tokens
+        self.so_far = continuations.log_probabilities

@@ -27,13 +27,13 @@ class EnsembleState:
 
     def reorder(self, origin: Tensor) -> None:
         """Implement `KeyValueCache.reorder`."""
-        for each in self.states:
-            each.reorder(origin)
+        for state in self.states:
+            state.reorder(origin)
 
     def keep(self, sentences: Tensor) -> None:
         """Implement `KeyValueCache.keep`."""
-        for each in self.states:
-            each.keep(sentences)
+        for state in self.states:
+            state.keep(sentences)
 
 
 class IncrementalEnsemble:
@@ -44,7 +44,8 @@ class IncrementalEnsemble:
 
     def start(self, source: Tensor, beams: int, limit: int) -> EnsembleState:
         """Implement `IncrementalDecoder`."""
-        return EnsembleState([each.start(source, beams, limit) for each in self.decoders])
+        states = [decoder.start(source, beams, limit) for decoder in self.decoders]
+        return EnsembleState(states)
 
     @torch.no_grad()
     def step(
@@ -52,14 +53,15 @@ class IncrementalEnsemble:
     ) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`; the scores are logarithms of probabilities."""
         total: Tensor | None = None
-        shown: list[Weights] = []
-        for decoder, own in zip(self.decoders, state.states, strict=True):
-            scores, weights = decoder.step(own, tokens, need_weights=need_weights)
-            chances = scores.softmax(dim=-1)
-            total = chances if total is None else total.add_(chances)
-            shown.append(weights)
+        attentions: list[Tensor] = []  # of the networks that have some, if asked for
+        for decoder, decoder_state in zip(self.decoders, state.states, strict=True):
+            scores, weights = decoder.step(decoder_state, tokens, need_weights=need_weights)
+            probabilities = scores.softmax(dim=-1)
+            total = probabilities if total is None else total.add_(probabilities)
+            if weights is not None:
+                attentions.append(weights)
         assert total is not None, "an ensemble has a network"
-        given = [each for each in shown if each is not None]
-        return total.div_(len(self.decoders)).log_(), torch.stack(given).mean(
-            dim=0
-        ) if given else None
+        log_probabilities = total.div_(len(self.decoders)).log_()
+        if not attentions:
+            return log_probabilities, None
+        return log_probabilities, torch.stack(attentions).mean(dim=0)

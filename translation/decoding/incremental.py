@@ -1,5 +1,4 @@
-"""Decode position by position: the interface that a search needs, and the Transformer's, with a
-key-value cache.
+"""Decode position by position: what a search needs, and the Transformer with a key-value cache.
 
 A step costs one position of each beam, however many came before: keys and values are computed once.
 Those of the source are stored once a sentence, for all its beams.
@@ -21,38 +20,38 @@ from translation.transformer import (
     Weights,
 )
 
-NEEDED = ("_linear_pointwise", "_reorder_linear_weight")
-ONEDNN = torch.backends.mkldnn.is_available() and all(
-    hasattr(torch.ops.mkldnn, name) for name in NEEDED
+# Whether torch has the operators of oneDNN that `fast_linear` needs.
+ONEDNN = (
+    torch.backends.mkldnn.is_available()
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
 # Positions that there is room for at first, doubled when full: to allocate memory for all at once
 # is slow. No fewer keys are attended to, some of them masked: torch's softmax is five times as slow
 # where they fill no vector of 16.
 FIRST_CAPACITY = 16
-FEW_ROWS = (
-    200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
-)
+# Below it torch's own product was faster than oneDNN's, whose layout is made anew for each.
+FEW_ROWS = 200
 
 
 class IncrementalDecoder(Protocol):
     """The interface of a network that decodes position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a
-        state.
+        """Encode `source`, and return a state to decode from.
 
-        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet,
-        and the methods of `KeyValueCache`: `reorder` and `keep`.
+        `source` is `[sentences, source positions]` tokens, padded with 0 on either side. The state
+        has room for `limit` steps of `beams` beams a sentence, none of which has a token yet, and
+        the methods of `KeyValueCache`: `reorder` and `keep`.
         """
 
     def step(
         self, state: Any, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Append tokens `[sentences, beams]`; return scores of the next, and attention over the
-        source on request.
+        """Append tokens `[sentences, beams]`; return scores of the next ones, and attention.
 
-        The scores are `[sentences, beams, target vocabulary]`, the weights `[sentences, beams,
-        source positions]`.
+        The scores are `[sentences, beams, target vocabulary]`, the weights over the source, on
+        request, `[sentences, beams, source positions]`.
         """
 
 
@@ -67,7 +66,7 @@ class KeyValueCache:
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
     memory_mask: Tensor  # [sentences, 1, source positions]
     own: list[Tensor]  # of each layer, [2, sentences, heads, capacity, beams, d_k]
-    # [sentences, beams, limit, beams]: whether a position of a beam is in another's past
+    # Whether a position of a beam is in another's past: [sentences, beams, limit, beams].
     past: Tensor
     source_positions: int  # the keys of `memory` may be more, and are then masked
     length: int = 0
@@ -82,7 +81,8 @@ class KeyValueCache:
         # Faster than [:, sentences].
         self.memory = [layer.index_select(1, sentences) for layer in self.memory]
         self.own = [layer.index_select(1, sentences) for layer in self.own]
-        self.memory_mask, self.past = self.memory_mask[sentences], self.past[sentences]
+        self.memory_mask = self.memory_mask[sentences]
+        self.past = self.past[sentences]
 
     def next_position(self) -> None:
         """Make room for one more position."""
@@ -91,22 +91,24 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return which keys, `FIRST_CAPACITY` or more, each beam attends to
-        `[.., beams, keys]`; None for all.
+        """Return which keys each beam attends to, `[.., beams, keys]`; None for all.
+
+        For a single beam there are `FIRST_CAPACITY` keys or more.
         """
         beams = self.past.shape[1]
         if beams > 1:
             return self.past[:, :, : self.length].flatten(-2)
         if self.length >= FIRST_CAPACITY:
             return None
-        return (torch.arange(FIRST_CAPACITY, device=self.past.device) < self.length).view(1, 1, -1)
+        keys = torch.arange(FIRST_CAPACITY, device=self.past.device)
+        return (keys < self.length).view(1, 1, -1)
 
 
 class IncrementalTransformer:
-    """Decode with the Transformer position by position: each step gives the row that a full pass
-    would give.
+    """Decode with the Transformer position by position.
 
-    The output layer is a copy: make a new `IncrementalTransformer` after an update of the weights.
+    Each step gives the row that a full pass would give. The output layer is a copy: make a new
+    `IncrementalTransformer` after an update of the weights.
     """
 
     def __init__(self, network: Transformer) -> None:
@@ -120,11 +122,11 @@ class IncrementalTransformer:
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
         """Implement `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
-        missing = max(0, FIRST_CAPACITY - source.shape[-1])
+        source_positions = source.shape[-1]
+        missing = max(0, FIRST_CAPACITY - source_positions)
         remembered = [
             nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers
         ]
-        mask = nn.functional.pad(mask, (0, missing))
         two, sentences, heads, _, width = remembered[0].shape
         own = [
             memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width)
@@ -132,7 +134,11 @@ class IncrementalTransformer:
         ]
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
         return KeyValueCache(
-            remembered, mask, own, itself.repeat(sentences, 1, limit, 1), source.shape[-1]
+            memory=remembered,
+            memory_mask=nn.functional.pad(mask, (0, missing)),
+            own=own,
+            past=itself.repeat(sentences, 1, limit, 1),
+            source_positions=source_positions,
         )
 
     @torch.no_grad()
@@ -140,16 +146,19 @@ class IncrementalTransformer:
         self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`."""
-        x, weights = (
-            self.network.embed_target(tokens, torch.full_like(tokens[:1, :1], state.length)),
-            None,
-        )
+        position = torch.full_like(tokens[:1, :1], state.length)
+        x = self.network.embed_target(tokens, position)
+        weights: Weights = None
         state.next_position()
         past = state.mask_of_past()
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
             attended = _attend_past(layer, x, own, state.length, past)
             x, weights = layer.attend_memory(
-                x, attended, remembered, state.memory_mask, need_weights=True
+                x,
+                attended,
+                remembered,
+                state.memory_mask,
+                need_weights=True,
             )
         scores = fast_linear(self.network.decoder_norm(x), self.output_weight)
         if not need_weights or weights is None:
@@ -160,13 +169,17 @@ class IncrementalTransformer:
 def _attend_past(
     layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None
 ) -> Tensor:
-    """Self-attend from position `length` of each beam, `x` `[sentences, beams,
-    d_model]`, and store it in `own`.
+    """Self-attend from position `length` of each beam, and store its keys and values in `own`.
+
+    `x` is `[sentences, beams, d_model]`; `own` and `past` are those of `KeyValueCache`.
     """
-    query, *written = layer.attention.queries_keys_values(layer.around_attention.enter(x))
-    for every, new in zip(own, written, strict=True):
-        every[..., length - 1, :, :] = new
-    seen = length if past is None else past.shape[-1] // own.shape[-2]
+    entered = layer.around_attention.enter(x)
+    query, new_key, new_value = layer.attention.queries_keys_values(entered)
+    keys, values = own
+    keys[..., length - 1, :, :] = new_key
+    values[..., length - 1, :, :] = new_value
+    beams = own.shape[-2]
+    seen = length if past is None else past.shape[-1] // beams
     key, value = own[..., :seen, :, :].flatten(-3, -2)
     attended, _ = layer.attention.mix(query, key, value, past, need_weights=True)
     return attended
@@ -179,14 +192,14 @@ def fast_linear(
     *,
     then: Literal["none", "relu"] = "none",
 ) -> Tensor:
-    """Compute `torch.nn.functional.linear` by oneDNN for many rows and for weights in its layout,
-    by torch else.
+    """Compute `torch.nn.functional.linear`, where oneDNN is faster by oneDNN.
 
-    The operators are those that torch's own compiler uses for linear maps with batches of varying
-    size; they have no gradients.
+    It is for many rows and for weights in its layout. The operators are those that torch's own
+    compiler uses for linear maps with batches of varying size; they have no gradients.
     """
-    few = input.numel() < FEW_ROWS * input.shape[-1] and not weight.is_mkldnn
-    if few or not _is_for_onednn(input):
+    has_few_rows = input.numel() < FEW_ROWS * input.shape[-1]
+    is_faster_by_torch = has_few_rows and not weight.is_mkldnn
+    if is_faster_by_torch or not _is_for_onednn(input):
         mapped = nn.functional.linear(input, weight, bias)
         return mapped.relu() if then == "relu" else mapped
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], ""))
@@ -209,7 +222,8 @@ class _FastLinear(nn.Linear):
 
 def _with_fast_products(network: Transformer) -> Transformer:
     """Return a copy of a network that shares its parameters and multiplies by `fast_linear`."""
-    twin = copy.deepcopy(network, {id(parameter): parameter for parameter in network.parameters()})
+    shared = {id(parameter): parameter for parameter in network.parameters()}
+    twin = copy.deepcopy(network, shared)
     for module in twin.modules():
         if isinstance(module, MultiHeadAttention):
             module.product = fast_linear

@@ -1,9 +1,9 @@
-"""Save a training's state, from which it resumes however it ended, and its last
-weights, to be averaged.
+"""Save a training's state, from which it resumes however it ended, and its last weights.
+
+The weights of several steps are averaged.
 """
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from translation.errors import TranslationError
 
 STATE = "training.safetensors"
 NOT_ITS_WEIGHTS = (
-    "the weights are not of the network that the model's configuration describes: "
+    "the weights do not fit the network that the model's configuration describes: "
     "train the model again"
 )
 
@@ -36,10 +36,10 @@ class Progress:
     best: float | None = None  # validation figure; larger is better
     best_step: int = 0
     checks_since: int = 0  # the best
-    kept: list[int] = field(default_factory=list)  # steps whose weights are on disk, oldest first
-    saved: list[int] = field(
-        default_factory=list
-    )  # steps whose mean weights the model has, once it has ended
+    # Steps whose weights are on disk, oldest first.
+    kept: list[int] = field(default_factory=list)
+    # Steps whose mean weights the model has, once it has ended.
+    saved: list[int] = field(default_factory=list)
 
 
 def save_state(
@@ -47,15 +47,13 @@ def save_state(
 ) -> None:
     """Save atomically all that the next step depends on; `key` identifies the training."""
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
-    for each in optimisers:
-        moments = each.state_dict()["state"].items()
-        kind = _kind(each)
-        tensors |= {
-            f"{kind}.{index}.{name}": value
-            for index, state in moments
-            for name, value in state.items()
-        }
-    _write(folder / STATE, tensors, {"progress": json.dumps(asdict(progress)), "key": key})
+    for optimiser in optimisers:
+        kind = _kind(optimiser)
+        for index, moments in optimiser.state_dict()["state"].items():
+            for name, value in moments.items():
+                tensors[f"{kind}.{index}.{name}"] = value
+    notes = {"progress": json.dumps(asdict(progress)), "key": key}
+    _write(folder / STATE, tensors, notes)
 
 
 def restore_state(
@@ -71,23 +69,25 @@ def restore_state(
     tensors, notes = read_tensors(file)
     if notes.get("key") != key:
         raise TranslationError(
-            f"{file} belongs to another configuration or corpus: delete {folder} to train anew"
+            f"{file} belongs to another configuration or corpus: delete {folder} to train from "
+            "the start"
         )
     try:
         _put_back(tensors, network, optimisers)
         return Progress(**json.loads(notes["progress"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise TranslationError(
-            f"{file} is damaged ({error}): delete {folder} to train anew"
+            f"{file} is damaged ({error}): delete {folder} to train from the start"
         ) from error
 
 
 def _put_back(
     tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Sequence[Optimizer]
 ) -> None:
+    """Load what `save_state` named back into the network and the optimisers."""
     weights = {
-        name.removeprefix("weight."): each
-        for name, each in tensors.items()
+        name.removeprefix("weight."): value
+        for name, value in tensors.items()
         if name.startswith("weight.")
     }
     network.load_state_dict(weights)
@@ -95,30 +95,32 @@ def _put_back(
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             if name.startswith(f"{_kind(optimiser)}."):
-                _, index, kind = name.split(".", 2)
-                state.setdefault(int(index), {})[kind] = value
-        optimiser.load_state_dict(
-            {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
-        )
+                _, index, moment = name.split(".", 2)
+                state.setdefault(int(index), {})[moment] = value
+        param_groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": state, "param_groups": param_groups})
 
 
 def _kind(optimiser: Optimizer) -> str:
+    """Return the part of a tensor's name that says whose it is, such as adam."""
     return type(optimiser).__name__.lower()
 
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
-    """Save this step's weights beside earlier ones, and note the last `count` steps in
-    `progress.kept`.
-    """
+    """Save this step's weights beside earlier ones; note the last `count` steps in `progress`."""
     save_weights(folder / _name(progress.step), network.state_dict())
-    progress.kept = [*progress.kept, progress.step][-count:]
+    kept = [*progress.kept, progress.step]
+    progress.kept = kept[-count:]
 
 
 def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
-    """Delete all weights but those of the steps `kept`; call it after the state
-    that names these was saved.
+    """Delete all weights but those of the steps `kept`.
+
+    Call it after the state that names these was saved.
     """
-    for file in set(folder.glob("step-*.safetensors")) - {folder / _name(step) for step in kept}:
+    files = set(folder.glob("step-*.safetensors"))
+    kept_files = {folder / _name(step) for step in kept}
+    for file in files - kept_files:
         file.unlink(missing_ok=True)
 
 
@@ -126,28 +128,35 @@ def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
     """Return the mean of the weights saved at these steps (section 6.1 of Vaswani et al.)."""
     total: dict[str, Tensor] = {}
     for step in steps:
-        for name, value in read_tensors(folder / _name(step))[0].items():
-            total[name] = total[name] + value.double() if name in total else value.double()
+        weights, _ = read_tensors(folder / _name(step))
+        for name, value in weights.items():
+            addend = value.double()
+            total[name] = total[name] + addend if name in total else addend
     return {name: (value / len(steps)).float() for name, value in total.items()}
 
 
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
     """Write weights; tensors that share memory, such as tied embeddings, are written once."""
-    once = OrderedDict[int, str]()
+    distinct: dict[str, Tensor] = {}
+    written = set[int]()
     for name, value in weights.items():
-        once.setdefault(value.data_ptr(), name)
-    _write(file, {name: weights[name] for name in once.values()}, {})
+        if value.data_ptr() not in written:
+            written.add(value.data_ptr())
+            distinct[name] = value
+    _write(file, distinct, {})
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load weights into a network; raises TranslationError if they are another network's."""
-    own = dict(network.state_dict())
-    given = {own[name].data_ptr() for name in weights if name in own}
+    parameters = dict(network.state_dict())
+    loaded = {parameters[name].data_ptr() for name in weights if name in parameters}
     try:
         missing, unexpected = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # sizes that differ
         raise TranslationError(NOT_ITS_WEIGHTS) from error
-    if unexpected or any(own[name].data_ptr() not in given for name in missing):
+    # A tied tensor is stored, and so loaded, under the first of its names alone.
+    lacking = [name for name in missing if parameters[name].data_ptr() not in loaded]
+    if unexpected or lacking:
         raise TranslationError(NOT_ITS_WEIGHTS)
 
 
@@ -162,8 +171,9 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors of a file and its notes; raises TranslationError if it
-    is missing or damaged.
+    """Read the tensors of a file and its notes.
+
+    Raises TranslationError if it is missing or damaged.
     """
     try:
         with safe_open(file, "pt") as opened:

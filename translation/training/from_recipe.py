@@ -1,25 +1,26 @@
 """Train the model of a recipe: prepare its corpus, build its network, train, and save."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
 from translation.cards import Card
+from translation.data.corpus import Corpus
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
-from translation.data.tokenizer import PAD
 from translation.decoding.beam_search import GREEDY, search
 from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
 from translation.models import WEIGHTS, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
+from translation.training.arithmetic import bfloat16_gain, faster_format, slower_words
 from translation.training.checkpoints import Progress, load_weights, read_tensors, save_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import (
@@ -52,66 +53,61 @@ def train_model(
     """
     cached = _cache_once(recipe, work, device, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
-    sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
-    values = recipe.network_for(cached.size) | sizes
+    values = {
+        **recipe.network_for(cached.size),
+        "source_vocabulary": cached.source.size,
+        "target_vocabulary": cached.target.size,
+    }
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     # With a seed or more for each process, none waits for another before the end.
-    apart = recipe.seeds >= process_group.world_size
+    trains_apart = recipe.seeds >= process_group.world_size
+    group = SINGLE_PROCESS if trains_apart else process_group
     training = _SeedTraining(
-        recipe, cached, values, work, device, SINGLE_PROCESS if apart else process_group
+        recipe=recipe,
+        cached=cached,
+        values=values,
+        config=_with_formats(recipe.training_for(cached.size), device, process_group, on_message),
+        work=work,
+        device=device,
+        group=group,
     )
-    mine = range(recipe.seeds)[
-        process_group.rank if apart else 0 :: process_group.world_size if apart else 1
-    ]
-    done = {number: training(number, len(mine), on_check, on_message) for number in mine}
-    if apart:
+    seeds_here = range(recipe.seeds)
+    if trains_apart:
+        seeds_here = seeds_here[process_group.rank :: process_group.world_size]
+    trained = {
+        number: training(number, len(seeds_here), on_check, on_message) for number in seeds_here
+    }
+    if trains_apart:
         process_group.broadcast(0.0)
     if process_group.rank > 0:
         return None
     networks = [
-        done[number][0] if number in done else training.finished(number)
+        trained[number].network if number in trained else training.finished(number)
         for number in range(recipe.seeds)
     ]
-    losses = [
-        validation_loss(each, cached.validation, training.config.batch_tokens, device)
-        for each in networks
-    ]
-    bleus = [training.bleu(each, SINGLE_PROCESS) for each in networks]
-    network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
-    figures: dict[str, Any] = {
-        "validation_loss": sum(losses) / len(losses),
-        "validation_bleu_by_seed": bleus,
-    }
-    figures["validation_bleu"] = (
-        bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
-    )
-    made = {
-        "training": asdict(training.config),
-        "progress": asdict(done[0][1]),
-        "seeds": recipe.seeds,
-    }
-    card = _card(recipe, cached, values, figures | made | {"processes": process_group.world_size})
-    language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
-    model = Model(card, network, cached.source, cached.target, language_id)
+    model = _model(training, networks, trained[0].progress, process_group.world_size)
     return replace(model, card=save_model(models / recipe.name, model))
+
+
+class _TrainedSeed(NamedTuple):
+    network: nn.Module
+    progress: Progress
 
 
 @dataclass(frozen=True)
 class _SeedTraining:
-    """The training of one network of a recipe; the first keeps its state in
-    `work` itself, the others below it.
+    """The training of one network of a recipe, callable with the number of its seed.
+
+    The first keeps its state in `work` itself, the others below it.
     """
 
     recipe: Recipe
     cached: CachedCorpus
     values: Mapping[str, Any]  # the network's configuration
+    config: TrainingConfig
     work: Path
     device: torch.device
     group: ProcessGroup
-
-    @cached_property
-    def config(self) -> TrainingConfig:
-        return self.recipe.training_for(self.cached.size)
 
     @cached_property
     def bleu(self) -> ValidationBleu:
@@ -120,41 +116,128 @@ class _SeedTraining:
     def __call__(
         self,
         number: int,
-        of: int,
+        sharing: int,
         on_check: Callable[[Check], object],
         on_message: Callable[[str], object],
-    ) -> tuple[nn.Module, Progress]:
-        """Train a seed, one `of` so many that share the minutes of this
-        process, and keep its weights for others.
+    ) -> _TrainedSeed:
+        """Train a seed and keep its weights for other processes.
+
+        The minutes of this process are shared by `sharing` seeds.
         """
-        minutes = self.config.minutes and self.config.minutes / of
+        minutes = self.config.minutes
+        if minutes is not None:
+            minutes = minutes / sharing
         config = replace(self.config, seed=self.config.seed + number, minutes=minutes)
 
-        def said(check: Check) -> None:
+        def report_as_message(check: Check) -> None:
             on_message(f"seed {number}: {check}")
 
-        self._folder(number).mkdir(exist_ok=True)
-        key = self.recipe.key(self.cached.size, self.cached.corpus_hash, number)
-        deciding = self.bleu if self.recipe.decide_by == "bleu" else None
-        told = on_check if number == 0 else said
-        place = (self._folder(number), key, self.device, self.group)
-        context = TrainingContext(*place, told, on_message, deciding)
+        report = on_check if number == 0 else report_as_message
+        deciding_bleu = self.bleu if self.recipe.decide_by == "bleu" else None
+        folder = self._folder(number)
+        folder.mkdir(exist_ok=True)
+        context = TrainingContext(
+            folder=folder,
+            key=self.recipe.key(self.cached.size, self.cached.corpus_hash, number),
+            device=self.device,
+            process_group=self.group,
+            on_check=report,
+            on_message=on_message,
+            bleu=deciding_bleu,
+        )
         torch.manual_seed(config.seed % SEEDS)
         network = build_network(self.recipe.kind, self.values)
-        examples = self.cached.training, self.cached.validation
-        progress = train_network(network, self.values["d_model"], *examples, config, context)
+        progress = train_network(
+            network,
+            width=self.values["d_model"],
+            training=self.cached.training,
+            validation=self.cached.validation,
+            config=config,
+            context=context,
+        )
         if self.recipe.seeds > 1 and self.group.rank == 0:
-            save_weights(self._folder(number) / WEIGHTS, network.state_dict())
-        return network, progress
+            save_weights(folder / WEIGHTS, network.state_dict())
+        return _TrainedSeed(network, progress)
 
     def finished(self, number: int) -> nn.Module:
         """Return the network of a seed that another process has trained."""
         network = build_network(self.recipe.kind, self.values)
-        load_weights(network, read_tensors(self._folder(number) / WEIGHTS)[0])
+        weights, _ = read_tensors(self._folder(number) / WEIGHTS)
+        load_weights(network, weights)
         return network.to(self.device).eval()
 
     def _folder(self, number: int) -> Path:
         return self.work / f"seed-{number}" if number else self.work
+
+
+def _model(
+    training: _SeedTraining, networks: Sequence[nn.Module], progress: Progress, processes: int
+) -> Model:
+    """Return the model of each seed's network; its card tells the first one's progress."""
+    cached = training.cached
+    network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
+    results = {
+        **_validation_figures(training, networks, network),
+        "training": asdict(training.config),
+        "progress": asdict(progress),
+        "seeds": training.recipe.seeds,
+        "processes": processes,
+    }
+    source_counts, target_counts = piece_counts(cached.training, cached.source, cached.target)
+    return Model(
+        card=_card(training.recipe, cached, training.values, results),
+        network=network,
+        source=cached.source,
+        target=cached.target,
+        language_id=LanguageIdentifier(source=source_counts, target=target_counts),
+    )
+
+
+def _validation_figures(
+    training: _SeedTraining, networks: Sequence[nn.Module], network: nn.Module
+) -> dict[str, Any]:
+    """Return the loss and BLEU of each seed's network, and the BLEU of `network`, made of all."""
+    validation = training.cached.validation
+    batch_tokens = training.config.batch_tokens
+    losses = [
+        validation_loss(network_of_seed, validation, batch_tokens, training.device)
+        for network_of_seed in networks
+    ]
+    bleus = [training.bleu(network_of_seed, SINGLE_PROCESS) for network_of_seed in networks]
+    bleu = bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
+    return {
+        "validation_loss": sum(losses) / len(losses),
+        "validation_bleu_by_seed": bleus,
+        "validation_bleu": bleu,
+    }
+
+
+def _with_formats(
+    config: TrainingConfig,
+    device: torch.device,
+    process_group: ProcessGroup,
+    on_message: Callable[[str], object],
+) -> TrainingConfig:
+    """Return the settings with the number formats that the first process found to be faster.
+
+    All processes take the same. Says what was taken, or by how much a named format is slower.
+    """
+    on_cuda = device.type == "cuda"  # which mixes both formats, whatever is asked for
+    gain = 0.0 if on_cuda else process_group.broadcast(bfloat16_gain())
+    faster = faster_format(gain)
+    if on_cuda:
+        on_message("multiplies in bfloat16 and float32, mixed")
+    elif config.precision == "auto":
+        on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
+    elif warning := slower_words(config.precision, gain):
+        on_message(warning)
+    precision = config.precision
+    if precision == "auto":
+        precision = faster
+    muon_precision = config.muon_precision
+    if muon_precision == "auto":
+        muon_precision = faster
+    return replace(config, precision=precision, muon_precision=muon_precision)
 
 
 def _cache_once(
@@ -165,9 +248,13 @@ def _cache_once(
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
             raise UsageError(
-                f"the machines of this training do not share {work}: give all the same DTML_DATA"
+                f"the machines of this training run do not share {work}: set the same DTML_DATA "
+                "on all"
             )
-    choose = partial(choose_size, device=device, processes=process_group.world_size)
+
+    def choose(recipe: Recipe) -> str:
+        return choose_size(recipe, device, process_group.world_size)
+
     cached = cache_corpus(recipe, work, choose)
     if process_group.rank == 0:
         process_group.broadcast(0.0)
@@ -175,82 +262,84 @@ def _cache_once(
 
 
 def _card(
-    recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made: Mapping[str, Any]
+    recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Card:
-    tests = {
-        name: {
-            "source": str(each.source),
-            "target": each.target and str(each.target),
-            "columns": list(each.columns),
-        }
-        for name, each in recipe.tests.items()
-    }
-    pairs = cached.training
-    learned = {
-        "pairs": len(pairs),
-        "dropped": pairs.dropped,
-        "corpus_hash": cached.corpus_hash,
-        "tests": tests,
-    }
-    learned |= {"rules": asdict(recipe.rules), "decide_by": recipe.decide_by} | dict(made)
-    languages, hashes = (
-        (recipe.source_language, recipe.target_language),
-        (cached.source.digest, cached.target.digest),
-    )
+    """Return the card of a model with the configuration `values`; its weights have no hash yet."""
     return Card(
-        recipe.name,
-        recipe.kind,
-        cached.size,
-        *languages,
-        values,
-        hashes,
+        name=recipe.name,
+        kind=recipe.kind,
+        size=cached.size,
+        source_language=recipe.source_language,
+        target_language=recipe.target_language,
+        network=values,
+        tokenizer_hashes=(cached.source.digest, cached.target.digest),
         weights_hash="",
-        made=learned,
+        made={
+            "pairs": len(cached.training),
+            "dropped": cached.training.dropped,
+            "corpus_hash": cached.corpus_hash,
+            "tests": {name: _described(corpus) for name, corpus in recipe.tests.items()},
+            "rules": asdict(recipe.rules),
+            "decide_by": recipe.decide_by,
+            **results,
+        },
     )
+
+
+def _described(corpus: Corpus) -> dict[str, Any]:
+    return {
+        "source": str(corpus.source),
+        "target": None if corpus.target is None else str(corpus.target),
+        "columns": list(corpus.columns),
+    }
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
-    """Raise UsageError if there are fewer learned positions than a sentence, in
-    training or search, may need.
-    """
-    sides = (
-        side for each in (cached.training, cached.validation) for side in (each.source, each.target)
+    """Raise UsageError if a sentence, in training or search, may need more learned positions."""
+    longest = max(
+        MAX_PIECES,
+        cached.training.source.lengths.max(),
+        cached.training.target.lengths.max(),
+        cached.validation.source.lengths.max(),
+        cached.validation.target.lengths.max(),
     )
-    needed = max(MAX_PIECES, *(int(side.lengths.max()) for side in sides)) + GREEDY.extra + 1
+    needed = int(longest) + GREEDY.extra + 1
     if 0 < learned < needed:
         may = (
             f"the longest sentence and its translation may need {needed}: raise it, or "
-            "set 0 for "
-            "sinusoids"
+            "set 0 for sinusoidal "
+            "positions"
         )
         raise UsageError(f"{name}: network.learned_positions is {learned}, but {may}")
 
 
 def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
-    """Return a function from a network to the BLEU, 0 to 100, of its greedy
-    translations; a group shares the work.
+    """Return a function from a network to the BLEU, 0 to 100, of its greedy translations.
+
+    The processes of a group share the work.
     """
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
     widest = max(map(len, sources)) + GREEDY.extra
-    expected = [cached.target.decode(target.tolist()) for _, target in pairs]
+    references = [cached.target.decode(target.tolist()) for _, target in pairs]
 
     def bleu(network: nn.Module, process_group: ProcessGroup) -> float:
-        was = network.training
         tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
-        mine = range(process_group.rank, len(sources), process_group.world_size)
-        found = search(
+        places = range(process_group.rank, len(sources), process_group.world_size)
+        was_training = network.training
+        hypotheses = search(
             incremental_decoder(network.eval()),
-            [sources[each] for each in mine],
+            [sources[place] for place in places],
             GREEDY,
             device=device,
         )
-        network.train(was)
-        for each, best in zip(mine, found, strict=True):
-            tokens[each, : len(best[0].tokens)] = torch.tensor(best[0].tokens)
+        network.train(was_training)
+        for place, (best,) in zip(places, hypotheses, strict=True):
+            tokens[place, : len(best.tokens)] = torch.tensor(best.tokens)
         rows = process_group.all_reduce(tokens).tolist()
-        said = [cached.target.decode([token for token in row if token != PAD]) for row in rows]
-        return float(metric.corpus_score(said, [expected]).score)
+        # `decode` leaves PAD out.
+        translations = [cached.target.decode(row) for row in rows]
+        return float(metric.corpus_score(translations, [references]).score)
 
     return bleu

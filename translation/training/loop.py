@@ -1,13 +1,11 @@
-"""Train a network: the schedule, validation, checkpoints to resume from, and
-the best weights of the last.
-"""
+"""Train a network: its schedule, validation, checkpoints to resume from, and its best weights."""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -16,22 +14,26 @@ from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training import checkpoints
+from translation.training.arithmetic import Precision, format_of
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.cpu_layers import use_fast_dropout, use_rounded_products
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of
+from translation.training.step import (
+    SeededBatch,
+    StepResult,
+    TrainingStep,
+    batch_loss,
+    optimisers_of,
+)
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
-CHECKS, VALIDATION_SHARE = (
-    30,
-    10,
-)  # checks of a training of minutes at most, and how much longer than one it trains
+CHECKS = 30  # of a training of minutes, at most
+VALIDATION_SHARE = 10  # how many times as long as it validates it trains, at least
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
-Precision = Literal["float32", "bfloat16"]
 ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 
 
@@ -48,9 +50,8 @@ class TrainingConfig:
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
     optimiser: Optimiser = "adam"
-    schedule: Schedule = (
-        "linear"  # down to 0 at the end of the budget, or 1 / sqrt(step), as published
-    )
+    # down to 0 at the end of the budget, or 1 / sqrt(step), as published
+    schedule: Schedule = "linear"
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
@@ -58,48 +59,50 @@ class TrainingConfig:
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
-    precision: Precision = (
-        "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
-    )
+    # In which a CPU multiplies matrices in layers, and in Muon's updates; "auto" is what it does
+    # faster. CUDA always mixes bfloat16 and float32.
+    precision: Precision = "auto"
+    muon_precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
         for name, kinds in (
             ("schedule", Schedule),
             ("optimiser", Optimiser),
             ("precision", Precision),
+            ("muon_precision", Precision),
         ):
             if getattr(self, name) not in get_args(kinds):
                 raise UsageError(
-                    f"{name} is one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
+                    f"{name} must be one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
                 )
-        if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
+        is_share = self.schedule == "linear"
+        warmup_fits = 0 < self.warmup < 1 if is_share else self.warmup >= 1
+        if not warmup_fits:
             units = (
                 "a share of the budget, between 0 and 1"
                 if self.schedule == "linear"
                 else "1 update or more"
             )
             raise UsageError(
-                f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}"
+                f"warmup must be {units} with the schedule {self.schedule}, not {self.warmup:g}"
             )
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be more than 0, not {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(
-                f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}"
+                f"label_smoothing must be 0 or more and below 1, not {self.label_smoothing}"
             )
         if not self.clip >= 0:
-            raise UsageError(f"clip is 0 (for none) or more, not {self.clip}")
+            raise UsageError(f"clip must be 0 (for none) or more, not {self.clip}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """The figures of one validation: losses in nats a target token, and BLEU if
-    it was asked for.
-    """
+    """The figures of one validation: losses in nats a target token, and BLEU if asked for."""
 
     step: int
     epoch: float
@@ -123,9 +126,7 @@ class Check:
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Where a training runs, where it saves its state, and whom it tells of
-    each check and in between.
-    """
+    """Where a training runs, where it saves its state, and whom it tells how it goes."""
 
     folder: Path
     key: str  # identifies corpus and configuration
@@ -133,20 +134,23 @@ class TrainingContext:
     process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
     on_message: Callable[[str], object] = lambda _: None
-    # BLEU of the validation set, which decides where it is given; all processes of the group call
-    # it.
+    # Of the validation set: it decides where it is given. All processes of the group call it.
     bleu: ValidationBleu | None = None
 
 
 def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
-    """Return the rate of a step, from 1 on, at a share `done` of the budget:
-    linear, or eq. 3 of Vaswani et al.
+    """Return the learning rate of a step, from 1 on, at a share `done` of the budget.
+
+    It is linear up and down, or eq. 3 of Vaswani et al.; `width` is d_model.
     """
     warmup = config.warmup
-    if config.schedule == "linear":
-        peak = (width * WARMUP) ** -0.5 if config.peak is None else config.peak
+    is_linear = config.schedule == "linear"
+    peak = config.peak
+    if peak is None:
+        steps_to_peak = WARMUP if is_linear else warmup
+        peak = (width * steps_to_peak) ** -0.5
+    if is_linear:
         return peak * min(done / warmup, (1 - done) / (1 - warmup))
-    peak = (width * warmup) ** -0.5 if config.peak is None else config.peak
     return peak * min(step / warmup, math.sqrt(warmup / step))
 
 
@@ -158,41 +162,44 @@ def train_network(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> Progress:
-    """Train until the budget of updates or minutes is used up, then load in rank 0 what is best on
-    validation.
+    """Train until the budget is used up, then load in rank 0 what is best on validation.
 
-    It is chosen from the last check, the best one, and means of the last; `Progress.saved` says
-    which. An interrupted training resumes from its last check, with the same losses where its
-    budget is updates. Raises TranslationError when memory runs out and when the loss is NaN or
-    infinite.
+    The budget is updates or minutes. The weights are chosen from the last check, the best one, and
+    means of the last; `Progress.saved` says which. An interrupted training resumes from its last
+    check, with the same losses where its budget is updates. `width` is d_model. Raises
+    TranslationError when memory runs out and when the loss is NaN or infinite.
     """
-    training_step = training_step_of(network, config, context.device, context.process_group)
+    process_group = context.process_group
+    training_step = training_step_of(network, config, context.device, process_group)
     optimisers = training_step.optimisers
     progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
-    since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
+    since_check = _SinceCheck()
+    updates = _updates(training, config, progress, process_group)
     while progress.step < config.updates and not _is_over_time(progress.seconds, config):
         progress.step += 1
-        rate = learning_rate(
-            progress.step, since.share_done(progress, config, context.process_group), width, config
-        )
-        done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
-        if done is None:
+        share_done = since_check.share_done(progress, config, process_group)
+        rate = learning_rate(progress.step, share_done, width, config)
+        batches = next(updates)
+        asks_for_check = since_check.asks_for_check(progress, config)
+        result = training_step(batches, rate, check=asks_for_check)
+        if result is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
-        since.loss += done.loss
-        since.tokens += done.tokens
-        progress.tokens += done.tokens
-        if done.check or progress.step == config.updates or _is_due(progress.step, config):
-            seconds, begun = (
-                context.process_group.broadcast(time.monotonic() - since.begun),
-                time.monotonic(),
-            )
+        since_check.add(result)
+        progress.tokens += result.tokens
+        if result.check or progress.step == config.updates or _is_due(progress.step, config):
+            seconds = process_group.broadcast(time.monotonic() - since_check.begun)
+            check_begun = time.monotonic()
             progress.seconds += seconds
-            figures = (since.loss / since.tokens, since.tokens / seconds, rate)
+            figures = _TrainingFigures(
+                loss=since_check.loss / since_check.tokens,
+                tokens_per_second=since_check.tokens / seconds,
+                learning_rate=rate,
+            )
             _check(network, optimisers, validation, progress, config, context, figures)
-            since = _SinceCheck(begun)
+            since_check = _SinceCheck(begun=check_begun)
         else:
-            since.say(progress, config, context)
-    if context.process_group.rank == 0:
+            since_check.say(progress, config, context)
+    if process_group.rank == 0:
         _load_best(network.eval(), validation, progress, config, context)
     return progress
 
@@ -200,57 +207,75 @@ def train_network(
 def training_step_of(
     network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
 ) -> TrainingStep:
-    """Move a network to a device, make it ready to train there, and return the
-    step that trains it.
-    """
+    """Move a network to a device, make it ready to train there, and return its training step."""
+    dtype = next(network.parameters()).dtype
+    precision = format_of(config.precision, dtype)
+    muon_precision = format_of(config.muon_precision, dtype)
     use_fast_dropout(network)
-    if config.precision == "bfloat16":
+    if precision == "bfloat16":
         use_rounded_products(network)
     network.to(device).train()
-    optimisers, products = (
-        optimisers_of(network, config.optimiser),
-        getattr(torch, config.precision),
+    on_cuda = device.type == "cuda"
+    muon_products = torch.bfloat16 if on_cuda else getattr(torch, muon_precision)
+    return TrainingStep(
+        network=network,
+        optimisers=optimisers_of(network, config.optimiser, muon_products),
+        label_smoothing=config.label_smoothing,
+        clip=config.clip,
+        device=device,
+        process_group=process_group,
+        products=getattr(torch, precision),
     )
-    how = (config.label_smoothing, config.clip, device, process_group, products)
-    return TrainingStep(network, optimisers, *how)
+
+
+class _TrainingFigures(NamedTuple):
+    """Figures of the training since the last check."""
+
+    loss: float  # in nats a target token
+    tokens_per_second: float
+    learning_rate: float  # of the last step
 
 
 @dataclass
 class _SinceCheck:
-    """Sums of the updates since the last check, whose validation `begun`, in
-    seconds of the monotonic clock.
-    """
+    """Sums of the updates since the last check; times are seconds of the monotonic clock."""
 
-    begun: float = field(default_factory=time.monotonic)
-    trained_from: float = field(default_factory=time.monotonic)
-    said: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=time.monotonic)  # when the validation began
+    trained_from: float = field(default_factory=time.monotonic)  # when it had ended
+    said: float = field(default_factory=time.monotonic)  # when a line was last said
     loss: float = 0.0
     tokens: int = 0
+
+    def add(self, result: StepResult) -> None:
+        """Add the totals of an update."""
+        self.loss += result.loss
+        self.tokens += result.tokens
 
     def share_done(
         self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup
     ) -> float:
         """Return the share of the budget that is over, the same for all processes, 1 at most."""
-        done = progress.step / (config.updates + 1)
+        share_of_updates = progress.step / (config.updates + 1)
         if config.minutes is None or config.schedule != "linear":
-            return done
-        seconds = progress.seconds + time.monotonic() - self.begun
-        return min(1.0, max(done, process_group.broadcast(seconds) / (60 * config.minutes)))
+            return share_of_updates
+        seconds = process_group.broadcast(progress.seconds + time.monotonic() - self.begun)
+        share_of_minutes = seconds / (60 * config.minutes)
+        return min(1.0, max(share_of_updates, share_of_minutes))
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
-        """Return whether the clock asks for a check: time is over, or it counts
-        minutes and the next is due.
+        """Return whether the clock asks for a check.
+
+        That is so when time is over, and in a training of minutes when the next check is due.
         """
         now = time.monotonic()
         if config.minutes is None:
             return False
+        is_over = _is_over_time(progress.seconds + now - self.begun, config)
         if config.check_every is not None:
-            return _is_over_time(progress.seconds + now - self.begun, config)
+            return is_over
         validated = self.trained_from - self.begun
-        due = now - self.trained_from > max(
-            60 * config.minutes / CHECKS, VALIDATION_SHARE * validated
-        )
-        return due or _is_over_time(progress.seconds + now - self.begun, config)
+        seconds_between = max(60 * config.minutes / CHECKS, VALIDATION_SHARE * validated)
+        return now - self.trained_from > seconds_between or is_over
 
     def say(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
         """Say now and then how the training goes between its checks."""
@@ -265,9 +290,11 @@ class _SinceCheck:
 
 def _is_due(step: int, config: TrainingConfig) -> bool:
     """Return whether the number of a step asks for a check."""
-    if config.check_every is None and config.minutes is not None:
+    if config.check_every is not None:
+        return step % config.check_every == 0
+    if config.minutes is not None:
         return False
-    return step % (config.check_every or max(1, config.updates // CHECKS)) == 0
+    return step % max(1, config.updates // CHECKS) == 0
 
 
 def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
@@ -281,8 +308,9 @@ def _load_best(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> None:
-    """Load the weights that are best by the figure that the checks went by, and
-    note their steps in `progress`.
+    """Load the weights that are best by the figure that the checks went by.
+
+    Their steps are noted in `progress`.
     """
 
     def figure(steps: list[int]) -> float:
@@ -296,44 +324,57 @@ def _load_best(
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
-    """Return the steps whose mean weights may be saved: the last `average`, the
-    last 3, the last one, the best one.
+    """Return the lists of steps whose mean weights may be saved, each once.
+
+    They are the last `average`, the last 3, the last one, and the best one.
     """
     # No mean has weights of the warm-up, which are far apart.
     warmup = config.warmup * progress.step if config.schedule == "linear" else config.warmup
-    after = [step for step in progress.kept if step > warmup]
-    found = [
-        after[-config.average :],
-        after[-min(FEW, config.average) :],
+    after_warmup = [step for step in progress.kept if step > warmup]
+    candidates = [
+        after_warmup[-config.average :],
+        after_warmup[-min(FEW, config.average) :],
         progress.kept[-1:],
         [progress.best_step],
     ]
-    return [list(steps) for steps in dict.fromkeys(map(tuple, found)) if steps]
+    distinct: list[list[int]] = []
+    for steps in candidates:
+        if steps and steps not in distinct:
+            distinct.append(steps)
+    return distinct
 
 
 def _updates(
     examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
 ) -> Iterator[list[SeededBatch]]:
-    """Yield this process's share of each update, from where the training
-    stands, epoch after epoch without end.
+    """Yield this process's share of each update, epoch after epoch without end.
+
+    The first is the one after `progress`. The recipe alone decides the pairs of an update:
+    `accumulate` batches. Each part of it has a seed of its own, so that a resumed training, and
+    another process, draws the same dropout.
     """
-    # The recipe alone decides the pairs of an update: `accumulate` batches. Each part of it has a
-    # seed of its own, so that a resumed training, and another process, draws the same dropout.
     while True:
-        generator = torch.Generator().manual_seed(
-            (config.seed * 1_000_003 + progress.epoch) % SEEDS
-        )
+        order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS
+        generator = torch.Generator().manual_seed(order_seed)
         batches = batch_indices(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
-        while progress.place + config.accumulate <= len(batches) or (
-            progress.place == 0 and batches
-        ):
-            chosen = batches[progress.place : progress.place + config.accumulate]
+        while _has_an_update(progress, config):
+            update = batches[progress.place : progress.place + config.accumulate]
             progress.place += config.accumulate
-            first = (config.seed * 1_000_003 + progress.step) * 1_009
-            mine = share(chosen, process_group)
-            yield [((first + number) % SEEDS, batch_of(examples, part)) for number, part in mine]
-        progress.epoch, progress.place = progress.epoch + 1, 0
+            first_seed = (config.seed * 1_000_003 + progress.step) * 1_009
+            yield [
+                ((first_seed + number) % SEEDS, batch_of(examples, part))
+                for number, part in share(update, process_group)
+            ]
+        progress.epoch += 1
+        progress.place = 0
+
+
+def _has_an_update(progress: Progress, config: TrainingConfig) -> bool:
+    """Return whether the epoch has batches for another update; the first may have fewer."""
+    if progress.place == 0:
+        return progress.batches > 0
+    return progress.place + config.accumulate <= progress.batches
 
 
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
@@ -344,8 +385,8 @@ def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple
     """
     cuts = math.ceil(process_group.world_size / len(batches))
     parts = [batch[cut::cuts] for batch in batches for cut in range(cuts)]
-    mine = list(enumerate(parts))[process_group.rank :: process_group.world_size]
-    return [(number, part) for number, part in mine if len(part)]
+    numbers = range(process_group.rank, len(parts), process_group.world_size)
+    return [(number, parts[number]) for number in numbers if len(parts[number])]
 
 
 @torch.no_grad()
@@ -356,17 +397,22 @@ def validation_loss(
     device: torch.device,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Return the unsmoothed cross-entropy in nats a target token, of all
-    processes' shares; the mode stays as is.
+    """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares.
+
+    `tokens` is the limit of a batch. The network's mode, training or evaluation, stays as it is.
     """
-    was, loss, count = network.training, 0.0, 0
+    was_training = network.training
     network.eval()
-    for indices in batch_indices(examples, tokens, None)[group.rank :: group.world_size]:
+    loss = 0.0
+    count = 0
+    batches = batch_indices(examples, tokens, None)
+    for indices in batches[group.rank :: group.world_size]:
         batch = batch_of(examples, indices)
-        loss, count = loss + batch_loss(network, batch, 0.0, device).item(), count + batch.tokens
-    network.train(was)
-    total = group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
-    return float(total[0] / total[1])
+        loss += batch_loss(network, batch, 0.0, device).item()
+        count += batch.tokens
+    network.train(was_training)
+    total_loss, total_count = group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
+    return float(total_loss / total_count)
 
 
 def _check(
@@ -376,29 +422,51 @@ def _check(
     progress: Progress,
     config: TrainingConfig,
     context: TrainingContext,
-    since: tuple[float, float, float],
+    figures: _TrainingFigures,
 ) -> None:
-    """Validate, note whether the figure improved, report, and save weights and state."""
-    # `since` is loss, tokens a second and learning rate since the last check. Reporting comes
-    # first: a training killed in between reports its check again when it resumes, so none is lost.
-    loss = validation_loss(
-        network, validation, config.batch_tokens, context.device, context.process_group
+    """Validate, note whether the figure improved, report, and save weights and state.
+
+    Reporting comes first: a training killed in between reports its check again when it resumes, so
+    none is lost.
+    """
+    process_group = context.process_group
+    loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)
+    bleu = None if context.bleu is None else context.bleu(network, process_group)
+    figure = -loss if bleu is None else bleu
+    _note_figure(progress, process_group.broadcast(figure))
+    if process_group.rank > 0:
+        return
+    check = Check(
+        step=progress.step,
+        epoch=progress.epoch + progress.place / progress.batches,
+        tokens=progress.tokens,
+        train_loss=figures.loss,
+        validation_loss=loss,
+        validation_bleu=bleu,
+        learning_rate=figures.learning_rate,
+        tokens_per_second=figures.tokens_per_second,
+        seconds_left=_seconds_left(progress, config),
     )
-    bleu = None if context.bleu is None else context.bleu(network, context.process_group)
+    context.on_check(check)
+    count = config.average + progress.checks_since
+    checkpoints.keep_weights(context.folder, network, progress, count)
+    checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
+    checkpoints.drop_older_weights(context.folder, progress.kept)
+
+
+def _note_figure(progress: Progress, figure: float) -> None:
+    """Note the figure of a check; larger is better."""
+    if progress.best is None or figure > progress.best:
+        progress.best = figure
+        progress.best_step = progress.step
+        progress.checks_since = 0
+    else:
+        progress.checks_since += 1
+
+
+def _seconds_left(progress: Progress, config: TrainingConfig) -> float:
+    """Return how long the training takes at most, at the pace that it had."""
     left = (config.updates - progress.step) * (progress.seconds / progress.step)
     if config.minutes is not None:
         left = min(left, 60 * config.minutes - progress.seconds)
-    figure = context.process_group.broadcast(-loss if bleu is None else bleu)
-    if progress.best is None or figure > progress.best:
-        progress.best, progress.best_step, progress.checks_since = figure, progress.step, 0
-    else:
-        progress.checks_since += 1
-    if context.process_group.rank == 0:
-        epoch = progress.epoch + progress.place / progress.batches
-        figures = (since[0], loss, bleu, since[2], since[1], max(0.0, left))
-        context.on_check(Check(progress.step, epoch, progress.tokens, *figures))
-        checkpoints.keep_weights(
-            context.folder, network, progress, config.average + progress.checks_since
-        )
-        checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
-        checkpoints.drop_older_weights(context.folder, progress.kept)
+    return max(0.0, left)

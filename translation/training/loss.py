@@ -1,8 +1,8 @@
-"""Compute the smoothed cross-entropy of the output layer without the scores of
-a whole batch in memory.
+"""Compute the smoothed cross-entropy of the output layer, in little memory.
+
+The scores of a whole batch are never in memory at once.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +14,7 @@ POSITIONS_AT_ONCE = 512
 
 
 class _OutputLayerLoss(torch.autograd.Function):
-    """The loss and its gradients, computed in blocks: the scores of a whole
-    batch are never in memory.
-    """
+    """The loss and its gradients, computed in blocks of positions."""
 
     @staticmethod
     def forward(
@@ -31,36 +29,50 @@ class _OutputLayerLoss(torch.autograd.Function):
 
         `products` is the type of the matrix products.
         """
-        total, count = decoded.new_zeros(()), len(weight)
-        decoded_gradient, weight_gradient = torch.empty_like(decoded), torch.zeros_like(weight)
-        given, outputs = decoded.to(products), weight.to(products)
+        total = decoded.new_zeros(())
+        decoded_gradient = torch.empty_like(decoded)
+        weight_gradient = torch.zeros_like(weight)
+        rounded = decoded.to(products)
+        rounded_weight = weight.to(products)
         # To allocate memory for each block's scores would cost as much as to fill it.
-        memory = given.new_empty(POSITIONS_AT_ONCE, count)
-        exact = memory if products == decoded.dtype else decoded.new_empty(POSITIONS_AT_ONCE, count)
-        split = (
-            x.split(POSITIONS_AT_ONCE) for x in (given, expected.unsqueeze(-1), decoded_gradient)
+        vocabulary = len(weight)
+        block_of_products = rounded.new_empty(POSITIONS_AT_ONCE, vocabulary)
+        if products == decoded.dtype:
+            block_of_scores = block_of_products
+        else:
+            block_of_scores = decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
+        blocks = zip(
+            rounded.split(POSITIONS_AT_ONCE),
+            expected.unsqueeze(-1).split(POSITIONS_AT_ONCE),
+            decoded_gradient.split(POSITIONS_AT_ONCE),
+            strict=True,
         )
-        for part, tokens, gradient in zip(*split, strict=True):
-            products_of, scores = memory[: len(part)], exact[: len(part)]
-            scores.copy_(torch.matmul(part, outputs.T, out=products_of))
-            right, mean = scores.gather(-1, tokens), scores.mean(dim=-1, keepdim=True)
-            top = scores.amax(dim=-1, keepdim=True)
-            every = scores.sub_(top).exp_().sum(dim=-1, keepdim=True)
-            total += (every.log() + top - (1 - smoothing) * right - smoothing * mean).sum()
+        for part, tokens, gradient in blocks:
+            part_products = block_of_products[: len(part)]
+            scores = block_of_scores[: len(part)]
+            scores.copy_(torch.matmul(part, rounded_weight.T, out=part_products))
+            score_of_expected = scores.gather(-1, tokens)
+            mean = scores.mean(dim=-1, keepdim=True)
+            highest = scores.amax(dim=-1, keepdim=True)
+            normaliser = scores.sub_(highest).exp_().sum(dim=-1, keepdim=True)
+            log_normaliser = normaliser.log() + highest
+            losses = log_normaliser - (1 - smoothing) * score_of_expected - smoothing * mean
+            total += losses.sum()
             # The gradient of the scores: softmax less the smoothed target.
-            scores.div_(every).sub_(smoothing / count)
-            scores.scatter_add_(-1, tokens, torch.full_like(right, smoothing - 1))
-            slopes = products_of.copy_(scores)
-            gradient.copy_(slopes @ outputs)
+            scores.div_(normaliser).sub_(smoothing / vocabulary)
+            scores.scatter_add_(-1, tokens, torch.full_like(score_of_expected, smoothing - 1))
+            slopes = part_products.copy_(scores)
+            gradient.copy_(slopes @ rounded_weight)
             weight_gradient.add_(slopes.T @ part)
         ctx.save_for_backward(decoded_gradient, weight_gradient)
         return total
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        """Return the gradients, which `forward` has already computed."""
+        """Return the gradients of `decoded` and `weight`, which `forward` has already computed."""
+        (slope,) = outer
         decoded_gradient, weight_gradient = ctx.saved_tensors
-        return decoded_gradient * outer[0], weight_gradient * outer[0], None, None, None
+        return decoded_gradient * slope, weight_gradient * slope, None, None, None
 
 
 def smoothed_loss(
@@ -78,11 +90,23 @@ def smoothed_loss(
     `products`, if given; all else has the type of `decoded`.
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
-        given = (decoded, weight, expected, smoothing, products or decoded.dtype)
-        loss: Tensor = _OutputLayerLoss.apply(*given)  # type: ignore[no-untyped-call]
+        loss: Tensor = _OutputLayerLoss.apply(  # type: ignore[no-untyped-call]
+            decoded,
+            weight,
+            expected,
+            smoothing,
+            products or decoded.dtype,
+        )
         return loss
     # A GPU's memory is fast, and its kernels fuse this.
     at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
-    summed = partial(cross_entropy, label_smoothing=smoothing, reduction="sum")
-    parts = zip(decoded.split(at_once), expected.split(at_once), strict=True)
-    return torch.stack([summed(part @ weight.T, tokens) for part, tokens in parts]).sum()
+    losses = []
+    for part, tokens in zip(decoded.split(at_once), expected.split(at_once), strict=True):
+        loss_of_part = cross_entropy(
+            part @ weight.T,
+            tokens,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+        losses.append(loss_of_part)
+    return torch.stack(losses).sum()

@@ -1,32 +1,39 @@
-"""Move matrices by their orthogonalised momentum: Muon (Jordan et al., 2024),
-many matrices at a time.
-"""
+"""Move matrices by their orthogonalised momentum, many at a time: Muon (Jordan et al., 2024)."""
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# Of the quintic iteration that brings singular values near 1, and how often it is made: Jordan et
-# al., 2024.
-LINEAR, CUBIC, QUINTIC = 3.4445, -4.775, 2.0315
+# The coefficients of the polynomial that brings singular values near 1, and how often it is
+# iterated: Jordan et al., 2024.
+LINEAR = 3.4445
+CUBIC = -4.775
+QUINTIC = 2.0315
 ITERATIONS = 5
-MOMENTUM, RMS = 0.95, 0.2  # an update is as large as Adam's: Liu et al., 2025
+MOMENTUM = 0.95
+RMS = 0.2  # with which an update is as large as Adam's: Liu et al., 2025
 
 
 class Muon(Optimizer):
-    """The update of `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"` and without weight
-    decay.
+    """The update of `torch.optim.Muon`, without weight decay.
 
-    Matrices of one shape are orthogonalised together, which takes a little more than half of the
-    time for the forty small ones of a Transformer.
+    Its `adjust_lr_fn` is "match_rms_adamw". Matrices of one shape are orthogonalised together,
+    which takes a little more than half of the time for the forty small ones of a Transformer.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 0.001) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 0.001,
+        *,
+        products: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Multiply matrices in the type `products`; no more than bfloat16 is needed."""
         super().__init__(parameters, {"lr": lr})
+        self.products = products
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - as torch asks
@@ -37,32 +44,39 @@ class Muon(Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, matrices in by_shape.items():
-                moved = orthogonal(self._momenta(matrices))
+                directions = orthogonal(self._momenta(matrices), self.products)
+                directions = directions.to(matrices[0].dtype)
                 rate = group["lr"] * RMS * math.sqrt(max(shape))
-                torch._foreach_add_(matrices, list(moved.to(matrices[0].dtype)), alpha=-rate)
+                torch._foreach_add_(matrices, list(directions), alpha=-rate)
 
     def _momenta(self, matrices: list[Tensor]) -> Tensor:
         """Return the momenta of Nesterov, `[matrices, rows, columns]`."""
-        states: list[dict[str, Any]] = [self.state[each] for each in matrices]
-        for state, matrix in zip(states, matrices, strict=True):
-            state.setdefault("momentum_buffer", torch.zeros_like(matrix))
-        kept = [state["momentum_buffer"] for state in states]
-        gradients = [each.grad for each in matrices if each.grad is not None]
-        torch._foreach_lerp_(kept, gradients, 1 - MOMENTUM)
-        return torch.stack(torch._foreach_lerp(gradients, kept, MOMENTUM))
+        buffers: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for matrix in matrices:
+            state = self.state[matrix]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(matrix)
+            buffers.append(state["momentum_buffer"])
+            if matrix.grad is not None:
+                gradients.append(matrix.grad)
+        torch._foreach_lerp_(buffers, gradients, 1 - MOMENTUM)
+        return torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM))
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """Return matrices `[matrices, rows, columns]` of the same singular vectors
-    and singular values near 1.
+def orthogonal(matrices: Tensor, products: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return matrices of the same singular vectors and singular values near 1.
+
+    Both are `[matrices, rows, columns]`; the result has the type `products`, in which matrices are
+    multiplied.
     """
-    x = matrices.bfloat16()
-    if x.shape[-2] > x.shape[-1]:
-        return orthogonal(matrices.mT).mT
+    rows, columns = matrices.shape[-2:]
+    if rows > columns:
+        return orthogonal(matrices.mT, products).mT
+    x = matrices.to(products)
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = torch.baddbmm(
-            x, torch.baddbmm(gram, gram, gram, beta=CUBIC, alpha=QUINTIC), x, beta=LINEAR
-        )
+        polynomial = torch.baddbmm(gram, gram, gram, beta=CUBIC, alpha=QUINTIC)
+        x = torch.baddbmm(x, polynomial, x, beta=LINEAR)
     return x

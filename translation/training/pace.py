@@ -1,6 +1,4 @@
-"""Choose the size of a network by what it can read in the minutes there are,
-measured on this machine.
-"""
+"""Choose the size of a network by what this machine can read in the minutes there are."""
 
 import time
 from math import ceil
@@ -24,22 +22,26 @@ MEASURED_S = 5.0  # at least
 
 
 def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
-    """Return the largest size that suits the number of pairs and, where the
-    recipe gives minutes, this machine.
+    """Return the largest size that suits the number of pairs, and this machine.
+
+    The machine matters where the recipe gives minutes.
     """
     lengths = [len(target) for _, target in recipe.train.pairs()]
     if "minutes" not in recipe.training:
         return size_for(len(lengths))
     # The seeds of a process share its minutes; fewer seeds than processes are trained by all, one
     # after the other.
-    share = (
-        processes / recipe.seeds if recipe.seeds < processes else 1 / ceil(recipe.seeds / processes)
-    )
-    seconds = 60 * recipe.training["minutes"] * share
+    if recipe.seeds < processes:
+        share = processes / recipe.seeds
+    else:
+        share = 1 / ceil(recipe.seeds / processes)
+    seconds: float = 60 * recipe.training["minutes"] * share
     pieces = sum(lengths) / CHARACTERS + len(lengths)  # with the end of each sentence
-    return size_for(
-        len(lengths), lambda size: tokens_a_second(recipe, size, device) * seconds / pieces
-    )
+
+    def epochs(size: str) -> float:
+        return tokens_a_second(recipe, size, device) * seconds / pieces
+
+    return size_for(len(lengths), epochs)
 
 
 def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
@@ -47,38 +49,51 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
 
     It is 0 if there is no memory for the size, and if the recipe's [network] does not fit it.
     """
-    config, count = recipe.training_for(size), recipe.vocabulary_for(size)
-    values = recipe.network_for(size) | {"source_vocabulary": count, "target_vocabulary": count}
+    config = recipe.training_for(size)
+    vocabulary = recipe.vocabulary_for(size)
+    values = {
+        **recipe.network_for(size),
+        "source_vocabulary": vocabulary,
+        "target_vocabulary": vocabulary,
+    }
     if "learned_positions" in values:
         values["learned_positions"] = 0  # there may be too few for these sentences
     try:
-        step = training_step_of(build_network(recipe.kind, values), config, device, SINGLE_PROCESS)
+        network = build_network(recipe.kind, values)
+        step = training_step_of(network, config, device, SINGLE_PROCESS)
     except (UsageError, MemoryError, torch.OutOfMemoryError):
         return 0.0
-    positions = (
-        config.batch_tokens if device.type == "cuda" else min(CPU_POSITIONS, config.batch_tokens)
-    )
-    return _pace_of(step, _made_up(max(1, positions // LENGTH), count))
+    positions = config.batch_tokens
+    if device.type != "cuda":
+        positions = min(CPU_POSITIONS, positions)
+    sentences = max(1, positions // LENGTH)
+    return _pace_of(step, _random_batch(sentences, vocabulary))
 
 
 def _pace_of(step: TrainingStep, batch: Batch) -> float:
+    """Return the target tokens a second of steps with this batch, 0 if there is no memory."""
     for _ in range(WARM_UP):
         step([(0, batch)], 0.0)
-    begun, tokens = time.monotonic(), 0
+    tokens = 0
+    begun = time.monotonic()
     while tokens == 0 or time.monotonic() - begun < MEASURED_S:
-        done = step([(0, batch)], 0.0)
-        if done is None:
+        result = step([(0, batch)], 0.0)
+        if result is None:
             return 0.0
-        tokens += done.tokens
+        tokens += result.tokens
     return tokens / (time.monotonic() - begun)
 
 
-def _made_up(sentences: int, vocabulary: int) -> Batch:
-    """Return sentences of random pieces."""
-    drawn = torch.randint(
-        SMALLEST - 1, vocabulary, (2, sentences, LENGTH), generator=torch.Generator().manual_seed(0)
+def _random_batch(sentences: int, vocabulary: int) -> Batch:
+    """Return a batch of sentences of random pieces."""
+    generator = torch.Generator().manual_seed(0)
+    source, target = torch.randint(
+        low=SMALLEST - 1,
+        high=vocabulary,
+        size=(2, sentences, LENGTH),
+        generator=generator,
     )
-    source, target = drawn
-    source[:, -1], shifted = END, target.roll(1, dims=1)
-    shifted[:, 0] = BEGIN
-    return Batch(source, shifted, target)
+    source[:, -1] = END
+    target_input = target.roll(1, dims=1)
+    target_input[:, 0] = BEGIN
+    return Batch(source=source, target_input=target_input, target_output=target)

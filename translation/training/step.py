@@ -1,6 +1,4 @@
-"""Make one training step: the loss of some batches, gradients summed over all
-processes, and an update.
-"""
+"""Make one training step: the loss of some batches, summed gradients, and an update."""
 
 import math
 from collections.abc import Sequence
@@ -31,38 +29,45 @@ class Translator(Protocol):
         """Decode to `[sentences, target positions, d_model]`, with weights or None."""
 
 
-def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
-    """Return Adam as in section 5.3 of Vaswani et al.; with the kind "muon", for the embeddings and
-    vectors alone.
+def optimisers_of(
+    network: nn.Module, kind: str, muon_products: torch.dtype = torch.bfloat16
+) -> list[torch.optim.Optimizer]:
+    """Return the optimisers of a network: Adam as in section 5.3 of Vaswani et al., or two.
 
-    Muon (Jordan et al., 2024) moves the matrices by their momentum with all its singular values
-    brought near 1, as far as Adam would (Liu et al., 2025), so both have one learning rate.
+    With the kind "muon", Adam is for the embeddings and vectors alone. Muon (Jordan et al., 2024)
+    moves the matrices by their momentum with all its singular values brought near 1, as far as Adam
+    would (Liu et al., 2025), so both have one learning rate.
     """
-    tables = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
-    every = list(network.parameters())
-    matrices = [
-        each for each in every if kind == "muon" and each.dim() == 2 and id(each) not in tables
-    ]
-    chosen = set(map(id, matrices))
-    rest = [each for each in every if id(each) not in chosen]
-    adam = torch.optim.Adam(rest, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    return [adam, Muon(matrices)] if matrices else [adam]
+    embeddings = {
+        id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)
+    }
+    for_adam: list[nn.Parameter] = []
+    for_muon: list[nn.Parameter] = []
+    for parameter in network.parameters():
+        is_matrix = parameter.dim() == 2 and id(parameter) not in embeddings
+        if kind == "muon" and is_matrix:
+            for_muon.append(parameter)
+        else:
+            for_adam.append(parameter)
+    adam = torch.optim.Adam(for_adam, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    if not for_muon:
+        return [adam]
+    return [adam, Muon(for_muon, products=muon_products)]
 
 
 class StepResult(NamedTuple):
-    """Totals over all processes: summed loss in nats, target tokens, and
-    whether any process asked for a check.
-    """
+    """Totals over all processes."""
 
-    loss: float
-    tokens: int
-    check: bool
+    loss: float  # summed, in nats
+    tokens: int  # of the target
+    check: bool  # whether any process asked for a check
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One update of the weights, callable with its batches; the fields are the
-    same for all steps of a training.
+    """One update of the weights, callable with its batches.
+
+    The fields are the same for all steps of a training.
     """
 
     network: nn.Module
@@ -71,19 +76,16 @@ class TrainingStep:
     clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
     process_group: ProcessGroup
-    products: torch.dtype | None = (
-        None  # of the output layer's matrix products on a CPU; None for the network's type
-    )
+    # of the output layer's matrix products on a CPU; None for the network's type
+    products: torch.dtype | None = None
 
     def __call__(
         self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False
     ) -> StepResult | None:
         """Make a step of learning rate `rate`; return None if memory runs out.
 
-        `check` asks all for a check.
-
-        Without a batch, as where an update has fewer pairs than there are processes, a process adds
-        nothing.
+        `check` asks all for a check. Without a batch, as where an update has fewer pairs than there
+        are processes, a process adds nothing.
         """
         try:
             return self._step(batches, rate, check)
@@ -94,16 +96,19 @@ class TrainingStep:
 
     def _step(self, batches: Sequence[SeededBatch], rate: float, check: bool) -> StepResult:
         self.network.zero_grad()
-        loss, count = 0.0, 0
+        loss = 0.0
+        tokens = 0
         for seed, batch in batches:
             torch.manual_seed(seed)
             summed = self._loss(batch)
             summed.backward()
-            loss, count = loss + summed.item(), count + batch.tokens
-        done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, check)))
+            loss += summed.item()
+            tokens += batch.tokens
+        figures = self.process_group.reduce_gradients(self.network, (loss, tokens, check))
+        done = StepResult(*figures)
         if not math.isfinite(done.loss):
             raise TranslationError(
-                f"the loss is {done.loss}: train again with a lower peak of the learning rate"
+                f"the loss is {done.loss}: train again with a lower peak learning rate"
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:
@@ -117,7 +122,13 @@ class TrainingStep:
         return done
 
     def _loss(self, batch: Batch) -> Tensor:
-        return batch_loss(self.network, batch, self.label_smoothing, self.device, self.products)
+        return batch_loss(
+            network=self.network,
+            batch=batch,
+            smoothing=self.label_smoothing,
+            device=self.device,
+            products=self.products,
+        )
 
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
         """Return the error that names the `batch_tokens` that fit.
@@ -128,18 +139,23 @@ class TrainingStep:
 
         def attempt(tokens: int) -> None:
             self.network.zero_grad()
-            parameters = [] if self.optimisers[0].state else [*self.network.parameters()] * 2
-            moments = [torch.empty_like(each) for each in parameters]
-            batches = batch_indices(
-                examples, tokens + tokens // 8, None
-            )  # some more than named: memory fragments
-            for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
-                self._loss(batch_of(examples, indices)).backward()
+            moments = [] if self.optimisers[0].state else self._two_moments()
+            # some more than named: memory fragments
+            batches = batch_indices(examples, tokens + tokens // 8, None)
+            largest = max(batches, key=lambda indices: _positions(examples, indices))
+            longest_batch = batches[-1]
+            self._loss(batch_of(examples, largest)).backward()
+            self._loss(batch_of(examples, longest_batch)).backward()
             moments.clear()
 
         self.network.zero_grad()
-        longest = max(int(examples.source.lengths.max()), int(examples.target.lengths.max())) + 1
-        return out_of_memory(batch_tokens, longest, attempt)
+        longest = max(examples.source.lengths.max(), examples.target.lengths.max())
+        return out_of_memory(batch_tokens, int(longest) + 1, attempt)
+
+    def _two_moments(self) -> list[Tensor]:
+        """Allocate as much memory as Adam's state does at the first step."""
+        parameters = list(self.network.parameters())
+        return [torch.empty_like(parameter) for parameter in parameters * 2]
 
 
 def batch_loss(
@@ -149,22 +165,27 @@ def batch_loss(
     device: torch.device,
     products: torch.dtype | None = None,
 ) -> Tensor:
-    """Return the loss of a batch in nats, summed over real target tokens;
-    padding never reaches the output layer.
+    """Return the loss of a batch in nats, summed over real target tokens.
+
+    Padding never reaches the output layer.
     """
-    source, target, expected = (
-        x.to(device) for x in (batch.source, batch.target_input, batch.target_output)
-    )
+    tensors = (batch.source, batch.target_input, batch.target_output)
+    source, target, expected = (x.to(device) for x in tensors)
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         translator = cast(Translator, network)
         decoded, _ = translator(source, target)
-        real = expected != PADDING
+        is_real = expected != PADDING
         return smoothed_loss(
-            decoded[real], translator.output_weight, expected[real], smoothing, products
+            decoded=decoded[is_real],
+            weight=translator.output_weight,
+            expected=expected[is_real],
+            smoothing=smoothing,
+            products=products,
         )
 
 
 def _positions(examples: Examples, indices: Indices) -> int:
     """Count the positions of both sides of a batch, padding included."""
-    widths = examples.source.lengths[indices].max() + examples.target.lengths[indices].max() + 2
-    return int(len(indices) * widths)
+    source_width = examples.source.lengths[indices].max() + 1
+    target_width = examples.target.lengths[indices].max() + 1
+    return int(len(indices) * (source_width + target_width))

@@ -18,7 +18,7 @@ class Mistake:
 
 
 FIT, STATE, INFERENCE = "dtml.training.fit", "dtml.training.state", "dtml.inference"
-MODEL, RANDOM, BEAMS = "dtml.model", "dtml.layers.network", "translation.decoding.beam_search"
+MODEL, RANDOM, BEAMS = "dtml.model", "dtml.layers.random", "translation.decoding.beam_search"
 PLAIN = "memory_format=torch.contiguous_format"
 TRANSFORMER = "translation.transformer"
 MISTAKES = (

@@ -26,6 +26,7 @@ SLOW = "slow"  # costs a night 20 s of waiting: not in the first deal
 PROCESS = ("calm", "kill", "full_disk", "two_at_once", "missed")
 ELSEWHERE = ("", "", "zone")
 ZONES = ("Asia/Seoul", "Pacific/Kiritimati", "America/Los_Angeles", "Australia/Lord_Howe")
+# bytes: from no store at all to all but the report
 ROOMS = (
     1_000,
     36_000,
@@ -33,7 +34,7 @@ ROOMS = (
     80_000,
     120_000,
     170_000,
-)  # bytes: from no store at all to all but the report
+)
 
 
 @dataclass(frozen=True)

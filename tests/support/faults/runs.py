@@ -124,9 +124,8 @@ class Bench:
             "DTML_REPORTS": self.home / "reports",
             "TMPDIR": self.home / "tmp",
         }
-        folders["TORCHINDUCTOR_CACHE_DIR"] = (
-            self.folder / "torch"
-        )  # which torch makes when it is imported
+        # which torch makes when it is imported
+        folders["TORCHINDUCTOR_CACHE_DIR"] = self.folder / "torch"
         return {name: str(folder) for name, folder in folders.items()} | {
             "DTML_DATABASE_URL": self.url
         }
@@ -186,9 +185,8 @@ def standing_in(bench: Bench) -> Iterator[None]:
     (bench.home / "tmp").mkdir(exist_ok=True)
     before = Path.cwd(), tempfile.tempdir
     os.chdir(bench.home)
-    tempfile.tempdir = str(
-        bench.home / "tmp"
-    )  # told, or the first to ask would try it by a file there
+    # told, or the first to ask would try it by a file there
+    tempfile.tempdir = str(bench.home / "tmp")
     with (
         mock.patch.dict(os.environ, bench.environment),
         mock.patch.object(charts, "_drawn", return_value="<svg></svg>"),

@@ -148,9 +148,8 @@ def _timeless(text: str) -> str:
 def _digest(file: Path) -> str:
     data = file.read_bytes()
     if file.suffix == ".safetensors" and len(data) > 8:
-        end = 8 + int.from_bytes(
-            data[:8], "little"
-        )  # the header's length, with what follows it, of the format
+        # the header's length, with what follows it, of the format
+        end = 8 + int.from_bytes(data[:8], "little")
         data = _timeless(data[8:end].decode(errors="replace").rstrip()).encode() + data[end:]
     elif file.suffix in (".html", ".json"):
         data = _timeless(data.decode(errors="replace")).encode()

@@ -23,7 +23,6 @@ from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
-from flows.backups import back_up, checkpoints, read_backup, restore
 from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
@@ -36,6 +35,7 @@ from flows.translating import files as translate_files
 from flows.translating import worker as translate
 from flows.translating.folder import model_names, models_folder
 from flows.translating.models import open_model, train_and_store
+from flows.upkeep.backups import back_up, checkpoints, read_backup, restore
 from tests.support.faults.runs import Work
 from tests.support.nights import AS_OF, BARS, SIMULATED, SMALL, FrameSource
 from tests.support.recipe import SOURCES, write_recipe
@@ -142,9 +142,8 @@ def translate_file(home: Path) -> None:
 def translate_queue(_home: Path) -> None:
     """All that is queued; what a killed worker held is free when its lease ends."""
     store = open_store()
-    clock = SimpleNamespace(
-        monotonic=count().__next__
-    )  # a lease is renewed at each turn, on any machine
+    # a lease is renewed at each turn, on any machine
+    clock = SimpleNamespace(monotonic=count().__next__)
     with mock.patch.multiple(translate, AT_ONCE=AT_ONCE, LEASE_S=LEASE_S, time=clock):
         while _unfinished(store):
             translate.work_off(store, None, GREEDY, CPU)

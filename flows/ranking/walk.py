@@ -39,11 +39,12 @@ from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import LEGS, RULES, Leg, outcomes, rule_scores, sessions_to
+from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import NETWORKS, RelativeConfig
+from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, earliest, folds
 from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
@@ -57,9 +58,8 @@ log = logging.getLogger(__name__)
 StockDays = Bool[ndarray, "days stocks"]
 
 VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
-AFTERWARDS = timedelta(
-    days=21
-)  # which hold the sessions that the longest leg needs after the last close
+# which hold the sessions that the longest leg needs after the last close
+AFTERWARDS = timedelta(days=21)
 BEGINNING = date(1970, 1, 1)
 
 

@@ -1,0 +1,55 @@
+"""The parts of networks that draw random numbers, from a generator of their training's own."""
+
+import torch
+from torch import Tensor, nn
+
+
+class RandomLayer(nn.Module):
+    """A module that draws random numbers from a generator of its training's
+    own; torch's where it was given none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator: torch.Generator | None = None
+
+
+class Dropout(RandomLayer):
+    """Inverted dropout (Srivastava et al., JMLR 2014)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout rate must lie in [0, 1), got {rate}")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero each element with probability `rate` while training, and scale
+        the rest to keep the mean.
+        """
+        if not self.training or self.rate == 0:
+            return x
+        drawn = torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(
+            generator=self.generator
+        )
+        return x * (drawn >= self.rate) / (1 - self.rate)
+
+
+class Gaussian(RandomLayer):
+    """Standard normal random numbers for latent variables; zero outside of training."""
+
+    def forward(self, like: Tensor) -> Tensor:
+        """Return standard normal numbers in the shape of `like` while training, else zeros."""
+        drawn = torch.zeros_like(like, memory_format=torch.contiguous_format)
+        return drawn.normal_(generator=self.generator) if self.training else drawn
+
+
+def use_generator(model: nn.Module, generator: torch.Generator) -> None:
+    """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p).train(child.training))
+    for module in model.modules():
+        if isinstance(module, RandomLayer):
+            module.generator = generator

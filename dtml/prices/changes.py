@@ -1,0 +1,38 @@
+"""Changes from bar to bar, and which bars lie close enough together to be compared.
+
+A stock's bars are counted as they come: the bar before a halt precedes the bar after it.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+Column = Float[ndarray, "bars stocks"]
+Places = Int[ndarray, "bars stocks"]
+
+MAX_GAP = 5  # sessions that may be missing inside the bars of a feature
+
+
+def before(values: Column, count: int) -> Column:
+    """Return the values of so many bars earlier."""
+    earlier = np.full_like(values, np.nan)
+    earlier[count:] = values[: max(len(values) - count, 0)]
+    return earlier
+
+
+def change(values: Column, count: int = 1) -> Column:
+    """Return the ratio to the value of so many bars earlier, minus 1."""
+    return np.asarray(values / before(values, count) - 1)
+
+
+def reads_enough(position: Places, era: Places, count: int) -> Bool[ndarray, "bars stocks"]:
+    """Return whether the last `count` bars lie close enough together and share one unit of account.
+
+    `era` counts the changes of that unit.
+    """
+    back = count - 1
+    enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
+    earlier = slice(0, max(len(position) - back, 0))
+    is_close = position[back:] - position[earlier] <= back + MAX_GAP
+    enough[back:] = is_close & (era[back:] == era[earlier])
+    return enough

@@ -1,0 +1,120 @@
+"""Run the nights of a market that were missed.
+
+They are found in the store, fetched for all at once, and run in order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from functools import cache, partial
+
+import pandas as pd
+
+from db.engine import reading
+from db.errors import StoreError
+from db.rows import nights, prices
+from db.rows.nights import COMPLETE
+from dtml.errors import DtmlError
+from dtml.prices.sessions import next_session, session_open, sessions_between
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.night import Night, NightRefusedError, run_night
+from flows.nightly.predict import shortage
+
+LIMIT = 30  # sessions looked back for missed nights: for older ones there is `dtml backtest`
+
+
+@dataclass
+class CaughtUp:
+    """Hold how the missed nights of a market ended, in their order."""
+
+    nights: list[Night] = field(default_factory=list)
+    refused: dict[date, NightRefusedError] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Return why nights were refused: the first of them in full, the others by their day."""
+        first, *others = self.refused.items()
+        _, error = first
+        if not others:
+            return str(error)
+        days = ", ".join(str(day) for day, _ in others)
+        return f"{error}; refused too: {days}"
+
+
+def missed_nights(context: MarketContext, last: date) -> list[date]:
+    """Return which of the last 30 sessions up to `last` lack a complete night.
+
+    They begin with the market's first complete night. Before it, or without one, that is `last`
+    alone.
+    """
+    with reading(context.engine) as conn:
+        stored = nights.nights(conn, context.name)
+    complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
+    first = last if complete.empty else min(complete.min().date(), last)
+    sessions = sessions_between(context.market.calendar, first, last)[-LIMIT:]
+    return [session.date() for session in sessions[~sessions.isin(complete)]]
+
+
+def known_then(context: MarketContext, day: date) -> datetime | None:
+    """Return the open of the session that a night predicts, if its bars were known by then.
+
+    Else None, for now.
+    """
+    calendar = context.market.calendar
+    moment = session_open(calendar, next_session(calendar, day))
+    with reading(context.engine) as conn:
+        known = prices.prices(conn, context.name, day, day, known_at=moment)
+    is_short = shortage(context, day, set(known["symbol"])) is not None
+    return None if is_short else moment
+
+
+def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
+    """Run every missed night up to `last`; a refused one does not keep the next from running.
+
+    The source is asked once. A night sees the bars that were known before the session that it
+    predicts, if they suffice; else those known now, up to its own session. `run` takes the
+    arguments of `run_night`, as in a flow. Raises StoreBusyError when another process is running a
+    night.
+    """
+    caught_up = CaughtUp()
+    fetch = _asked_once(context, last)
+    for day in missed_nights(context, last):
+        known_at = known_then(context, day)
+        try:
+            night = run(context, day, fetch=partial(fetch, day), known_at=known_at)
+            caught_up.nights.append(night)
+        except NightRefusedError as error:
+            caught_up.refused[day] = error
+    return caught_up
+
+
+def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
+    """Return a function that gives each night its part of one fetch up to `last`.
+
+    A failure of the fetch is every night's.
+    """
+
+    @cache
+    def answer() -> FetchResult | Exception:
+        try:
+            return fetch_bars(context, last)
+        except (DtmlError, StoreError, OSError) as error:
+            return error
+
+    def fetch(day: date) -> FetchResult:
+        fetched = answer()
+        if isinstance(fetched, Exception):
+            raise fetched
+        return fetched if day == last else _of_session(fetched, day)
+
+    return fetch
+
+
+def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
+    """Return what of a fetch concerns an earlier night: its rejected bars.
+
+    The rest counts for the last night.
+    """
+    rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
+    return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

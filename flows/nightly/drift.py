@@ -1,0 +1,94 @@
+"""Watch for drift after each night: in inputs, in the champion's skill, in the band's coverage.
+
+What the night sees is compared with what its model was trained on (`dtml.evaluation.drift`).
+"""
+
+import json
+import logging
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from db.engine import reading, transaction
+from db.rows import calibration, nights, rankings, runs
+from dtml.errors import DtmlError
+from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
+from dtml.features import FEATURES, HISTORY, MAX_GAP, features
+from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.windows import panel_on
+from flows.nightly.context import MarketContext, read_bars
+from flows.settings import data_folder
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
+
+
+def watch_drift(context: MarketContext, as_of: date) -> None:
+    """Store what has drifted in the night of `as_of`.
+
+    What was stored stands, and a failure is a warning.
+    """
+    with reading(context.engine) as conn:
+        night = nights.night(conn, context.name, as_of)
+        assert night is not None
+        run = runs.run(conn, night["run_id"])
+    try:
+        reference = _trained_on(context, run)
+        # More than the mean needs, so that a session without bars does not end the watch.
+        recent = _features(context, as_of, RECENT + MAX_GAP)
+        input_drifts = list(reference.drift(recent, FEATURES))
+    except DtmlError as error:  # such as bars of the training that this store lacks
+        log.warning(
+            "the inputs of %s are not compared with the training's: %s", context.name, error
+        )
+        input_drifts = []
+    drifts = input_drifts + _drift_of_outcomes(context, as_of)
+    if not drifts:
+        return
+    with transaction(context.engine) as conn:
+        nights.save_drift(conn, context.name, as_of, pd.DataFrame(drifts))
+
+
+def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
+    """Return the inputs that a run was trained on.
+
+    They are those of a file, or measured again where it is missing or damaged.
+    """
+    file = data_folder() / "models" / f"{run['id']}-inputs.json"
+    with suppress(OSError, ValueError, TypeError):
+        return Inputs(**json.loads(file.read_text()))
+    inputs = Inputs.of(_features(context, run["train_last"], REFERENCE))
+    write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
+    return inputs
+
+
+def _features(context: MarketContext, last: date, sessions: int) -> np.ndarray:
+    """Return the features of the last `sessions` up to `last`, [sessions, stocks, features]."""
+    market = context.market
+    grid = sessions_up_to(market.calendar, last, sessions + HISTORY + MAX_GAP)
+    bars = read_bars(context, grid[0].date(), last)
+    panel = panel_on(bars, grid, market.symbols, market.returns)
+    largest_return = context.experiment.windows.largest_return
+    values = features(panel, z_close=market.z_close, max_return=largest_return)
+    return values[-sessions:]
+
+
+def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
+    """Return the drift of the champion's rank IC and of the band's coverage, where there is any."""
+    market = context.market
+    target = next_session(market.calendar, as_of)
+    with reading(context.engine) as conn:
+        ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
+        champion = rankings.chosen_predictor(conn, context.name, target)
+        counts = calibration.band_counts(conn, context.name, as_of)
+    is_until = ranks["target"] <= pd.Timestamp(as_of)
+    champion_ranks = ranks[(ranks["predictor"] == champion) & is_until]
+    skill = skill_drift(champion_ranks["rank_ic"].to_numpy(dtype=float))
+    band = counts[np.isclose(counts["level"].astype(float), market.level)]
+    covered = (band["covered"] / band["n"]).to_numpy(dtype=float)
+    coverage = coverage_drift(covered, market.level)
+    return [drift for drift in (skill, coverage) if drift is not None]

@@ -1,0 +1,1 @@
+"""The ranking of each day's stocks, walked through history: what `dtml ranking` runs."""

@@ -1,0 +1,22 @@
+"""The Prefect flow of the walk that ranks the stocks of each day."""
+
+from prefect import flow
+
+from dtml.pages.ranking import Ranking
+from flows.nightly.context import RunRequest, open_stored_context
+from flows.ranking.walk import Plan, Walk, run_ranking
+from flows.service.flows import as_task
+from flows.signals import signals_of
+
+
+@flow(
+    name="ranking",
+    flow_run_name="{request.market} {plan.first} .. {plan.last}",
+    persist_result=False,
+)
+def ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
+    """Walk models and rules through what is stored of a market; see
+    `flows.ranking.walk.run_ranking`.
+    """
+    with signals_of(request.attended):
+        return run_ranking(Walk(open_stored_context(request), plan), as_task, workers)

@@ -1,0 +1,1 @@
+"""Looking after a machine and its store: examine, back up, restore, export."""

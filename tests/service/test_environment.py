@@ -1,0 +1,65 @@
+"""What each kind of process sets before it loads torch: threads that wait sleep."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from flows.settings import NEEDED
+from tests.support.places import ROOT
+from translation.environment import VARIABLES, prepare_torch
+
+# Prints the variables as they are when torch is first imported.
+WATCHED = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            print(*(os.environ.get(each) for each in {names!r}), flush=True)
+
+sys.meta_path.insert(0, Watch())
+{program}
+"""
+COMMAND = "sys.argv = ['dtml', 'nightly', 'nowhere']; from flows.cli import main; main()"
+TRANSLATION = (
+    "import runpy; sys.argv = ['translation', '--help']; "
+    "runpy.run_module('translation', run_name='__main__')"
+)
+
+
+def seen_by_torch(program: str, **own: str) -> list[str]:
+    text = WATCHED.format(names=tuple(VARIABLES), program=program)
+    others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    ended = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        env=others | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.stdout.splitlines()[0].split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [COMMAND, TRANSLATION], ids=["dtml", "translation"])
+def test_threads_wait_asleep_unless_the_user_says_otherwise(program: str) -> None:
+    assert seen_by_torch(program) == list(VARIABLES.values())
+    assert seen_by_torch(program, OMP_WAIT_POLICY="active")[0] == "active"
+
+
+def test_served_runs_and_workers_have_what_a_command_sets() -> None:
+    assert all(NEEDED.fullmatch(name) for name in VARIABLES)
+    file = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
+    assert file["definitions"]["pool"]["job_variables"]["env"] == VARIABLES
+
+
+def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    prepare_torch()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert os.environ["THP_MEM_ALLOC_ENABLE"] == VARIABLES["THP_MEM_ALLOC_ENABLE"]

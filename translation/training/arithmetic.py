@@ -1,0 +1,73 @@
+"""Choose the number format in which this machine's processor multiplies matrices faster.
+
+Processors with instructions for bfloat16 multiply it about twice as fast as float32. Others convert
+each number first, and take ten times as long.
+"""
+
+from functools import lru_cache
+from time import perf_counter
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Format = Literal["float32", "bfloat16"]
+
+ROWS, INNER, OUTER = 1024, 128, 512  # of the product that is timed: a layer of a small network
+ROUNDS = 5
+WORTH_ROUNDING = 1.2  # times as fast as float32 that bfloat16 must be
+
+
+@lru_cache(maxsize=1)
+def bfloat16_gain() -> float:
+    """Return how many times as fast as in float32 the processor multiplies in bfloat16.
+
+    It is the ratio of the fastest of `ROUNDS` products of each, measured once a process: some ten
+    milliseconds, a hundred where bfloat16 is slow.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(ROWS, INNER, generator=generator)
+    weight = torch.randn(OUTER, INNER, generator=generator)
+    rounded_rows = rows.bfloat16()
+    rounded_weight = weight.bfloat16()
+    return _fastest(rows, weight) / _fastest(rounded_rows, rounded_weight)
+
+
+def _fastest(rows: Tensor, weight: Tensor) -> float:
+    """Return the seconds of the fastest product, after one that loads what it needs."""
+    nn.functional.linear(rows, weight)
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = perf_counter()
+        nn.functional.linear(rows, weight)
+        seconds.append(perf_counter() - begun)
+    return min(seconds)
+
+
+def faster_format(gain: float) -> Format:
+    """Return the format to multiply in, where bfloat16 is `gain` times as fast as float32."""
+    return "bfloat16" if gain >= WORTH_ROUNDING else "float32"
+
+
+def format_of(precision: Precision, dtype: torch.dtype) -> Format:
+    """Return the format in which a network of a type multiplies on a CPU.
+
+    A named precision is taken as it is. "auto" rounds numbers of float32 where that is faster here,
+    and no others.
+    """
+    if precision != "auto":
+        return precision
+    return faster_format(bfloat16_gain()) if dtype == torch.float32 else "float32"
+
+
+def slower_words(precision: Precision, gain: float) -> str:
+    """Say by how much a named precision is slower here than the other; nothing where it is not."""
+    if precision == "auto" or precision == faster_format(gain):
+        return ""
+    other = faster_format(gain)
+    times = gain if other == "bfloat16" else 1 / gain
+    return (
+        f'precision = "{precision}" multiplies matrices {times:.1f} times as slowly here as '
+        f'"{other}": leave it out, or write "auto", to train faster'
+    )
