@@ -41,7 +41,8 @@ def interval(
     """
     total = sums.sum(axis=0)
     # How much each day changes the statistic, up to a factor.
-    influence = statistic(total) - statistic(total - sums)
+    without_day = total - sums
+    influence = statistic(total) - statistic(without_day)
     mean_block, widening = dependence(influence)
     level = _level(len(sums) / mean_block, widening)
     low = np.empty(sums.shape[1])
@@ -94,11 +95,14 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     block = np.where(long_run > 1, best_block, 1)
 
     longest = np.ceil(min(3 * np.sqrt(days), days / 3))
-    half_powers = np.round(2 * np.log2(np.maximum(block, 1)))
+    at_least_a_day = np.maximum(block, 1)
+    half_powers = np.round(2 * np.log2(at_least_a_day))
     most_half_powers = np.floor(2 * np.log2(longest))
-    block = 2 ** (np.clip(half_powers, 0, most_half_powers) / 2)
+    half_powers = np.clip(half_powers, 0, most_half_powers)
+    block = 2 ** (half_powers / 2)
 
-    reproduced = 1 + 2 * (kept * (1 - 1 / block) ** lag).sum(axis=0)
+    within_block = (1 - 1 / block) ** lag
+    reproduced = 1 + 2 * (kept * within_block).sum(axis=0)
     return block, np.sqrt(positive / np.clip(reproduced, 1, positive))
 
 
@@ -185,7 +189,8 @@ def _level(blocks: PerModel, widening: PerModel) -> PerModel:
     """
     from scipy.special import ndtr, stdtrit
 
-    reach = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2) * np.sqrt(blocks / (blocks - 1))
+    student = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2)
+    reach = student * np.sqrt(blocks / (blocks - 1))
     return np.asarray(ndtr(-reach * widening))
 
 

@@ -66,8 +66,10 @@ class History:
         last = self.sessions[: self.sessions.searchsorted(at, side="right")]
         session = self.bars["session"]
         symbol = self.bars["symbol"]
-        lost = (session == last[-1]) & symbol.isin(struck)
-        lost_before = (session == last[-2]) & symbol.isin(struck[::2])
+        day = last[-1]
+        day_before = last[-2]
+        lost = (session == day) & symbol.isin(struck)
+        lost_before = (session == day_before) & symbol.isin(struck[::2])
         return replace(self, bars=self.bars[~(lost | lost_before)])
 
     def scrambled_after(
@@ -83,16 +85,19 @@ class History:
         future = self.bars[self.bars["session"] > at]
         ended = self._some_constituents(at, seed)
         is_kept = generator.random(len(future)) > LOST
-        future = future[~future["symbol"].isin(ended) & is_kept]
+        has_ended = future["symbol"].isin(ended)
+        future = future[~has_ended & is_kept]
 
         drawn = future.iloc[generator.permutation(len(future))]
-        drawn[ADJUSTED_TOO] *= np.exp(0.05 * generator.standard_normal((len(drawn), 1)))
+        noise = generator.standard_normal((len(drawn), 1))
+        drawn[ADJUSTED_TOO] *= np.exp(0.05 * noise)
         names = pd.Index(self.bars["symbol"].unique())
-        times_busier = pd.Series(BUSIER ** generator.random(len(names)), index=names)
-        drawn["volume"] *= drawn["symbol"].map(times_busier)
+        times_busier = BUSIER ** generator.random(len(names))
+        drawn["volume"] *= drawn["symbol"].map(pd.Series(times_busier, index=names))
         if course != "shuffled":
             price = adjusted_price(drawn, self.market.returns)
-            drawn = drawn.loc[price.sort_values(ascending=course == "rising").index]
+            by_price = price.sort_values(ascending=course == "rising")
+            drawn = drawn.loc[by_price.index]
 
         # Each stock keeps its sessions.
         inserted = drawn.sort_values("symbol", kind="stable")
@@ -112,8 +117,9 @@ class History:
         every other stock each price is divided by 4, and each volume multiplied. These are powers
         of 2, so what does not depend on the scale of past prices stays the same to the last bit.
         """
-        every_other = sorted(self.bars["symbol"].unique())[::2]
-        scale = np.where(self.bars["symbol"].isin(every_other), 0.25, 1.0)
+        symbols = sorted(self.bars["symbol"].unique())
+        is_divided = self.bars["symbol"].isin(symbols[::2])
+        scale = np.where(is_divided, 0.25, 1.0)
         scaled = {name: self.bars[name] * scale for name in ADJUSTED_TOO}
         bars = self.bars.assign(**scaled)
         bars = bars.assign(adj_close=bars["adj_close"] / 2, volume=bars["volume"] / scale)
@@ -130,13 +136,18 @@ class History:
         bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
         bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
         days = pd.Index(bars["session"].unique())
-        coin = pd.Series(np.random.default_rng(seed).choice([-1.0, 1.0], len(days)), index=days)
-        side = bars["session"].map(coin)
-        change = pd.Series(np.log(bars["price"])).groupby(bars["symbol"]).diff().fillna(0.0)
-        level = 100 * np.exp((side * change).groupby(bars["symbol"]).cumsum())
-        opening = (bars["open"] / bars["close"]) ** side
-        high = (bars["high"] / bars["close"]) ** side
-        low = (bars["low"] / bars["close"]) ** side
+        generator = np.random.default_rng(seed)
+        tosses = generator.choice([-1.0, 1.0], len(days))
+        side = bars["session"].map(pd.Series(tosses, index=days))
+        log_price = pd.Series(np.log(bars["price"]))
+        change = log_price.groupby(bars["symbol"]).diff().fillna(0.0)
+        tossed_change = side * change
+        growth = tossed_change.groupby(bars["symbol"]).cumsum()
+        level = 100 * np.exp(growth)
+        close = bars["close"]
+        opening = (bars["open"] / close) ** side
+        high = (bars["high"] / close) ** side
+        low = (bars["low"] / close) ** side
         tossed = bars.drop(columns="price").assign(
             open=level * opening,
             high=level * np.maximum(high, low),
@@ -150,12 +161,14 @@ class History:
         """Return a smaller history: so many of the stocks and of their last sessions."""
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
-        chosen = sorted(generator.permutation(len(symbols))[:stocks])
+        shuffled = generator.permutation(len(symbols))
+        chosen = sorted(shuffled[:stocks])
         market = self.market.with_symbols(symbols[chosen].tolist())
         is_stock = self.bars["symbol"].isin(market.symbols)
         is_index = self.bars["symbol"] == market.index.symbol
-        days = np.sort(self.bars.loc[is_stock, "session"].unique())[-sessions:]
-        kept = (is_stock | is_index) & self.bars["session"].isin(days)
+        all_days = np.sort(self.bars.loc[is_stock, "session"].unique())
+        is_recent = self.bars["session"].isin(all_days[-sessions:])
+        kept = (is_stock | is_index) & is_recent
         return replace(self, bars=self.bars[kept], market=market)
 
     def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:

@@ -21,8 +21,11 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
     finite = np.where(np.isfinite(values), values, np.nanmean(values))
     kept = [0, len(values) - 1]
     for stretch in np.array_split(np.arange(len(values)), POINTS // 2 - 1):
-        kept.append(stretch[np.argmin(finite[stretch])])
-        kept.append(stretch[np.argmax(finite[stretch])])
+        stretch_values = finite[stretch]
+        lowest = np.argmin(stretch_values)
+        highest = np.argmax(stretch_values)
+        kept.append(stretch[lowest])
+        kept.append(stretch[highest])
     return np.unique(kept)
 
 
@@ -37,7 +40,11 @@ def thinned(frame: pd.DataFrame) -> pd.DataFrame:
 
 def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a row without what is missing, each number with five digits."""
-    return {str(name): short(value) for name, value in row.items() if not pd.isna(value)}
+    known = {}
+    for name, value in row.items():
+        if not pd.isna(value):
+            known[str(name)] = short(value)
+    return known
 
 
 def short(value: Any) -> Any:

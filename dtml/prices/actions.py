@@ -69,8 +69,10 @@ def _days(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
         step=changes["adj"] - changes["close"],
         paid=rows["dividend"].where(rows["dividend"] > 0) / close_before,
     )
-    usual = days["price"].abs().groupby(symbol).median() * NORMAL
-    days["scatter"] = symbol.map(usual.clip(lower=LEAST_SCATTER))
+    sizes = days["price"].abs()
+    median_size = sizes.groupby(symbol).median()
+    scatter = (median_size * NORMAL).clip(lower=LEAST_SCATTER)
+    days["scatter"] = symbol.map(scatter)
     return days
 
 
@@ -101,8 +103,7 @@ def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
     contradicted = days.assign(taken=taken)[days["split"].isna() & differs]
     values = [
         f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
-        "recorded, "
-        f"but adj_close takes out {row.taken:.1%}"
+        f"recorded, but adj_close takes out {row.taken:.1%}"
         for row in contradicted.itertuples()
     ]
     return _named(contradicted["symbol"], CONTRADICTED, values)
@@ -137,10 +138,12 @@ def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
         paid=("paid", "mean"),
         session=("session", "max"),
     )
-    error = spread.reindex(mean.index).clip(lower=LEAST_SCATTER) / np.sqrt(mean["days"])
+    spread_of_stock = spread.reindex(mean.index).clip(lower=LEAST_SCATTER)
+    error = spread_of_stock / np.sqrt(mean["days"])
     falls = mean["fall"] / (100 * mean["paid"])
     is_hundredfold = (falls > 0.5) & (falls < 1.5)
-    contradicted = mean[is_hundredfold & (mean["fall"] > FEW_ERRORS * error)].reset_index()
+    is_sure = mean["fall"] > FEW_ERRORS * error
+    contradicted = mean[is_hundredfold & is_sure].reset_index()
     values = [
         f"on {row.days} ex-days, the last on {row.session:%Y-%m-%d}, the price falls by "
         f"{row.fall:.1%} more than the market, a hundred times the recorded dividend "

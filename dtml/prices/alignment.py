@@ -56,7 +56,8 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
     returns_of_stocks = prices.pct_change(fill_method=None)
     returns_of_index = returns_of_stocks.pop(index_symbol).to_frame().to_numpy()
     mean_of_stocks = returns_of_stocks.mean(axis=1).to_frame().to_numpy()
-    ((shift, apart, together),) = _shifts(returns_of_index, mean_of_stocks).itertuples(index=False)
+    (shifted,) = _shifts(returns_of_index, mean_of_stocks).itertuples(index=False)
+    shift, apart, together = shifted
     if not shift:
         return None
     side = "before" if shift < 0 else "after"
@@ -75,7 +76,8 @@ def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
     stocks = closes.drop(columns=index_symbol)
     is_same_price = (stocks.div(index, axis=0) - 1).abs() <= SAME
     bars = stocks.notna().sum()
-    twins = stocks.columns[(is_same_price.sum() == bars) & (bars > ENOUGH)]
+    is_the_same = is_same_price.sum() == bars
+    twins = stocks.columns[is_the_same & (bars > ENOUGH)]
     return str(twins[0]) if len(twins) else None
 
 
@@ -95,13 +97,12 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
     shifts = _shifts(changes.to_numpy(), _mean_of_others(changes))
     shifts = shifts.assign(symbol=changes.columns, reason=SHIFTED)
     shifted = shifts[(shifts["shift"] != 0) & (shifts["apart"] >= LEAST_APART)]
+    figures = shifted[["shift", "apart", "together"]]
     values = [
         f"it appears to be {_dated(shift)}: its returns have a correlation of {apart:.2f} with "
-        "those of "
-        f"the other stocks that many sessions apart, and of {together:.2f} on the same session"
-        for shift, apart, together in shifted[["shift", "apart", "together"]].itertuples(
-            index=False
-        )
+        f"those of the other stocks that many sessions apart, and of {together:.2f} on the same "
+        "session"
+        for shift, apart, together in figures.itertuples(index=False)
     ]
     shifted = shifted.assign(value=pd.Series(values, index=shifted.index, dtype=str))
     return shifted[["symbol", "reason", "value"]]
