@@ -1,6 +1,8 @@
-# %% [markdown] # A first analysis A market, its bars, an idea of your own, walked forward beside
-# one-line rules and a ridge regression. Everything here is the public interface of `dtml`, `db` and
-# `flows`: `dtml/own/README.md`.
+# %% [markdown]
+# # A first analysis
+# A market, its bars, an idea of your own, walked forward beside one-line rules and a ridge
+# regression. Everything here is the public interface of `dtml`, `db` and `flows`:
+# `dtml/own/README.md`.
 """The first analysis of a market, cell by cell; `python -m benchmarks.notebook`
 makes the notebook from it.
 """
@@ -36,8 +38,10 @@ def busy_fall(bars):
 )
 study.audit("idea.py")
 
-# %% [markdown] ## Is it worth anything? Trained every 63 sessions on what was known, scored on the
-# sessions after it. Brackets are 95 % intervals.
+# %% [markdown]
+# ## Is it worth anything?
+# Trained every 63 sessions on what was known, scored on the sessions after it. Brackets are 95 %
+# intervals.
 
 # %%
 study.walk("idea.py", "2023-06-01")

@@ -9,8 +9,9 @@ SCRIPT = Path(__file__).with_name("first_analysis.py")
 
 
 def notebook_of(script: str) -> dict[str, Any]:
-    """Return the notebook, nbformat 4.5, of a script whose cells begin with `#
-    %%` or `# %% [markdown]`.
+    """Return the notebook, nbformat 4.5, of a script.
+
+    Its cells begin with `# %%` or `# %% [markdown]`.
     """
     cells: list[dict[str, Any]] = []
     for kind, text in re.findall(

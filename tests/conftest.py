@@ -64,6 +64,7 @@ def working_folder_counts() -> Iterator[None]:
     os.environ.pop("PYTHONSAFEPATH", None)
 
 
+@pytest.hookimpl(optionalhook=True)  # some runs are without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Start half as many test processes again as there are cores for `make soak`.
 

@@ -60,13 +60,12 @@ class Server:
 
     def stop(self) -> None:
         """End it, at once where it does not end by itself."""
-        with self.listening:
+        with self.listening, self.process:  # closes its pipe too, and waits for its end
             self.process.terminate()
             try:
                 self.process.wait(END_LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait()
 
 
 def require_server() -> None:

@@ -5,6 +5,7 @@ rules, and made of the past alone.
 import logging
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -102,7 +103,7 @@ def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
     with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
         page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
         newest = client.get(f"/market/{long.name}").text
-    assert "ordered by dtml for the return from this close to the next, best first" in page
+    assert "ranked by dtml for the return from this close to the next, best first" in page
     shown = [
         each.split("<")[0]
         for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]

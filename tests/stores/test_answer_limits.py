@@ -4,6 +4,7 @@ bounded, on either engine, in every form.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -201,7 +202,7 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
         said, peak = asked_in_a_process(tmp_path, form, sql, memory)
         assert len(said) == 1
         assert "memory" in said[0]
-        assert "request less data" in said[0]
+        assert re.search("select fewer rows or columns|request less data", said[0])
         assert peak - one < 2 * memory
     assert list(tmp_path.glob("*.parquet*")) == []
 
