@@ -18,9 +18,15 @@ COMPLETE = ("complete", "complete_with_gaps")
 
 
 def start_night(
-    conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime
+    conn: Connection,
+    market: str,
+    as_of: date,
+    *,
+    target: date | None,
+    source: str,
+    started_at: datetime,
 ) -> int:
-    """Open a night: status running.
+    """Open a night: status running; without a target where the calendar does not know it yet.
 
     One that is already complete, with gaps or without, stays as it is.
     """
@@ -35,7 +41,7 @@ def start_night(
     conn.execute(
         sa.update(table)
         .where(*mine)
-        .values(**begun, **{each.name: sa.null() for each in table.c if each.nullable})
+        .values({**{each.name: sa.null() for each in table.c if each.nullable}, **begun})
     )
     return new
 

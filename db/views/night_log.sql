@@ -2,7 +2,7 @@
 --
 -- market       text       Name of the market.
 -- as_of        date       Last closed session, the last one seen.
--- target       date       The session after it, which is predicted.
+-- target       date       The session after it, which is predicted; missing where the calendar ends before it.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
 -- reason       text       Why the night was refused, or what happened to the user's own code; missing otherwise.
 -- source       text       Where bars came from: yahoo, files, simulated.

@@ -98,6 +98,8 @@ def number(value: float) -> str:
 
 def day(value: Any) -> str:
     """Return a date as 2016-12-30, whether it came as a date, a timestamp or words."""
+    if value is None or value is pd.NaT:
+        return "-"
     return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
 
 

@@ -79,6 +79,14 @@ def next_session(calendar: str, day: date) -> date:
     return exchange.sessions[_position(exchange, following)].date()
 
 
+def next_known_session(calendar: str, day: date) -> date | None:
+    """Return the first session strictly after a day; None where the calendar ends before it.
+
+    Some exchanges publish the sessions of the next year in the last days of this one.
+    """
+    return None if day >= _exchange(calendar).last else next_session(calendar, day)
+
+
 def last_known_day(calendar: str) -> date:
     """Return the last session that the calendar of an exchange knows."""
     return _exchange(calendar).last

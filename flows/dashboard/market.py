@@ -4,7 +4,7 @@ It is a mapping that the template of its name prints, missing values (NaN, None)
 """
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,10 @@ def market_page(
         "levels": LEVELS,
         "sort": order,
     }
+    if night is not None and night["target"] is None:
+        common["target"] = f"the session after {night['as_of']}"
+    elif night is not None:
+        common["target"] = str(night["target"])
     if night is None:
         models = head(conn, runs.models(market), NIGHTS)
         return {**common, "models": records(models)}
@@ -149,10 +153,16 @@ def market_page(
     }
 
 
+def _target_of(night: Row) -> date:
+    """Return the session that a night predicts; the day after it where its calendar ends there."""
+    target: date | None = night["target"]
+    return target or night["as_of"] + timedelta(days=1)
+
+
 def _order_of_night(conn: Connection, night: Row) -> dict[str, Any]:
     """Return how a night ranked the stocks, and the running scores of those who rank."""
     market = night["market"]
-    target = night["target"]
+    target = _target_of(night)
     rank_scores = rankings.last_rank_scores(conn, market, target)
     champion = rankings.champion(conn, market, target)
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
@@ -174,7 +184,7 @@ def _directions_of_night(
         counts[direction] = int(is_direction.sum())
     coverage = None
     if level is not None:
-        coverage = calibration.coverage(conn, night["market"], level, night["target"])
+        coverage = calibration.coverage(conn, night["market"], level, _target_of(night))
     probabilities = directions[["probability", "lowest", "highest"]].to_numpy().ravel()
     return {
         "directions": records(order.rows(directions)),
@@ -190,7 +200,7 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     """Return the last scores, their chart and the newest nights, up to one night."""
     predictors = 1 + len(NAIVE_RULES)
     protocols = 2
-    daily_scores = stored_scores.daily_scores(night["market"], night["target"])
+    daily_scores = stored_scores.daily_scores(night["market"], _target_of(night))
     scored = head(conn, daily_scores, SCORED * protocols * predictors)
     of_all_days = scored[scored["protocol"] == "all"]
     by_session = of_all_days.rename(columns={"target": "session"})
@@ -265,7 +275,7 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
     """
     market = night["market"]
     run_id = night["run_id"]
-    target = night["target"]
+    target = _target_of(night)
     if run_id is None:
         no_rows = head(conn, predictions.session_directions(market, "", target), 0)
         return no_rows.reindex(columns=DIRECTION_COLUMNS)

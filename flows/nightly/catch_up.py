@@ -15,7 +15,7 @@ from db.errors import StoreError
 from db.rows import nights, prices
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
-from dtml.prices.sessions import next_session, session_open, sessions_between
+from dtml.prices.sessions import next_known_session, session_open, sessions_between
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.night import Night, NightRefusedError, run_night
@@ -62,7 +62,10 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
     Else None, for now.
     """
     calendar = context.market.calendar
-    moment = session_open(calendar, next_session(calendar, day))
+    target = next_known_session(calendar, day)
+    if target is None:
+        return None
+    moment = session_open(calendar, target)
     with reading(context.engine) as conn:
         known = prices.prices(conn, context.name, day, day, known_at=moment)
     is_short = shortage(context, day, set(known["symbol"])) is not None

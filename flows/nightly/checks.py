@@ -9,7 +9,7 @@ from db.rows import prices
 from dtml.errors import DtmlError
 from dtml.prices.alignment import ENOUGH, index_fault
 from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check
-from dtml.prices.sessions import next_session, sessions_between
+from dtml.prices.sessions import next_known_session, sessions_between
 from flows.nightly.context import MarketContext
 
 REJECTED = ["symbol", "session", "reason", "value"]
@@ -41,9 +41,10 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
     """Check bars by the rules of the market."""
     market = context.market
     first = last if bars.empty else bars["session"].min().date()
+    following = next_known_session(market.calendar, last) or last
     return check(
         bars,
-        sessions=sessions_between(market.calendar, first, next_session(market.calendar, last)),
+        sessions=sessions_between(market.calendar, first, following),
         closed_until=last,
         checks=market.checks,
         index_symbol=market.index.symbol,

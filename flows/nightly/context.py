@@ -26,6 +26,7 @@ from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT
 from dtml.prices.sessions import (
     is_session,
     last_closed_session,
+    last_known_day,
     require_session,
     sessions_between,
     sessions_up_to,
@@ -288,7 +289,11 @@ def choose_as_of(context: MarketContext, asked: date | None, now: datetime | Non
     for one that has not closed yet.
     """
     calendar = context.market.calendar
-    closed = last_closed_session(calendar, now or datetime.now(UTC))
+    now = now or datetime.now(UTC)
+    last_known = last_known_day(calendar)
+    if asked is not None and asked <= last_known < now.date():
+        return require_session(calendar, asked)  # all sessions that the calendar knows have closed
+    closed = last_closed_session(calendar, now)
     if asked is not None:
         # A calendar may end before a day that is far ahead.
         is_far = asked > closed + timedelta(days=7)

@@ -21,7 +21,7 @@ from db.rows import attention, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
-from dtml.prices.sessions import next_session
+from dtml.prices.sessions import next_known_session
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult, fetch_bars
@@ -100,6 +100,9 @@ def run_night(
     at a moment (None: now).
 
     A complete night is left as it is. An interrupted or refused one runs again from what is stored.
+    Where the calendar does not know the next session yet, a night fetches, stores and scores, and
+    is refused: it predicts when it runs again and the calendar does.
+
     Raises NightRefusedError, after recording the reason, when the bars do not allow predictions,
     and StoreBusyError when another process is running a night of the market.
     """
@@ -121,6 +124,7 @@ def run_night(
             fetch_result = stage("fetch", bars_of_night)  # which checks and stores the bars
             fetched.append(fetch_result)
             _require_bars(context, as_of, fetch_result, known_at)
+            _require_target(context, as_of, stage)
             _predict(context, as_of, stage, fetch_result, known_at, only_stored=only_stored)
         scored, report = _end(context, as_of, stage)
         finished = finished_night(context, as_of)
@@ -130,7 +134,7 @@ def run_night(
 
 def _start(context: MarketContext, as_of: date) -> None:
     """Record that a night began."""
-    target = next_session(context.market.calendar, as_of)
+    target = next_known_session(context.market.calendar, as_of)
     source = context.source.name
     begun = datetime.now(UTC)
     with transaction(context.engine) as conn:
@@ -225,6 +229,20 @@ def _require_bars(
     if is_index and context.source.name == "files":
         raise DtmlError(f"{message}; name its file with --index")
     raise DtmlError(message)
+
+
+def _require_target(context: MarketContext, as_of: date, stage: Stage) -> None:
+    """Score what was predicted and raise DtmlError where the next session is not known yet."""
+    calendar = context.market.calendar
+    if next_known_session(calendar, as_of) is not None:
+        return
+    stage("score", lambda: score_market(context, as_of))
+    stage("orders", lambda: follow_orders(context, as_of))
+    raise DtmlError(
+        f"the calendar {calendar} ends on {as_of}, so the session to predict is not known; the "
+        "bars are stored and earlier nights are scored: upgrade exchange_calendars, restart the "
+        "service, and the next night predicts this one too"
+    )
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:

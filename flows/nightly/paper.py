@@ -29,7 +29,13 @@ from dtml.backtest.turnover import strategy_of, target_of_night
 from dtml.errors import DtmlError
 from dtml.markets import Market
 from dtml.prices.returns import on_grid
-from dtml.prices.sessions import next_session, previous_session, sessions_between, sessions_up_to
+from dtml.prices.sessions import (
+    next_known_session,
+    next_session,
+    previous_session,
+    sessions_between,
+    sessions_up_to,
+)
 from flows.nightly.context import MarketContext, quotes_of, quotes_on, read_bars
 
 log = logging.getLogger(__name__)
@@ -76,7 +82,8 @@ def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
         else:
             first = sessions_up_to(calendar, last, trading.smooth)[0].date()
             before = stored.targets(conn, context.name, last, last)
-        orders = stored.orders(conn, context.name, first=first, last=next_session(calendar, as_of))
+        last_ordered = next_known_session(calendar, as_of) or as_of
+        orders = stored.orders(conn, context.name, first=first, last=last_ordered)
     orders = orders[orders["speaks"].astype(bool)].sort_values("made_at")
     orders = orders.drop_duplicates(["target", "symbol"], keep="last")
     if orders.empty:

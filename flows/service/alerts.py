@@ -29,7 +29,7 @@ from flows.service.status import MarketStatus, late_message, market_status, wait
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["refused", "late", "below_rule", "promoted", "drifted"]
+Kind = Literal["refused", "late", "below_rule", "promoted", "drifted", "calendar"]
 
 VARIABLE = "DTML_ALERTS"
 SENDING_S = 10  # after this, the rest of the alerts wait for the next time
@@ -159,7 +159,7 @@ def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str,
 
 
 def _of_status(status: MarketStatus) -> Iterable[Alert]:
-    """Yield what is refused or late of a market."""
+    """Yield what is refused or late of a market, and that its calendar ends."""
     is_refused = status.outcome == "refused"
     if is_refused and status.as_of is not None:
         message = f"night of {status.as_of} refused: {status.reason}"
@@ -168,6 +168,8 @@ def _of_status(status: MarketStatus) -> Iterable[Alert]:
         is_told = is_refused and status.as_of == status.due.as_of
         if not is_told:
             yield Alert(status.market, status.due.as_of, "late", late_message(status))
+    if status.calendar_ends is not None and status.note is not None:
+        yield Alert(status.market, status.calendar_ends, "calendar", status.note)
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:

@@ -101,6 +101,7 @@ class MarketStatus:
     mcc: Skill | None
     alerts_not_sent: int
     ordered_by: str | None
+    calendar_ends: date | None  # where that is less than 60 days ahead, or past
     note: str | None
 
     @property
@@ -193,6 +194,7 @@ def market_status(
         mcc=_skill(scores, "mcc"),
         alerts_not_sent=len(unsent),
         ordered_by=ordered_by,
+        calendar_ends=clock.calendar_ends,
         note=clock.note,
     )
 
@@ -245,6 +247,7 @@ class _Clock:
     due: Due | None = None
     next_run: datetime | None = None
     rejected_bars: int | None = None
+    calendar_ends: date | None = None
     note: str | None = None
 
 
@@ -252,7 +255,10 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
     """Read the calendar of a market's exchange, and how many of its latest bars were rejected."""
     if market is None:
         return _Clock(note="its exchange is not known here: name its file with --market-file")
-    clock = _Clock(note=_end_of_calendar(market, now))
+    clock = _Clock()
+    ends = last_known_day(market.calendar)
+    if ends - now.date() <= CALENDAR_WARNING:
+        clock = _Clock(calendar_ends=ends, note=end_of_calendar(market.calendar, ends))
     try:
         closed = last_closed_session(market.calendar, now)
         first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
@@ -265,13 +271,10 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return replace(clock, note=str(error))
 
 
-def _end_of_calendar(market: Market, now: datetime) -> str | None:
-    """Say that the calendar of a market ends soon; nothing where it does not."""
-    last = last_known_day(market.calendar)
-    if last - now.date() > CALENDAR_WARNING:
-        return None
+def end_of_calendar(calendar: str, last: date) -> str:
+    """Say that the calendar of a market ends, and what to do."""
     return (
-        f"the calendar {market.calendar} ends on {last}: upgrade exchange_calendars before then, "
+        f"the calendar {calendar} ends on {last}: upgrade exchange_calendars before then, "
         "and restart the service"
     )
 

@@ -22,6 +22,7 @@ from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.markets import load_market
+from dtml.prices.sessions import last_known_day
 from dtml.sources.yahoo import YahooSource
 from dtml.training.self_test import TOLERANCE, self_test
 from dtml.training.state import StateFolder
@@ -32,6 +33,7 @@ from flows.service.prefect_server import (
     stop_temporary_servers,
     warning_of_open_server,
 )
+from flows.service.status import CALENDAR_WARNING, end_of_calendar, named_markets
 from flows.settings import data_folder, reports_folder
 from translation.atomic_files import write_whole
 from translation.decoding.beam_search import Search, search
@@ -70,10 +72,11 @@ def examined(device: str = "auto") -> Iterator[Finding]:
     }
     checks |= {"data folder": lambda: _writable(data_folder(), "DTML_DATA")}
     checks |= {"reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS")}
-    checks |= {"database": _database, "clock": _clock, "prefect": _prefect, "yahoo": _yahoo}
+    checks |= {"database": _database, "clock": _clock, "calendars": _calendars}
+    checks |= {"prefect": _prefect, "yahoo": _yahoo}
     checks |= {name: partial(_device, name) for name in devices(device)}
     for part, check in checks.items():
-        needed = part != "yahoo"
+        needed = part not in ("yahoo", "calendars")
         try:
             yield Finding(part, check(), needed=needed)
         except (DtmlError, StoreError) as error:
@@ -172,6 +175,23 @@ def _clock() -> str:
         f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules keep each "
         "exchange's own zone"
     )
+
+
+def _calendars() -> str:
+    """Return when the first calendar of the store's markets ends.
+
+    Raises DtmlError where that is within sixty days, or past.
+    """
+    ends = {}
+    for market in named_markets(open_engine(), (), ()).values():
+        if market is not None:
+            ends[market.calendar] = last_known_day(market.calendar)
+    if not ends:
+        return "the store has no market yet"
+    calendar = min(ends, key=ends.__getitem__)
+    if ends[calendar] - datetime.now(UTC).date() <= CALENDAR_WARNING:
+        raise DtmlError(end_of_calendar(calendar, ends[calendar]))
+    return f"{len(ends)} known, the first up to {ends[calendar]}"
 
 
 def _prefect() -> str:

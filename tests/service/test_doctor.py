@@ -34,6 +34,7 @@ PARTS = [
     "reports folder",
     "database",
     "clock",
+    "calendars",
     "prefect",
     "yahoo",
     "cpu",

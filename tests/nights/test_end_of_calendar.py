@@ -1,0 +1,91 @@
+"""The night of the last session that a calendar knows, and what is told before and after it."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+from starlette.testclient import TestClient
+
+from db.engine import reading
+from db.rows import nights, prices
+from db.rows import scores as stored_scores
+from dtml.prices.sessions import next_session, session_close
+from flows.dashboard.app import dashboard
+from flows.nightly.catch_up import catch_up, missed_nights
+from flows.nightly.context import MarketContext, choose_as_of
+from flows.nightly.night import NightRefusedError, run_night
+from flows.service.alerts import after_night, watch_markets
+from tests.support.calendars import end_calendar
+from tests.support.nights import AS_OF, after_nights
+
+CALENDAR = "XNYS"
+LAST = next_session(CALENDAR, AS_OF)
+
+
+def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it_lacks(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_nights(context, AS_OF)
+    with monkeypatch.context() as ended:
+        end_calendar(ended, CALENDAR, LAST)
+        with pytest.raises(NightRefusedError, match=f"the calendar {CALENDAR} ends on {LAST}, so"):
+            run_night(context, LAST)
+        after_night(context.engine, context.name, LAST)
+        with reading(context.engine) as conn:
+            night = nights.night(conn, context.name, LAST)
+            bars = prices.prices(conn, context.name, LAST, LAST)
+            scored = stored_scores.running_scores(conn, context.name)
+            alerts = nights.alerts(conn)
+        assert night is not None
+        assert (night["status"], night["target"], night["predictions"]) == ("refused", None, 0)
+        assert night["fetched"] > 0
+        assert set(bars["symbol"]) == {*context.market.symbols, context.market.index.symbol}
+        assert scored["target"].max().date() == LAST
+        assert alerts["kind"].tolist() == ["refused"]
+        with TestClient(dashboard(context.engine), base_url="http://localhost") as client:
+            for page in (f"/market/{context.name}", f"/market/{context.name}?as_of={AS_OF}", "/"):
+                assert client.get(page).status_code == 200, page
+            page = client.get(f"/market/{context.name}").text
+        assert f"directions for the session after {LAST}" in page
+
+    # the next year's sessions are known: the night is run again, and the one after it
+    following = next_session(CALENDAR, LAST)
+    assert missed_nights(context, following) == [LAST, following]
+    caught_up = catch_up(context, following)
+    assert caught_up.refused == {}
+    assert [night.row["target"] for night in caught_up.nights] == [
+        following,
+        next_session(CALENDAR, following),
+    ]
+
+
+def test_a_night_can_be_run_of_a_session_that_a_calendar_knew_last(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_calendar(monkeypatch, CALENDAR, LAST)
+    at_the_close = session_close(CALENDAR, LAST)
+    a_week_later = datetime(LAST.year, LAST.month, LAST.day + 7, tzinfo=UTC)
+    assert choose_as_of(context, None, at_the_close.replace(hour=23)) == LAST
+    for asked in (AS_OF, LAST):
+        assert choose_as_of(context, asked, a_week_later) == asked
+
+
+def test_an_alert_tells_once_that_a_calendar_ends(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_nights(context, AS_OF)
+    end = date(2024, 8, 30)
+    end_calendar(monkeypatch, CALENDAR, end)
+    markets = {context.name: context.market}
+    sixty_one_days_before = datetime(2024, 6, 30, 12, tzinfo=UTC)
+    for now, expected in (
+        (sixty_one_days_before, []),
+        (datetime(2024, 7, 2, 1, tzinfo=UTC), ["calendar"]),
+        (datetime(2024, 7, 2, 2, tzinfo=UTC), ["calendar"]),
+        (datetime(2024, 9, 15, tzinfo=UTC), ["calendar"]),
+    ):
+        watch_markets(context.engine, markets, now)
+        with reading(context.engine) as conn:
+            alerts = nights.alerts(conn)
+        assert alerts["kind"].tolist() == expected, now
+    assert alerts["as_of"].dt.date.tolist() == [end]
+    assert "upgrade exchange_calendars before then" in alerts["message"].item()
