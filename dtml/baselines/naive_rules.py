@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
+from dtml.markets.definition import AnyCalendar
 from dtml.prices.returns import paper_labels
 from dtml.prices.sessions import sessions_up_to
 
@@ -53,7 +54,7 @@ def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str)
     return naive_directions(index).reindex(days)
 
 
-def rules_read_from(calendar: str, day: date) -> date:
+def rules_read_from(calendar: AnyCalendar, day: date) -> date:
     """Return the first session that a direction predicted on `day` may read.
 
     It allows for missing bars of the index.

@@ -6,17 +6,24 @@ Every key of a file is checked, and a mistake is one line that names file and ke
 import difflib
 import math
 import re
-import tomllib
 import zoneinfo
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from datetime import date, datetime
+from dataclasses import fields, replace
+from datetime import date
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast, get_args
 
 from dtml.errors import UsageError
 from dtml.markets import definition
-from dtml.markets.definition import Checks, Constituent, Index, Market, is_symbol
+from dtml.markets.definition import (
+    AnyCalendar,
+    Calendar,
+    Checks,
+    Constituent,
+    Index,
+    Market,
+    is_symbol,
+)
+from dtml.markets.table import Table, is_a, parse, shown
 
 __all__ = [
     "Checks",
@@ -29,17 +36,8 @@ __all__ = [
     "market_names",
 ]
 
-T = TypeVar("T")
-D = TypeVar("D")
 W = TypeVar("W", bound=str)
 
-_WORDS: dict[type, str] = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    date: "a date such as 2026-01-20",
-}
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _FOLDER = Path(__file__).parent
 
@@ -86,7 +84,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
             f"{path}: the file's name becomes the market's name: use only lowercase letters, "
             "digits, - and _"
         )
-    table = _Table(path, "", _parse(path, text))
+    table = Table(path, "", parse(path, text))
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)
     constituents = _constituents(table.subtable("constituents"))
@@ -101,7 +99,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
     return Market(
         name=path.stem,
         title=table.required("title", str),
-        calendar=table.choice("calendar", definition.CALENDARS),
+        calendar=_calendar(table),
         timezone=_timezone(table),
         currency=_currency(table),
         index=index,
@@ -127,6 +125,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
 _MARKET_KEYS = (
     "title",
     "calendar",
+    "sessions",
     "timezone",
     "currency",
     "source",
@@ -147,90 +146,28 @@ _MARKET_KEYS = (
 )
 
 
-@dataclass(frozen=True)
-class _Table:
-    """One TOML table with its file and key, so that every complaint can name both."""
-
-    path: Path
-    prefix: str
-    values: dict[str, object]
-
-    def error(self, key: str, complaint: str) -> UsageError:
-        # A quoted key may hold anything, line breaks too.
-        shown = key if key.isprintable() else repr(key)
-        return UsageError(f"{self.path}: {self.prefix}{shown}: {complaint}")
-
-    def allow(self, *keys: str) -> None:
-        for key in self.values:
-            if key not in keys:
-                raise self.error(key, f"unknown key{_nearest(key, keys)}; known: {', '.join(keys)}")
-
-    def required(self, key: str, kind: type[T]) -> T:
-        if key not in self.values:
-            raise self.error(key, f"missing; give {_WORDS.get(kind, 'a value')}")
-        return self.typed(key, kind)
-
-    def optional(self, key: str, kind: type[T], default: D) -> T | D:
-        return self.typed(key, kind) if key in self.values else default
-
-    def typed(self, key: str, kind: type[T]) -> T:
-        value = self.values[key]
-        if not _is_a(value, kind):
-            raise self.error(key, f"expected {_WORDS[kind]}, got {_shown(value)}")
-        if isinstance(value, str) and (not value.strip() or not value.isprintable()):
-            raise self.error(key, f"expected printable text that is not empty, got {_shown(value)}")
-        if kind is float:
-            value = float(cast(float, value))
-        return cast(T, value)
-
-    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
-        if default is not None and key not in self.values:
-            return default
-        value = self.required(key, str)
-        known = sorted(choices)
-        if value not in known:
-            raise self.error(
-                key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}"
-            )
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self.values.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.error(key, "expected a list of strings")
-        return tuple(values)
-
-    def subtable(self, key: str) -> "_Table":
-        values = self.values.get(key, {})
-        if not isinstance(values, dict):
-            raise self.error(key, f"expected a table [{key}], got {_shown(values)}")
-        return _Table(self.path, f"{self.prefix}{key}.", values)
-
-
-def _parse(path: Path, text: str | None) -> dict[str, object]:
-    try:
-        if text is None:
-            text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text)
-    except OSError as problem:
-        raise UsageError(
-            f"{path}: cannot read the market file: {problem.strerror or problem}"
-        ) from problem
-    except UnicodeDecodeError as problem:
-        raise UsageError(
-            f"{path}: the market file is not UTF-8 text: byte {problem.start}"
-        ) from problem
-    # A number of 5,000 digits and deep nesting come as these.
-    except (ValueError, RecursionError) as problem:
-        raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
-
-
-def _word(table: _Table, key: str, words: object, default: W) -> W:
+def _word(table: Table, key: str, words: object, default: W) -> W:
     """Return one of the words that a Literal lists."""
     return cast(W, table.choice(key, get_args(words), default))
 
 
-def _index(table: _Table) -> Index:
+def _calendar(table: Table) -> AnyCalendar:
+    """Return the exchange's code, with the sessions that the file adds to its calendar if any."""
+    code = table.choice("calendar", definition.CALENDARS)
+    sessions = table.subtable("sessions")
+    if not sessions.values:
+        return code
+    sessions.allow("known_to", "holidays", "extra", "source")
+    sessions.required("source", str)
+    return Calendar(
+        code=code,
+        known_to=sessions.optional("known_to", date, None),
+        holidays=sessions.dates("holidays"),
+        extra=sessions.dates("extra"),
+    )
+
+
+def _index(table: Table) -> Index:
     table.allow("symbol", "source_symbol", "name", "of_constituents")
     symbol = _symbol(table, "symbol")
     source_symbol = symbol
@@ -245,7 +182,7 @@ def _index(table: _Table) -> Index:
     )
 
 
-def _checks(table: _Table) -> Checks:
+def _checks(table: Table) -> Checks:
     table.allow("max_return", "max_missing", "stale_share", "max_rank_ic")
     numbers = {key: table.typed(key, float) for key in table.values}
     checks = Checks(**numbers)
@@ -264,7 +201,7 @@ def _checks(table: _Table) -> Checks:
     return checks
 
 
-def _out_of_bounds(table: _Table, key: str, bound: str, value: float) -> UsageError:
+def _out_of_bounds(table: Table, key: str, bound: str, value: float) -> UsageError:
     return table.error(key, f"expected {bound}, got {value}")
 
 
@@ -272,7 +209,7 @@ _RATES = (*(cost.name for cost in fields(definition.Costs)), "price_limit")
 _WHOLE_NUMBERS = ("lot", "top", "smooth")
 
 
-def _trading(table: _Table) -> definition.Trading:
+def _trading(table: Table) -> definition.Trading:
     table.allow(*_RATES, *_WHOLE_NUMBERS, "band", "sources")
     rates = {name: _rate(table, name) for name in _RATES if name in table.values}
     price_limit = rates.pop("price_limit", None)
@@ -294,7 +231,7 @@ def _trading(table: _Table) -> definition.Trading:
         raise UsageError(f"{table.path}: trading.{problem}") from problem
 
 
-def _rate(table: _Table, key: str) -> definition.Rate:
+def _rate(table: Table, key: str) -> definition.Rate:
     """Return a number, or the dates from which each of several holds."""
     rows = table.values[key]
     if not isinstance(rows, list) or not rows:
@@ -310,9 +247,9 @@ def _rate(table: _Table, key: str) -> definition.Rate:
     )
 
 
-def _rate_entry(table: _Table, key: str, place: int, row: object) -> _Table:
+def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
     values = row if isinstance(row, dict) else {}
-    return _Table(table.path, f"{table.prefix}{key}[{place}].", values)
+    return Table(table.path, f"{table.prefix}{key}[{place}].", values)
 
 
 class _Constituents(NamedTuple):
@@ -323,7 +260,7 @@ class _Constituents(NamedTuple):
     is_complete: bool
 
 
-def _constituents(table: _Table) -> _Constituents:
+def _constituents(table: Table) -> _Constituents:
     table.allow("as_of", "complete", "count", "suffix", "symbols")
     as_of = table.optional("as_of", date, None)
     count = table.optional("count", int, None)
@@ -345,10 +282,10 @@ def _constituents(table: _Table) -> _Constituents:
     return _Constituents(stays=stays, as_of=as_of, is_complete=is_complete)
 
 
-def _constituent(table: _Table, position: int, row: object, suffix: str) -> Constituent:
+def _constituent(table: Table, position: int, row: object, suffix: str) -> Constituent:
     """Read one stay in the index: a symbol alone, or a table."""
     values = row if isinstance(row, dict) else {"symbol": row}
-    entry = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
+    entry = Table(table.path, f"{table.prefix}symbols[{position}].", values)
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(entry, "symbol")
     if "source_symbol" in values:
@@ -369,7 +306,7 @@ def _constituent(table: _Table, position: int, row: object, suffix: str) -> Cons
     )
 
 
-def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
+def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
     """Raise for stays that overlap or are unordered, and for a source's symbol of two stocks."""
     last_until: dict[str, date | None] = {}
     symbol_at_source: dict[str, str] = {}
@@ -395,19 +332,19 @@ def _follows(stay: Constituent, earlier_until: date | None) -> bool:
     return stay.since >= earlier_until
 
 
-def _symbol(table: _Table, key: str) -> str:
+def _symbol(table: Table, key: str) -> str:
     return _checked_symbol(table, key, table.required(key, str))
 
 
-def _checked_symbol(table: _Table, key: str, symbol: str) -> str:
+def _checked_symbol(table: Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
         raise table.error(
-            key, f"{_shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _"
+            key, f"{shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _"
         )
     return symbol
 
 
-def _timezone(table: _Table) -> str:
+def _timezone(table: Table) -> str:
     name = table.required("timezone", str)
     try:
         zoneinfo.ZoneInfo(name)
@@ -418,33 +355,33 @@ def _timezone(table: _Table) -> str:
     return name
 
 
-def _currency(table: _Table) -> str:
+def _currency(table: Table) -> str:
     code = table.required("currency", str)
     if not re.fullmatch("[A-Z]{3}", code):
         raise table.error("currency", f"expected an ISO 4217 code such as USD, got {code!r}")
     return code
 
 
-def _retrain(table: _Table) -> definition.Retrain:
+def _retrain(table: Table) -> definition.Retrain:
     value = table.values.get("retrain", Market.retrain)
     if value in ("never", "missing"):
         return cast(definition.Retrain, value)
-    if _is_a(value, int) and cast(int, value) >= 1:
+    if is_a(value, int) and cast(int, value) >= 1:
         return cast(int, value)
     raise table.error(
-        "retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}'
+        "retrain", f'expected "never", "missing" or a number of sessions, got {shown(value)}'
     )
 
 
-def _level(table: _Table) -> float:
+def _level(table: Table) -> float:
     value = table.optional("level", float, Market.level)
     if value in definition.LEVELS:
         return value
     levels = ", ".join(map(str, definition.LEVELS))
-    raise table.error("level", f"expected one of {levels}, got {_shown(value)}")
+    raise table.error("level", f"expected one of {levels}, got {shown(value)}")
 
 
-def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
+def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     """Return the rankers of which one is the champion.
 
     Raise for fewer than two, and for a word that is no ranker.
@@ -465,36 +402,15 @@ def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
     return cast("tuple[definition.RankerName, ...]", listed)
 
 
-def _code(table: _Table) -> Path | None:
+def _code(table: Table) -> Path | None:
     rankers = (table.values.get("ranker"), *table.texts("candidates"))
     if "code" not in table.values and "own" not in rankers:
         return None
     return table.path.parent / table.required("code", str)
 
 
-def _model(table: _Table) -> dict[str, object]:
+def _model(table: Table) -> dict[str, object]:
     table.allow(*definition.MODEL_KEYS)
     table.choice("normalisation", ("per_stock", "shared"), default="shared")
     table.choice("protocol", definition.LABEL_PROTOCOLS, default="paper")
     return {key: table.typed(key, definition.MODEL_KEYS[key]) for key in table.values}
-
-
-def _is_a(value: object, kind: type) -> bool:
-    """Say whether a TOML value is of a kind: true is no number, a date-time no date, 3 a number."""
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    if isinstance(value, datetime):
-        return False
-    if kind is float:
-        return isinstance(value, int | float)
-    return isinstance(value, kind)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f", perhaps {near[0]}" if near else ""

@@ -255,10 +255,32 @@ class Trading:
 
 
 @dataclass(frozen=True)
+class Calendar:
+    """An exchange's calendar, with sessions that exchange_calendars lacks or does not know yet.
+
+    - code is one of exchange_calendars;
+    - known_to is the last day described: after the last session of the library, each usual weekday
+      up to it is a session;
+    - holidays are no sessions and extra are sessions, whatever the library says.
+    """
+
+    code: str
+    known_to: date | None = None
+    holidays: tuple[date, ...] = ()
+    extra: tuple[date, ...] = ()
+
+    def __str__(self) -> str:
+        return self.code
+
+
+AnyCalendar = str | Calendar
+
+
+@dataclass(frozen=True)
 class Market:
     """A market as its file describes it.
 
-    - calendar is a code of exchange_calendars;
+    - calendar is a code of exchange_calendars, or one with sessions of the market's file;
     - without constituents, they are those found in the prices that the user names;
     - returns says which price they and averages are taken from;
     - z_close "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies
@@ -276,7 +298,7 @@ class Market:
 
     name: str
     title: str
-    calendar: str
+    calendar: AnyCalendar
     timezone: str
     currency: str
     index: Index

@@ -1,7 +1,7 @@
 """Trading sessions of an exchange: their days, when they open and close, which closed last."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pandas as pd
 
 from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import AnyCalendar, Calendar
 
 if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
@@ -42,7 +43,7 @@ class _Exchange:
     timezone: ZoneInfo
 
 
-def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex:
+def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.DatetimeIndex:
     """Return the sessions of an exchange from first to last, both included.
 
     Naive midnights in nanoseconds, ascending; empty when none lies between. Raises UsageError
@@ -56,7 +57,7 @@ def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex
     return exchange.sessions[start:stop]
 
 
-def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.DatetimeIndex:
+def sessions_up_to(calendar: AnyCalendar, last: date, count: int | None = None) -> pd.DatetimeIndex:
     """Return the last `count` sessions up to a day, it included.
 
     Without a count, return all since the calendar begins.
@@ -65,21 +66,21 @@ def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.Da
     return known if count is None else known[-count:]
 
 
-def is_session(calendar: str, day: date) -> bool:
+def is_session(calendar: AnyCalendar, day: date) -> bool:
     """Say whether the exchange traded on a day; raises where the calendar knows nothing of it."""
     exchange = _knowing(calendar, day)
     position = _position(exchange, day)
     return position < len(exchange.sessions) and exchange.sessions[position].date() == day
 
 
-def next_session(calendar: str, day: date) -> date:
+def next_session(calendar: AnyCalendar, day: date) -> date:
     """Return the first session strictly after a day; raises DtmlError where the calendar ends."""
     following = day + timedelta(days=1)
     exchange = _knowing(calendar, day, following)
     return exchange.sessions[_position(exchange, following)].date()
 
 
-def next_known_session(calendar: str, day: date) -> date | None:
+def next_known_session(calendar: AnyCalendar, day: date) -> date | None:
     """Return the first session strictly after a day; None where the calendar ends before it.
 
     Some exchanges publish the sessions of the next year in the last days of this one.
@@ -87,18 +88,18 @@ def next_known_session(calendar: str, day: date) -> date | None:
     return None if day >= _exchange(calendar).last else next_session(calendar, day)
 
 
-def last_known_day(calendar: str) -> date:
+def last_known_day(calendar: AnyCalendar) -> date:
     """Return the last session that the calendar of an exchange knows."""
     return _exchange(calendar).last
 
 
-def previous_session(calendar: str, day: date) -> date:
+def previous_session(calendar: AnyCalendar, day: date) -> date:
     """Return the last session strictly before a day; UsageError where the calendar begins."""
     exchange = _knowing(calendar, day, day - timedelta(days=1))
     return exchange.sessions[_position(exchange, day) - 1].date()
 
 
-def session_open(calendar: str, day: date) -> datetime:
+def session_open(calendar: AnyCalendar, day: date) -> datetime:
     """Return when a session opened, in UTC; UsageError when the day is no session."""
     exchange = _exchange(calendar)
     session = require_session(calendar, day)
@@ -106,7 +107,7 @@ def session_open(calendar: str, day: date) -> datetime:
     return opening.to_pydatetime().astimezone(UTC)
 
 
-def session_close(calendar: str, day: date) -> datetime:
+def session_close(calendar: AnyCalendar, day: date) -> datetime:
     """Return when a session closed, in UTC, half days included.
 
     Raises UsageError when the day is no session.
@@ -129,7 +130,7 @@ class UsualWeek(NamedTuple):
     timezone: ZoneInfo
 
 
-def usual_week(calendar: str, day: date) -> UsualWeek:
+def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     """Return the most common close and weekdays of the year that begins on a day.
 
     Where the calendar ends before that year does, or before the day, it is the last year that the
@@ -157,7 +158,7 @@ def usual_week(calendar: str, day: date) -> UsualWeek:
 
 
 def last_closed_session(
-    calendar: str, now: datetime, grace: timedelta = timedelta(minutes=30)
+    calendar: AnyCalendar, now: datetime, grace: timedelta = timedelta(minutes=30)
 ) -> date:
     """Return the last session whose close lies at least `grace` before now.
 
@@ -175,7 +176,7 @@ def last_closed_session(
     return exchange.sessions[position - 1].date()
 
 
-def require_session(calendar: str, day: date) -> date:
+def require_session(calendar: AnyCalendar, day: date) -> date:
     """Return the day if the exchange traded on it; else UsageError names the nearest sessions."""
     if is_session(calendar, day):
         return day
@@ -187,8 +188,15 @@ def require_session(calendar: str, day: date) -> date:
 
 
 @cache
-def _exchange(code: str) -> _Exchange:
+def _exchange(calendar: AnyCalendar) -> _Exchange:
     """Build an exchange's sessions, once a process: XKRX alone takes a second or two."""
+    if isinstance(calendar, Calendar):
+        return _with_given_sessions(_exchange(calendar.code), calendar)
+    return _known_exchange(calendar)
+
+
+def _known_exchange(code: str) -> _Exchange:
+    """Return an exchange as exchange_calendars knows it, without the closures that it lacks."""
     with warnings.catch_warnings():
         # pandas 3 warns once for every calendar
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -207,6 +215,38 @@ def _exchange(code: str) -> _Exchange:
         last=traded_sessions[-1].date(),
         timezone=ZoneInfo(str(calendar.tz)),
     )
+
+
+def _with_given_sessions(known: _Exchange, given: Calendar) -> _Exchange:
+    """Return an exchange with the sessions that a market's file gives.
+
+    They open and close at the exchange's usual local times.
+    """
+    week = usual_week(given.code, known.last)
+    following = pd.date_range(known.last + timedelta(days=1), given.known_to or known.last)
+    usual = following[following.day_of_week.isin(list(week.weekdays))]
+    holidays = pd.DatetimeIndex(given.holidays)
+    sessions = known.sessions.union(usual).difference(holidays)
+    sessions = sessions.union(pd.DatetimeIndex(given.extra)).as_unit("ns")
+    opening = known.opens.tz_convert(known.timezone).tz_localize(None) - known.sessions
+    usual_open = opening[-250:].value_counts().index[0].to_pytimedelta()
+    return replace(
+        known,
+        sessions=sessions,
+        opens=_moments(known, known.opens, sessions, usual_open),
+        closes=_moments(known, known.closes, sessions, week.close),
+        first=sessions[0].date(),
+        last=sessions[-1].date(),
+    )
+
+
+def _moments(
+    known: _Exchange, moments: pd.DatetimeIndex, sessions: pd.DatetimeIndex, usual: timedelta
+) -> pd.DatetimeIndex:
+    """Return when sessions open or close: as known, else so long after their local midnight."""
+    as_known = pd.Series(moments, index=known.sessions).reindex(sessions)
+    local = (sessions + usual).tz_localize(known.timezone).tz_convert("UTC")
+    return pd.DatetimeIndex(as_known.fillna(pd.Series(local, index=sessions))).as_unit("ns")
 
 
 def _calendar(code: str) -> "ExchangeCalendar":
@@ -228,7 +268,7 @@ def _position(exchange: _Exchange, day: date) -> int:
     return int(exchange.sessions.searchsorted(pd.Timestamp(day), side="left"))
 
 
-def _knowing(calendar: str, *days: date) -> _Exchange:
+def _knowing(calendar: AnyCalendar, *days: date) -> _Exchange:
     """Return an exchange whose calendar knows these days.
 
     Raise UsageError for a day before it begins, DtmlError for one after it ends.
@@ -240,7 +280,8 @@ def _knowing(calendar: str, *days: date) -> _Exchange:
         if day > exchange.last:
             raise DtmlError(
                 f"the calendar {exchange.code} ends on {exchange.last}, before {day}: choose an "
-                "earlier day, or upgrade exchange_calendars and restart the service"
+                "earlier day, or upgrade exchange_calendars (or add [sessions] to the market's "
+                "file) and restart the service"
             )
     return exchange
 

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.evaluation.ranking import rank_ics
+from dtml.markets.definition import AnyCalendar
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched, Source
@@ -136,7 +137,7 @@ class SimulatedMarket:
 class SimulatedSource(Source):
     """Bars of a simulated market, on the sessions of `calendar`."""
 
-    calendar: str = "XNYS"
+    calendar: AnyCalendar = "XNYS"
     index_symbol: str = "SIMX"
     market: SimulatedMarket = field(default_factory=SimulatedMarket)
     name: str = "simulated"

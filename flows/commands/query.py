@@ -180,7 +180,7 @@ def list_markets(as_json: AsJson = False) -> None:
                 "market": name,
                 "title": market.title,
                 "index": market.index.symbol,
-                "calendar": market.calendar,
+                "calendar": str(market.calendar),
                 "source": market.source,
                 "constituents": _constituents_in_words(market),
                 "retrain": str(market.retrain),

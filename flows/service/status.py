@@ -19,7 +19,7 @@ from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market_file
-from dtml.markets.definition import Retrain
+from dtml.markets.definition import AnyCalendar, Retrain
 from dtml.prices.sessions import (
     last_closed_session,
     last_known_day,
@@ -271,7 +271,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return replace(clock, note=str(error))
 
 
-def end_of_calendar(calendar: str, last: date) -> str:
+def end_of_calendar(calendar: AnyCalendar, last: date) -> str:
     """Say that the calendar of a market ends, and what to do."""
     return (
         f"the calendar {calendar} ends on {last}: upgrade exchange_calendars before then, "

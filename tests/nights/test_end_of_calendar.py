@@ -1,5 +1,6 @@
 """The night of the last session that a calendar knows, and what is told before and after it."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
@@ -8,6 +9,7 @@ from starlette.testclient import TestClient
 from db.engine import reading
 from db.rows import nights, prices
 from db.rows import scores as stored_scores
+from dtml.markets.definition import Calendar
 from dtml.prices.sessions import next_session, session_close
 from flows.dashboard.app import dashboard
 from flows.nightly.catch_up import catch_up, missed_nights
@@ -89,3 +91,15 @@ def test_an_alert_tells_once_that_a_calendar_ends(
         assert alerts["kind"].tolist() == expected, now
     assert alerts["as_of"].dt.date.tolist() == [end]
     assert "upgrade exchange_calendars before then" in alerts["message"].item()
+
+
+def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_nights(context, AS_OF)
+    end_calendar(monkeypatch, CALENDAR, LAST)
+    given = Calendar(code=CALENDAR, known_to=date(2024, 7, 31), holidays=(date(2024, 7, 3),))
+    market = replace(context.market, calendar=given)
+    night = run_night(replace(context, market=market), LAST)
+    assert night.row["target"] == date(2024, 7, 4)
+    assert night.row["predictions"] == len(market.symbols)

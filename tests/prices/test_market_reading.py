@@ -8,6 +8,7 @@ import pytest
 
 from dtml.errors import UsageError
 from dtml.markets import Checks, Constituent, load_market_file
+from dtml.markets.definition import Calendar
 
 LEAST = """
 title = "My market"
@@ -47,6 +48,24 @@ def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_p
     )
     assert market.checks == Checks(max_return=0.35, max_missing=0.2, stale_share=0.3)
     assert market.model == {}
+
+
+def test_a_file_gives_sessions_that_its_calendar_lacks(tmp_path: Path) -> None:
+    sessions = """
+[sessions]
+known_to = 2027-12-31
+holidays = [2027-01-01, 2027-02-08]
+extra = [2027-02-14]
+source = "An announcement."
+"""
+    market = _read(tmp_path, f"{LEAST}{sessions}")
+    assert market.calendar == Calendar(
+        code="XKRX",
+        known_to=date(2027, 12, 31),
+        holidays=(date(2027, 1, 1), date(2027, 2, 8)),
+        extra=(date(2027, 2, 14),),
+    )
+    assert market.settings != _read(tmp_path, LEAST).settings
 
 
 def test_every_key_a_file_gives_is_taken(tmp_path: Path) -> None:
@@ -187,6 +206,16 @@ def test_a_wrong_value_is_named_with_its_key(
         ("[checks]\nstale_share = 0", "checks.stale_share: expected a share above 0"),
         ("[checks]\nmax_rank_ic = 1.5", "checks.max_rank_ic: expected a rank IC above 0"),
         ("[checks]\nstale = 1", "checks.stale: unknown key, perhaps stale_share"),
+        ("[sessions]\nknown_to = 2027-12-31", "sessions.source: missing; give text"),
+        (
+            '[sessions]\nsource = "x"\nholiday = []',
+            "sessions.holiday: unknown key, perhaps holidays",
+        ),
+        ('[sessions]\nsource = "x"\nextra = [5]', "sessions.extra: expected a list of dates"),
+        (
+            '[sessions]\nsource = "x"\nextra = [2027-02-01, 2027-01-31]',
+            "sessions.extra: list each date once, the earliest first",
+        ),
         ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
         ("[model]\nwindow = 5.0", "model.window: expected a whole number, got 5.0"),
         ("[model]\nwindow = true", "model.window: expected a whole number, got True"),

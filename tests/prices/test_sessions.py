@@ -11,9 +11,12 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import Calendar
 from dtml.prices.sessions import (
     is_session,
     last_closed_session,
+    last_known_day,
+    next_known_session,
     next_session,
     previous_session,
     require_session,
@@ -295,3 +298,35 @@ def test_the_library_of_calendars_is_imported_only_when_asked() -> None:
     code = "import sys, dtml.prices.sessions; print('exchange_calendars' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end_calendar(monkeypatch, "XSHG", date(2025, 12, 31))
+    given = Calendar(
+        code="XSHG",
+        known_to=date(2026, 3, 31),
+        holidays=(date(2025, 12, 30), date(2026, 1, 1), date(2026, 1, 2)),
+        extra=(date(2026, 1, 4),),
+    )
+    assert str(given) == "XSHG"
+    assert last_known_day(given) == date(2026, 3, 31)
+    assert next_known_session("XSHG", date(2025, 12, 31)) is None
+    assert next_session(given, date(2025, 12, 31)) == date(2026, 1, 4)  # a Sunday that is worked
+    assert next_session(given, date(2026, 1, 4)) == date(2026, 1, 5)
+    assert next_session(given, date(2025, 12, 29)) == date(2025, 12, 31)
+    assert next_session(given, date(2026, 1, 9)) == date(2026, 1, 12)
+    assert session_open(given, date(2026, 1, 5)) == datetime(2026, 1, 5, 1, 30, tzinfo=UTC)
+    assert session_close(given, date(2026, 1, 5)) == datetime(2026, 1, 5, 7, 0, tzinfo=UTC)
+    assert session_close(given, date(2025, 12, 31)) == session_close("XSHG", date(2025, 12, 31))
+    with pytest.raises(DtmlError, match="the calendar XSHG ends on 2026-03-31"):
+        next_session(given, date(2026, 3, 31))
+
+
+def test_sessions_of_a_market_s_file_keep_to_the_clock_of_summer() -> None:
+    known = last_known_day("XNYS")
+    given = Calendar(code="XNYS", known_to=date(known.year + 2, 12, 31))
+    for month, hour in ((1, 21), (7, 20)):
+        day = next_session(given, date(known.year + 2, month, 10))
+        assert session_close(given, day).hour == hour

@@ -1,0 +1,140 @@
+"""A table of a market's file: its values by key, each with a check that names file and key."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TypeVar, cast
+
+from dtml.errors import UsageError
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+_WORDS: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    date: "a date such as 2026-01-20",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One TOML table with its file and key, so that every complaint can name both."""
+
+    path: Path
+    prefix: str
+    values: dict[str, object]
+
+    def error(self, key: str, complaint: str) -> UsageError:
+        """Return the error of a key, with its file."""
+        # A quoted key may hold anything, line breaks too.
+        shown = key if key.isprintable() else repr(key)
+        return UsageError(f"{self.path}: {self.prefix}{shown}: {complaint}")
+
+    def allow(self, *keys: str) -> None:
+        """Raise for a key that is none of these."""
+        for key in self.values:
+            if key not in keys:
+                raise self.error(key, f"unknown key{_nearest(key, keys)}; known: {', '.join(keys)}")
+
+    def required(self, key: str, kind: type[T]) -> T:
+        """Return the value of a key that must be there, checked to be of a kind."""
+        if key not in self.values:
+            raise self.error(key, f"missing; give {_WORDS.get(kind, 'a value')}")
+        return self.typed(key, kind)
+
+    def optional(self, key: str, kind: type[T], default: D) -> T | D:
+        """Return the value of a key, checked to be of a kind, or else the default."""
+        return self.typed(key, kind) if key in self.values else default
+
+    def typed(self, key: str, kind: type[T]) -> T:
+        """Return the value of a key that is there, checked to be of a kind and no empty text."""
+        value = self.values[key]
+        if not is_a(value, kind):
+            raise self.error(key, f"expected {_WORDS[kind]}, got {shown(value)}")
+        if isinstance(value, str) and (not value.strip() or not value.isprintable()):
+            raise self.error(key, f"expected printable text that is not empty, got {shown(value)}")
+        if kind is float:
+            value = float(cast(float, value))
+        return cast(T, value)
+
+    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
+        """Return one of the words that a key may have; without a default it must be there."""
+        if default is not None and key not in self.values:
+            return default
+        value = self.required(key, str)
+        known = sorted(choices)
+        if value not in known:
+            raise self.error(
+                key, f"unknown {shown(value)}{_nearest(value, known)}; known: {', '.join(known)}"
+            )
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts, empty where the key is missing."""
+        values = self.values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.error(key, "expected a list of strings")
+        return tuple(values)
+
+    def dates(self, key: str) -> tuple[date, ...]:
+        """Return a list of dates, ascending and each once; empty where the key is missing."""
+        values = self.values.get(key, [])
+        if not isinstance(values, list) or not all(is_a(value, date) for value in values):
+            raise self.error(key, "expected a list of dates such as 2026-01-20")
+        if values != sorted(set(values)):
+            raise self.error(key, "list each date once, the earliest first")
+        return tuple(values)
+
+    def subtable(self, key: str) -> "Table":
+        """Return the table of a key, empty where it is missing."""
+        values = self.values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.error(key, f"expected a table [{key}], got {shown(values)}")
+        return Table(self.path, f"{self.prefix}{key}.", values)
+
+
+def parse(path: Path, text: str | None) -> dict[str, object]:
+    """Return what a TOML file, or its text, holds; raises UsageError for what is no TOML."""
+    try:
+        if text is None:
+            text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except OSError as problem:
+        raise UsageError(
+            f"{path}: cannot read the market file: {problem.strerror or problem}"
+        ) from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(
+            f"{path}: the market file is not UTF-8 text: byte {problem.start}"
+        ) from problem
+    # A number of 5,000 digits and deep nesting come as these.
+    except (ValueError, RecursionError) as problem:
+        raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
+
+
+def is_a(value: object, kind: type) -> bool:
+    """Say whether a TOML value is of a kind: true is no number, a date-time no date, 3 a number."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if isinstance(value, datetime):
+        return False
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, kind)
+
+
+def shown(value: object) -> str:
+    """Return a value as a complaint quotes it, at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f", perhaps {near[0]}" if near else ""
