@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.numerical import ALSO, NUMERICAL, THREADED
 from tests.support.places import ROOT
@@ -43,9 +44,13 @@ PROCESSORS: Mapping[str, Setting] = {
 
 
 def main() -> int:
-    """Run them all; return 1 when any test failed, whose name and message is printed."""
-    failed = [name for name, setting in PROCESSORS.items() if not is_passed(name, setting)]
-    return 1 if failed else 0
+    """Run them all, as many at a time as there are cores.
+
+    Return 1 when any test failed, whose name and message is printed.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as runs:
+        passed = list(runs.map(is_passed, PROCESSORS, PROCESSORS.values()))
+    return 0 if all(passed) else 1
 
 
 def is_passed(name: str, setting: Setting) -> bool:

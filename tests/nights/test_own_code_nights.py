@@ -166,6 +166,7 @@ def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
     assert len(said(trusted, next_session("XNYS", after))) == 9
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
     owned: MarketContext, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +200,7 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 @pytest.mark.one_case("pass")
 @pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])
@@ -217,6 +219,7 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
     assert set(others["predictor"]) == {"ridge", "boosting", "blend", "dtml"}
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
     trusted: MarketContext, mine: Path
@@ -238,6 +241,7 @@ def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
     assert reason(trusted, TARGET) == "mine.py, line 13: AssertionError: "
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead(
     owned: MarketContext, mine: Path
@@ -279,6 +283,7 @@ def test_a_market_file_names_own_code_beside_it(tmp_path: Path) -> None:
             load_market_file(file)
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_the_audit_of_a_market_audits_its_own_code(
     owned: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch

@@ -66,6 +66,7 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     )
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(
     context: MarketContext,
 ) -> None:

@@ -79,6 +79,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
         assert rankings.ranking(conn, "none") is None
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_walk(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +200,7 @@ def test_a_network_is_asked_for_the_order_when_named(
     assert found.row["id"] != run_ranking(walk).row["id"]
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_the_benchmark_walks_every_set_whose_file_is_there(
