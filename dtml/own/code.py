@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import random
 import sys
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,13 +29,38 @@ HISTORY = 260  # sessions a feature may read
 EPOCHS = 5  # a torch module's `epochs`
 RATE = 0.001  # a torch module's `rate`
 
-# What a feature reads: a frame for each price, a row a session, a column a stock, NaN where there
-# is no bar; prices are adjusted, `value` is the unadjusted close times the volume. The last row is
-# the day that the feature is of.
-Bars = namedtuple("Bars", "open high low close volume value")
-PRICES = Bars._fields
-Feature = Callable[[Bars], Any]
+PRICES = ("open", "high", "low", "close", "volume", "value")
 Arrays = dict[str, ndarray]
+
+
+class Bars:
+    """What a feature reads: a frame for each of PRICES, a row a session, a column a stock.
+
+    NaN where there is no bar; prices are adjusted, `value` is the unadjusted close times the
+    volume. The last row is the day that the feature is of. A frame is made when it is first read:
+    most features read one or two, and a frame takes as long as a mean.
+    """
+
+    def __init__(self, panel: Panel) -> None:
+        self._sessions = panel.sessions
+        self._symbols = pd.Index(panel.symbols)
+        # Copies, so that what a feature writes into its bars reaches no other, and a view of them
+        # leads to no later day.
+        self._prices = {name: getattr(panel, name).copy() for name in PRICES}
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        if name not in PRICES:
+            raise AttributeError(f"bars have no {name}: they have {', '.join(PRICES)}")
+        frame = pd.DataFrame(self._prices[name], index=self._sessions, columns=self._symbols)
+        setattr(self, name, frame)
+        return frame
+
+    def is_shaped(self, answer: pd.DataFrame) -> bool:
+        """Return whether a frame has the sessions and stocks of these, in their order."""
+        return answer.index.is_(self._sessions) and answer.columns.is_(self._symbols)
+
+
+Feature = Callable[[Bars], Any]
 
 
 class OwnCodeError(DtmlError):
@@ -155,7 +179,7 @@ def nights_of(
         for row, day in enumerate(days):
             seen = _up_to(panel, day, windows[name])
             try:
-                values[row, :, column] = _last_row(name, feature(_bars(seen)), seen)
+                values[row, :, column] = _last_row(name, feature, seen)
             except Exception:
                 if windows[name] >= loaded.history:
                     raise
@@ -169,18 +193,23 @@ def _up_to(panel: Panel, day: int, sessions: int) -> Panel:
 
 def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
     """Ask a feature for all sessions at once; one that answers with the last alone, by session."""
-    answer = feature(_bars(panel))
+    answer = feature(Bars(panel))
     if not isinstance(answer, pd.Series):
         return _grid(name, answer, panel.sessions[list(days)], panel)
     rows = []
     for day in days:
         seen = _up_to(panel, day, loaded.history)
-        rows.append(_last_row(name, feature(_bars(seen)), seen))
+        rows.append(_last_row(name, feature, seen))
     return np.stack(rows)
 
 
-def _last_row(name: str, answer: Any, panel: Panel) -> Float[ndarray, " stocks"]:
-    """Return what a feature's answer, a frame or its last row, says of a panel's last session."""
+def _last_row(name: str, feature: Feature, panel: Panel) -> Float[ndarray, " stocks"]:
+    """Return what a feature says of the last session: it answers with a frame or its last row."""
+    bars = Bars(panel)
+    answer = feature(bars)
+    if isinstance(answer, pd.DataFrame) and bars.is_shaped(answer):  # a reindex takes longer
+        last: Float[ndarray, " stocks"] = answer.to_numpy(dtype=float, na_value=np.nan)[-1]
+        return last
     if isinstance(answer, pd.Series):
         answer = pd.DataFrame([answer], index=panel.sessions[-1:])
     row: Float[ndarray, " stocks"] = _grid(name, answer, panel.sessions[-1:], panel)[0]
@@ -195,16 +224,6 @@ def _grid(name: str, answer: Any, sessions: pd.DatetimeIndex, panel: Panel) -> G
         )
     rows = answer.reindex(index=sessions, columns=list(panel.symbols))
     return rows.to_numpy(dtype=float, na_value=np.nan)
-
-
-def _bars(panel: Panel) -> Bars:
-    columns = pd.Index(panel.symbols)
-    # Copies, so that what a feature writes into its bars reaches no other.
-    frames = {
-        name: pd.DataFrame(getattr(panel, name).copy(), index=panel.sessions, columns=columns)
-        for name in PRICES
-    }
-    return Bars(**frames)
 
 
 def ranks_of(values: Features, there: There) -> Features:
