@@ -65,21 +65,21 @@ def _cost(member: Member) -> int:
 
 
 @contextmanager
-def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
+def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], None]]:
     """Yield the function that a backtest calls with the number of folds done.
 
-    `first` were done before.
+    `already_done` of them were done by an earlier run.
     """
     begun = time.monotonic()
-    with _bar("fold {task.completed:.0f} of {task.total:.0f}", 3600) as progress:
-        bar = progress.add_task("folds", total=of, completed=first)
+    with _bar("fold {task.completed:.0f} of {task.total:.0f}", pace_seconds=3600) as progress:
+        bar = progress.add_task("folds", total=total, completed=already_done)
 
         def report(done: int) -> None:
             progress.update(bar, completed=done)
             spent_s = time.monotonic() - begun
-            left_s = spent_s / max(1, done - first) * (of - done)
+            left_s = spent_s / max(1, done - already_done) * (total - done)
             log.info(
-                "fold %d of %d done after %.0f s, about %.0f s left", done, of, spent_s, left_s
+                "fold %d of %d done after %.0f s, about %.0f s left", done, total, spent_s, left_s
             )
 
         yield report

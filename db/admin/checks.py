@@ -53,17 +53,18 @@ class Finding:
 
 
 def check_store(engine: Engine) -> Iterator[Finding]:
-    """Return the finding of each check, as soon as there is one; a store of
-    another schema is held to no law.
+    """Yield the finding of each check as soon as it is known.
+
+    The laws are checked only in a store of this program's schema.
     """
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
             yield _finding(check, partial(_asked, engine, sql))
-    current = _finding(
+    schema_finding = _finding(
         f"the schema is this program's ({REVISION})", partial(_of_another_schema, engine)
     )
-    yield current
-    if current.state == "ok":
+    yield schema_finding
+    if schema_finding.state == "ok":
         for law, sql in LAWS.items():
             yield _finding(
                 law, partial(_asked, engine, sql.format_map(JSON_WORDS[engine.dialect.name]))

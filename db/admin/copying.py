@@ -106,21 +106,21 @@ def require_empty(conn: Connection) -> None:
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
-    """Write the store as it is at one moment into a new SQLite file, while
-    others write; rows of each table.
+    """Write the store as it is at one moment into a new SQLite file, while others write.
+
+    Returns the number of rows of each table.
     """
-    copied = f"sqlite:///{file}"
+    target_url = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
         progress("copying", "all tables", 0)
-        with reading(
-            engine
-        ) as conn:  # its cursor, because a transaction could not be begun around it
+        # VACUUM cannot run inside a transaction, so the driver's own cursor runs it.
+        with reading(engine) as conn:
             conn.connection.cursor().execute("vacuum into ?", (str(file),))
-        target = open_engine(copied, read_only=True)
+        target = open_engine(target_url, read_only=True)
         with reading(target) as conn:
             rows = table_counts(conn)
     else:
-        target = open_engine(copied)
+        target = open_engine(target_url)
         with snapshot(engine) as source:
             rows = copy_store(source, target, progress)
         with reading(target) as conn:  # one file, without a log beside it

@@ -94,10 +94,10 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
 
 def _require_fitting(engine: Engine, name: str) -> None:
     if engine.dialect.name != "postgresql":
-        instead = (
-            "`dtml query` opens the store read only, and any program can with file:STORE?mode=ro"
+        raise StoreUsageError(
+            "SQLite has no roles; to read without being able to write, use `dtml query`, "
+            "or open the store from any program as file:STORE?mode=ro"
         )
-        raise StoreUsageError(f"SQLite has no roles: {instead}")
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
         rule = "use at most 63 letters, digits and _, with no digit first and no pg_"
         raise StoreUsageError(f"{name!r} is not a valid name for a reader: {rule}")

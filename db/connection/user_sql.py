@@ -295,4 +295,8 @@ def _cancel(driver: Any, failure: type[Exception]) -> None:
     try:
         driver.cancel_safe(timeout=CANCEL_LIMIT_S)
     except failure as error:  # the statement's own limit of time ends it then
-        log.warning("an abandoned statement could not be cancelled: %s", error)
+        log.warning(
+            "a query that nobody waits for any more could not be cancelled (%s); "
+            "its time limit ends it",
+            error,
+        )

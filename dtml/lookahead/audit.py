@@ -170,7 +170,7 @@ def scrambled_future(
     before = history.with_holes(at, seed)
     rows = _served(pipeline, before, at, trained, back=LOOK_BACK)
     of_last_day = rows[rows["as_of"] == at].reset_index(drop=True)
-    # Of two members each wins one course: that which predicts more rises, or fewer.
+    # Chosen by later results, other seeds win where the future rises than where it falls.
     for course in get_args(Course):
         is_shuffled = course == "shuffled"
         other_future = before.scrambled_after(at, seed, course)

@@ -36,7 +36,7 @@ COLUMNS = (
     "ACC",
     "decile spread a day",
 )
-LEFT_COLUMNS = (
+NET_COLUMNS = (
     "way to trade",
     "nights",
     "band",
@@ -83,7 +83,7 @@ def verdict(ranking: Ranking) -> str:
     )
 
 
-def left_words(ranking: Ranking) -> str:
+def net_sentence(ranking: Ranking) -> str:
     """Say in one sentence what is left after costs; nothing where nothing was chosen.
 
     The way to trade is the one that validation days chose.
@@ -132,8 +132,8 @@ def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
     return with_interval(_gain(ranking, name, other), "gain", signed=True)
 
 
-def left_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
-    """Yield a row a way to trade below `LEFT_COLUMNS`."""
+def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
+    """Yield a row a way to trade below `NET_COLUMNS`."""
     for row in left(ranking):
         annual_return = signed_percent(row["annual_return"], 1)
         sharpe = with_interval(row, "sharpe", 2)
@@ -156,7 +156,7 @@ def left_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
 def markdown_tables(ranking: Ranking) -> str:
     """Return both tables in Markdown."""
     order = _markdown_table(COLUMNS, cells(ranking))
-    after_costs = _markdown_table(LEFT_COLUMNS, left_cells(ranking))
+    after_costs = _markdown_table(NET_COLUMNS, net_cells(ranking))
     return f"{order}\n\n{after_costs}"
 
 
@@ -211,11 +211,11 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         served=served,
         ranking=ranking.row,
         verdict=verdict(ranking),
-        left_words=left_words(ranking),
+        net_sentence=net_sentence(ranking),
         sentence=sentence(ranking),
         tables={
             "order": (COLUMNS, list(cells(ranking))),
-            "left": (LEFT_COLUMNS, list(left_cells(ranking))),
+            "left": (NET_COLUMNS, list(net_cells(ranking))),
         },
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(ranking) if was_validated else None,

@@ -17,7 +17,7 @@ from dtml.ranking.panel import ranked, with_ties
 Rows = Float[ndarray, "rows features"]
 Scores = Float[ndarray, " rows"]
 
-ROWS = 2**20  # that a ridge takes in at once
+CHUNK_ROWS = 2**20  # that a ridge takes in at once
 RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 
@@ -102,20 +102,20 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 
 
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
-    """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is known.
+    """Fit a ridge on the rows whose outcome, a rank in [-0.5, 0.5], is known.
 
     DtmlError where there is none.
     """
     known_features, known_outcome = _known(features, outcome)
     rows, columns = known_features.shape
-    squares = config.penalty * rows * RANK_VARIANCE * np.eye(columns)
-    with_outcome = np.zeros(columns)
-    for first in range(0, rows, ROWS):
-        part = slice(first, first + ROWS)
+    gram = config.penalty * rows * RANK_VARIANCE * np.eye(columns)
+    x_outcome = np.zeros(columns)
+    for first in range(0, rows, CHUNK_ROWS):
+        part = slice(first, first + CHUNK_ROWS)
         x = np.nan_to_num(known_features[part]).astype(float)
-        squares += x.T @ x
-        with_outcome += x.T @ known_outcome[part]
-    return Ridge(np.linalg.solve(squares, with_outcome))
+        gram += x.T @ x
+        x_outcome += x.T @ known_outcome[part]
+    return Ridge(np.linalg.solve(gram, x_outcome))
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:

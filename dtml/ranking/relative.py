@@ -224,17 +224,18 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     DtmlError where these are too few.
     """
     first, stop, _ = days.indices(len(history.there))
-    begin = max(first, stop - config.sessions)
-    cut = stop - config.validation
-    end = cut - GAP - sessions_to(history.leg) + 1
-    if end <= begin:
+    train_start = max(first, stop - config.sessions)
+    validation_start = stop - config.validation
+    # Exclusive: the last outcome trained on ends GAP sessions before the first one of validation.
+    train_stop = validation_start - GAP - sessions_to(history.leg) + 1
+    if train_stop <= train_start:
         raise DtmlError(
-            f"{stop - begin} sessions, {config.validation} of them to choose the epoch, "
+            f"{stop - train_start} sessions, {config.validation} of them to choose the epoch, "
             "are too few to train on"
         )
     members = [Member(seed, config.model, config.training) for seed in range(config.seeds)]
-    train = windows_of(history, config, slice(begin, end))
-    validation = windows_of(history, config, slice(cut, stop))
+    train = windows_of(history, config, slice(train_start, train_stop))
+    validation = windows_of(history, config, slice(validation_start, stop))
     fits = fit_members(train, validation, members, device=torch.device("cpu"))
     weights = {name: value.numpy() for name, value in stack_members(fits).items()}
     return Relative(config=config, weights=weights)

@@ -38,7 +38,8 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     apart = _apart(undisturbed, on_cpu)
     if not apart <= allowed:
         raise DtmlError(
-            f"the probabilities of a training run differ by {apart:.1e} from those on the CPU"
+            f"training on {device} gives probabilities that differ by {apart:.1e} from those on "
+            f"the CPU, more than the {allowed:.0e} allowed: use --device cpu"
         )
     if apart == 0:
         return "trained, resumed and predicted, equal to the last bit"

@@ -86,7 +86,7 @@ class Fit:
             )
         )
         may_be_kept = number >= min(config.first_kept_epoch, config.epochs)
-        if may_be_kept and validation_acc > self.best_acc:
+        if may_be_kept and validation_acc > self.best_acc:  # that of `best_epoch`
             self.best_epoch = number
             self.best = {name: value.detach().cpu().clone() for name, value in self.weights.items()}
 

@@ -399,7 +399,7 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     span without a session.
     """
     if retrain_every < 1:
-        raise UsageError(f"a backtest trains anew every 1 session or more, got {retrain_every}")
+        raise UsageError(f"a backtest retrains every 1 session or more, got {retrain_every}")
     start = int(sessions.searchsorted(pd.Timestamp(first), side="left"))
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:

@@ -183,7 +183,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     counted = np.where(
         common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan
     )
-    row, seeds = _row(experiment, chosen, test), _seeds(chosen, test, counted)
+    row, seeds = _benchmark_row(experiment, chosen, test), _seeds(chosen, test, counted)
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
@@ -209,7 +209,11 @@ def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[
     }
 
 
-def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
+def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
+    """Return the row of a benchmark: its spans, and the settings of the chosen trials.
+
+    A model's chosen trial is its first. Notes on the data lie beside the settings.
+    """
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
     data = {"data": list(experiment.paper.notes)} if experiment.paper.notes else {}
@@ -231,9 +235,7 @@ def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[st
 
 
 def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return one row a model, configuration and seed, scored on the stock-days
-    whose return is given.
-    """
+    """Return one row a model, configuration and seed, scored where `movement` is known."""
     rows = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
@@ -245,7 +247,7 @@ def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) 
                         "configuration": number,
                         "seed": member.seed,
                         "settings": trial.settings,
-                        "kept": number == 0,
+                        "kept": number == 0,  # the chosen trial comes first
                         "best_epoch": member.best_epoch,
                         "validation_acc": member.validation_acc,
                         "validation_loss": member.validation_loss,

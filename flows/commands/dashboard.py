@@ -89,7 +89,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise DtmlError(
             f"cannot listen on {host}, port {port}: {words}; give another --port or --host"
         ) from error
-    # Linux has it; elsewhere an answer that is made waits for its reader.
+    # Linux alone has this option; elsewhere an answer waits for its reader without limit.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * READER_LIMIT_S)
     return listening

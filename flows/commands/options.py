@@ -80,7 +80,8 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
 }
 DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
 OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")  # of the experiment
-EACH: dict[str, Any] = {"market": "each", "market_file": None}  # of a request that names no market
+# Of a request that names no market.
+NO_MARKET: dict[str, Any] = {"market": "each", "market_file": None}
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -94,14 +95,15 @@ def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., Non
 def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command these options of `NAMED`, which stand before its own options.
 
-    The command takes them as its first parameter, a request, of the market `each` by default.
+    The command receives a request built from them as its first parameter. Where no option names a
+    market, the request's market is the placeholder of `NO_MARKET`.
     """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run_with_request(**options: Any) -> None:
             request_options = {name: options.pop(name) for name in names}
-            request = request_of(**{**EACH, **request_options})
+            request = request_of(**{**NO_MARKET, **request_options})
             command(request, **options)
 
         parameters = [*_parameters_of_request(names), *_own_parameters(command)]

@@ -303,8 +303,8 @@ def _print_all(
                 written += file.write(text)
                 if written > LARGEST:
                     raise UsageError(
-                        f"an answer of more than {LARGEST:,} characters is not printed: ask for it "
-                        "in parts"
+                        f"the answer has more than {LARGEST:,} characters, too many to print: add "
+                        "a limit or a where clause"
                     )
         file.seek(0)
         shutil.copyfileobj(file, sys.stdout)

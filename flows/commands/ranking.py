@@ -191,7 +191,7 @@ def rank_sets(
             request, Plan(SETS[name].first, SETS[name].last, leg, _names(networks), seeds)
         )
         if as_markdown:
-            said = f"{page.verdict(found)} {page.left_words(found)}"
+            said = f"{page.verdict(found)} {page.net_sentence(found)}"
             tables = page.markdown_tables(found)
             print(f"**{name}**: {page.sentence(found)}\n\n{tables}\n\n{said}\n")  # noqa: T201
         elif not as_json:
@@ -235,10 +235,9 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
 
 
 def print_ranking(found: page.Ranking) -> None:
-    """Print how well each predictor ordered the stocks over the leg that the models were trained
-    for, the worst first.
+    """Print the scores of each predictor, the worst first, and the rank IC of the blend by leg.
 
-    Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
+    Then the returns after costs, and the verdict against the best rule.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
@@ -251,9 +250,9 @@ def print_ranking(found: page.Ranking) -> None:
         for each in records(legs)
     ]
     print_frame(
-        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, by return"
+        pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, by leg"
     )
-    kept = pd.DataFrame(page.left_cells(found), columns=list(page.LEFT_COLUMNS))
-    print_frame(kept, f"the {page.HEADLINE} after costs, traded at the next open")
-    out.print(f"{page.verdict(found)} {page.left_words(found)}", markup=False, soft_wrap=True)
+    net_returns = pd.DataFrame(page.net_cells(found), columns=list(page.NET_COLUMNS))
+    print_frame(net_returns, f"the {page.HEADLINE} after costs, traded at the next open")
+    out.print(f"{page.verdict(found)} {page.net_sentence(found)}", markup=False, soft_wrap=True)
     out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)

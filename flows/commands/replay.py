@@ -103,7 +103,7 @@ def replay(
         )
     _refuse(
         {"--retrain": train_again},
-        "it trains the model of one prediction: give its receipt, RUN/SYMBOL/TARGET",
+        "it trains the model of one prediction again and needs its receipt, RUN/SYMBOL/TARGET",
     )
     request = options.request_of(what, market_file, device=device)
     if not every:

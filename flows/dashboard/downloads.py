@@ -31,7 +31,7 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
     Raises UsageError for another form, and for more than LARGEST bytes.
     """
     if form not in FORMS:
-        raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
+        raise UsageError(f"form={form!r} is not one of {', '.join(FORMS)}")
     file = File(IN_MEMORY)
     with asked(engine, sql, interruption=interruption) as answer:
         if form == "parquet":

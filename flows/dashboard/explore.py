@@ -76,7 +76,7 @@ class Asked:
                 raise UsageError(f"{self.view.name} has no column {name!r}: it has {listed}")
         for _, comparison, _ in self.where:
             if comparison not in COMPARISONS:
-                raise UsageError(f"{comparison!r} is none of {', '.join(COMPARISONS)}")
+                raise UsageError(f"{comparison!r} is not one of {', '.join(COMPARISONS)}")
 
     @property
     def sort_column(self) -> str:
@@ -131,7 +131,7 @@ def table_page(
     Raises NotThereError for a view that is not documented.
     """
     if name not in views():
-        raise NotThereError(f"no view {name!r}: /tables lists them")
+        raise NotThereError(f"there is no view {name!r}: /tables lists all views")
     wanted = Asked(view=views()[name], where=where, sort=sort)
     filters: list[tuple[str, str]] = []
     for column, comparison, value in where:

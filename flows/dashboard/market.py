@@ -76,7 +76,7 @@ class Sort:
         column = text.removeprefix("-")
         if column not in SORTS:
             raise UsageError(
-                f"sort={text!r} is none of {', '.join(SORTS)}, or one of them after a minus"
+                f"sort={text!r} is not one of {', '.join(SORTS)}, or one of them after a minus"
             )
         return cls(column=column, is_descending=text.startswith("-"))
 
@@ -232,7 +232,7 @@ def require_level(level: float | None) -> None:
     None asks for the market's level, 0 for one half.
     """
     if level not in (None, 0, *LEVELS):
-        raise UsageError(f"level {level} is none of {', '.join(map(str, LEVELS))}")
+        raise UsageError(f"level {level} is not one of {', '.join(map(str, LEVELS))}")
 
 
 def level_of(conn: Connection, night: Row | None, level: float | None) -> float | None:

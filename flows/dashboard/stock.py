@@ -87,7 +87,7 @@ def require_stock(conn: Connection, market: str, symbol: str) -> None:
 def require_span(kind: str, first: date | None, last: date | None) -> None:
     """Raise UsageError for a purpose that no model has, or a span that ends before it begins."""
     if kind not in KINDS:
-        raise UsageError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+        raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
     if first is not None and last is not None and first > last:
         raise UsageError(f"the span ends before it begins: from {first} to {last}")
 

@@ -13,8 +13,8 @@ from flows.dashboard.markets import NotThereError
 def study_page(conn: Connection, kind: str, name: str) -> str:
     """Return the page of a study of a kind.
 
-    Raises NotThereError for one that is not stored or not finished. What is computed from its
-    predictions and not stored, rolling scores and calibration, is on the report alone.
+    Raises NotThereError for one that is not stored or not finished. Rolling scores and calibration
+    are computed from predictions and not stored, so only the report has them.
     """
     pages = {
         "backtest": _backtest_page,

@@ -15,6 +15,8 @@ from flows.nightly.context import MarketContext
 REJECTED = ["symbol", "session", "reason", "value"]
 # share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
 OFF_CALENDAR = 0.1
+# Reasons that need a bar before or after: without it, the same bad bar would now pass.
+NEEDS_NEIGHBOURS = ("unexplained_return", "stale_day", *HINDSIGHT)
 FEW = 100  # symbols with which an index does not come to be judged
 
 
@@ -65,7 +67,7 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
     last = opening["session"].max().date()
     with reading(context.engine) as conn:
         rejected = prices.rejected_bars(conn, context.name, first, last)
-    rejected = rejected[rejected["reason"].isin(["unexplained_return", "stale_day", *HINDSIGHT])]
+    rejected = rejected[rejected["reason"].isin(NEEDS_NEIGHBOURS)]
     rejected = rejected.drop_duplicates(["symbol", "session"])
     return opening.merge(rejected[REJECTED], on=["symbol", "session"])
 

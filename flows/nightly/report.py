@@ -117,7 +117,9 @@ def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any
         return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning(
-            "who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error
+            "the page of the night %s shows the stored part of its attention only: %s",
+            night["as_of"],
+            error,
         )
         with reading(context.engine) as conn:
             return Attention.of(attention.attention(conn, run["id"], night["target"]))

@@ -347,7 +347,7 @@ def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any
         with suppress(DtmlError):
             return load_run(context, run), run
     if stored:
-        log.warning("the weights of %s are lost; training it anew", run_id)
+        log.warning("the weights of %s are lost; training it again", run_id)
     return None
 
 

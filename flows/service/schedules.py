@@ -111,7 +111,7 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
     if is_session(calendar, day):
         # It closes later, so the run was due after midnight for the day before.
         day -= timedelta(days=1)
-    return f"{day} ({day:%A}) is no session of {calendar}"
+    return f"{day} ({day:%A}) is not a session of {calendar}"
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:

@@ -88,7 +88,7 @@ def _read_whole(source: Path) -> tuple[int, str]:
         total += 1
         digest.update(f"{line}\n".encode())
     if not total:
-        raise UsageError(f"{source} is empty: there is nothing to translate in it")
+        raise UsageError(f"{source} is empty: there is nothing to translate")
     return total, digest.hexdigest()
 
 

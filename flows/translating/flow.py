@@ -40,7 +40,8 @@ def train_translator(
 ) -> tuple[Model, Mapping[str, Score]]:
     """Train a recipe's model, store it, and score it with the usual search.
 
-    The test sets are those of the recipe.
+    The test sets are those of the recipe. `attended`: a person waits, and the first Ctrl-C ends
+    the run.
     """
     engine = open_store()
     place = choose_device(device)

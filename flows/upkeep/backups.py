@@ -69,7 +69,7 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     """
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there and not empty: name a new folder")
+        raise UsageError(f"{folder} already exists and is not an empty folder: name a new one")
     try:
         write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
     except OSError as error:
@@ -173,12 +173,12 @@ def _read_manifest(folder: Path) -> Manifest:
         others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(
-            f"{folder} is no backup of dtml: its {MANIFEST} cannot be read ({error})"
+            f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error})"
         ) from error
     if others or STORE not in manifest.files:
         named = _some(others) if others else "no store"
         raise UsageError(
-            f"{folder} is no backup of dtml: its {MANIFEST} names {named}; nothing was restored"
+            f"{folder} is not a backup of dtml: its {MANIFEST} names {named}; nothing was restored"
         )
     return manifest
 
@@ -208,7 +208,7 @@ def _keep_checkpoints(
 
 def _what_is_wrong(file: Path, sha: str) -> str | None:
     if not file.is_file():
-        return "it is not there"
+        return "it does not exist"
     return None if _sha256(file) == sha else "it was changed or damaged"
 
 

@@ -205,7 +205,8 @@ def _prefect() -> str:
             ask(url.rstrip("/"), os.environ.get(LOGIN), ANSWER_S)
         except OSError as error:  # of HTTP too
             raise DtmlError(
-                f"the server at {url} does not serve us ({error}): start it, or set {LOGIN}"
+                f"the Prefect server at {url} did not accept a request ({error}): start it or, if "
+                f"it asks for a login, set {LOGIN}=USER:PASSWORD"
             ) from error
         return f"the server at {url}"
     begun = time.monotonic()

@@ -322,7 +322,7 @@ def test_a_wrong_moment_is_the_users_mistake(
     [
         (
             ("simulated", "--retrain"),
-            "leave out --retrain: it trains the model of one prediction: give its receipt",
+            "leave out --retrain: it trains the model of one prediction again and needs its ",
         ),
         (
             ("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"),

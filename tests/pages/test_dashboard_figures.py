@@ -144,7 +144,7 @@ def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
         "-probability_std",
         "symbol",
     )
-    with pytest.raises(UsageError, match="sort='' is none of symbol"):
+    with pytest.raises(UsageError, match="sort='' is not one of symbol"):
         Sort.read("")
 
 

@@ -28,7 +28,7 @@ UNKNOWN = {
     f"/market/nowhere/stock/{STOCKS[0]}": "no market 'nowhere'",
     f"/market/{MARKET}/stock/NOPE": f"no prediction and no price of 'NOPE' in market {MARKET}",
     f"/market/{MARKET}/stock/%00": "no name holds a NUL",
-    "/table/nowhere": "no view 'nowhere': /tables lists them",
+    "/table/nowhere": "there is no view 'nowhere': /tables lists all views",
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
     "/compare?a=nowhere": "no run 'nowhere' in the store",
     "/compare?market=nowhere": "no market 'nowhere' in the store",
@@ -39,18 +39,18 @@ UNKNOWN = {
 MISTAKES = {
     f"/market/{MARKET}?as_of=yesterday": "as_of: Value error, Invalid isoformat string: "
     "'yesterday'",
-    f"/market/{MARKET}?sort=size": "sort='size' is none of symbol, name",
-    f"/market/{MARKET}?level=0.81": "level 0.81 is none of 0.5, 0.55",
+    f"/market/{MARKET}?sort=size": "sort='size' is not one of symbol, name",
+    f"/market/{MARKET}?level=0.81": "level 0.81 is not one of 0.5, 0.55",
     f"/market/{MARKET}?level=high": "level: Input should be a valid number",
-    f"/market/{MARKET}?level=nan": "level nan is none of 0.5",
+    f"/market/{MARKET}?level=nan": "level nan is not one of 0.5",
     "/table/run_log?sort=size": "run_log has no column 'size': it has",
-    "/table/run_log?column=seeds&is=~&value=1": "'~' is none of =, <>",
+    "/table/run_log?column=seeds&is=~&value=1": "'~' is not one of =, <>",
     "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not a number",
-    "/sql/rows.xml?q=select+1": "form='xml' is none of csv, json, parquet",
+    "/sql/rows.xml?q=select+1": "form='xml' is not one of csv, json, parquet",
     "/sql/rows.csv?q=delete+from+run": "select",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
-    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, "
+    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is not one of nightly, backtest, "
     "benchmark",
     f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "compare runs of one market",
 }

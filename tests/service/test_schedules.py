@@ -148,7 +148,7 @@ def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(
 ) -> None:
     moment, zone = due.rsplit(" ", 1)
     known = load_market(market)
-    assert skip_reason(known, at(moment, zone)) == f"{day} is no session of {known.calendar}"
+    assert skip_reason(known, at(moment, zone)) == f"{day} is not a session of {known.calendar}"
 
 
 def test_half_days_are_not_skipped() -> None:
@@ -219,7 +219,10 @@ def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(
 ) -> None:
     monkeypatch.setattr(scheduled, "_due", lambda: at("2024-07-04 18:30", "America/New_York"))
     state = ended(context, monkeypatch)
-    assert (state.name, state.message) == ("Skipped", "2024-07-04 (Thursday) is no session of XNYS")
+    assert (state.name, state.message) == (
+        "Skipped",
+        "2024-07-04 (Thursday) is not a session of XNYS",
+    )
     assert status(context.engine, date(2024, 7, 3)) is None
 
 

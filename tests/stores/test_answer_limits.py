@@ -165,7 +165,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
 ) -> None:
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
     with pytest.raises(
-        UsageError, match="more than 100,000 characters is not printed: ask for it in parts"
+        UsageError, match="more than 100,000 characters, too many to print: add a limit"
     ):
         query(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""

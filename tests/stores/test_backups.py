@@ -63,7 +63,7 @@ def test_a_backup_is_restored_on_either_engine(
     assert code == 0, complaint
     assert contents(open_engine(store_url)) == contents(filled)
     code, _, complaint = dtml(store_url, "restore", str(kept))
-    assert (code, "not empty" in complaint) == (2, True)
+    assert (code, "not an empty folder" in complaint) == (2, True)
 
 
 @pytest.mark.soak
@@ -121,18 +121,22 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "weights lost": (
         lambda folder: (folder / FIRST).unlink(),
         1,
-        "first.safetensors: it is not there",
+        "first.safetensors: it does not exist",
     ),
-    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), 2, "is no backup of dtml"),
+    "no manifest": (
+        lambda folder: (folder / "manifest.json").unlink(),
+        2,
+        "is not a backup of dtml",
+    ),
     "no JSON": (
         lambda folder: (folder / "manifest.json").write_text("{"),
         2,
-        "is no backup of dtml",
+        "is not a backup of dtml",
     ),
     "a list": (
         lambda folder: (folder / "manifest.json").write_text("[]"),
         2,
-        "is no backup of dtml",
+        "is not a backup of dtml",
     ),
     "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
     "newer schema": (_make_newer, 2, "It may be newer: update dtml"),
@@ -274,7 +278,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)
     assert (
-        "the weights of first are missing: models/first.safetensors: it is not there" in complaint
+        "the weights of first are missing: models/first.safetensors: it does not exist" in complaint
     )
     assert (
         f"the weights of elsewhere are missing: {outside}: it lies outside of the folder models"
@@ -303,9 +307,9 @@ def test_a_folder_that_holds_something_gets_no_backup(
     folder.mkdir()
     (folder / "diary.txt").touch()
     code, _, complaint = dtml(url_of(filled), "backup", str(folder))
-    assert (code, "not empty" in complaint) == (2, True)
+    assert (code, "not an empty folder" in complaint) == (2, True)
     code, _, complaint = dtml(url_of(filled), "backup", str(folder / "diary.txt"))
-    assert (code, "not empty" in complaint) == (2, True)
+    assert (code, "not an empty folder" in complaint) == (2, True)
     assert [file.name for file in folder.iterdir()] == ["diary.txt"]
     assert list(tmp_path.glob("*.partial")) == []
 

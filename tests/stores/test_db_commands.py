@@ -50,7 +50,7 @@ def test_weights_that_are_lost_or_damaged_fail_the_check(
     file = keep_weights(tmp_path / "data")
     file.unlink() if weights is None else file.write_bytes(weights)
     code, said, _ = dtml(url_of(filled), "check")
-    why = "it is not there" if weights is None else "it was changed or damaged"
+    why = "it does not exist" if weights is None else "it was changed or damaged"
     assert code == 1
     assert f"run_id first, path {FIRST}, why {why}" in said
     code, said, _ = dtml(url_of(filled), "check", "--json")

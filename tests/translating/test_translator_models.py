@@ -67,7 +67,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
     with torch.no_grad():
         parameter.view(-1)[0] = float("nan")
     said = (
-        f"1 of {parameter.numel()} weights of {name} are NaN or infinite: train the "
+        f"1 of {parameter.numel()} weights of {name} are NaN or infinite; train the "
         "model again "
         "with a lower"
     )

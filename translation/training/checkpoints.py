@@ -166,7 +166,7 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
         if (wrong := int((~value.isfinite()).sum())) > 0:
             said = f"{wrong} of {value.numel()} weights of {name} are NaN or infinite"
             raise TranslationError(
-                f"{what}: {said}: train the model again with a lower training.peak"
+                f"{what}: {said}; train the model again with a lower training.peak"
             )
 
 

@@ -108,8 +108,10 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
         exit_with_parent(int(parent))
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
-        found = f"process {local + 1} finds {count} CUDA devices here"
-        raise UsageError(f"{found}: start one process per device, or choose cpu")
+        raise UsageError(
+            f"process {local + 1} has no CUDA device, because there are {count} here: "
+            "start at most one process per device, or choose the device cpu"
+        )
     backend = "nccl" if device == "cuda" else "gloo"
     _meet(backend)
     process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())

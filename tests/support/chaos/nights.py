@@ -135,6 +135,8 @@ class Bench:
         server: str,
     ) -> None:
         self.folder, self.history, self.days, self.yahoo = folder, history, days, yahoo
+        self._temporary = folder / "temporary"
+        self._temporary.mkdir(exist_ok=True)
         self.tally = Tally()
         self._server = server
         self._url = url or f"sqlite:///{folder / 'store.sqlite'}"
@@ -289,6 +291,8 @@ class Bench:
             "DTML_DATA": str(self.folder / "data"),
             "DTML_REPORTS": str(self.folder / "reports"),
             "OMP_NUM_THREADS": "1",
+            # What is killed leaves its temporary files: here they go with the folder.
+            "TMPDIR": str(self._temporary),
             MARK: str(self.folder),
         }
         if plan is None or not plan.alone:

@@ -204,7 +204,7 @@ WORKS = {
             lambda _: night(AS_OF),
             [keep],
             kept_is_whole,
-            again="is there and not empty",
+            again="is not an empty folder",
             warm=keep,
         ),
         Work(
