@@ -437,7 +437,10 @@ def _trade_sessions(
         sold[day] = np.maximum(drifted - left, 0).sum() + np.maximum(left - held[day], 0).sum()
         gross[day] = held[day] @ fills.returns[row]
         if gross[day] <= -1:
-            raise DtmlError(f"{name}: the fill on {fills.sessions[row].date()} loses all equity")
+            raise DtmlError(
+                f"{name}: the portfolio loses all its equity between the fill on "
+                f"{fills.sessions[row].date()} and the next: check the prices of these sessions"
+            )
         drifted = held[day] * (1 + fills.returns[row]) / (1 + gross[day])
     return _Trades(held=held, turnover=turnover, sold=sold, gross=gross)
 

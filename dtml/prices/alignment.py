@@ -187,10 +187,11 @@ def judged(bars: pd.DataFrame) -> list[str]:
 def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     """Return symbol, reason and value of each stock whose adjusted close rises on its ex-days.
 
-    The value is in words. A close falls by about the dividend on an ex-day, and the adjusted close
-    by nothing. Its mean return on these days is held against `LEAST_EXCESS` and the scatter of all
-    the stock's returns; a return beyond the step of the factor is news, not the adjustment, and
-    counts as the step. Bars are sorted here; adj_close may be missing.
+    The value is in words. On an ex-day the close falls by about the dividend, and a correct
+    adjusted close does not move. A stock is reported if its mean adjusted return on ex-days is at
+    least `LEAST_EXCESS` and exceeds `ERRORS` standard errors, estimated from all its returns. An
+    adjusted return larger than that day's step in adj_close / close is news, so it is clipped to
+    the step. Bars are sorted here; adj_close may be missing.
     """
     rows = bars[bars["symbol"].isin(judged(bars)) & bars["adj_close"].notna()]
     rows = rows.sort_values(["symbol", "session"])

@@ -110,9 +110,9 @@ def fit_members(
     """Train all members and return them in their order, each with its best epoch on validation.
 
     With a `state_folder`, the state is kept there after each epoch, and a fit that finds one
-    resumes from it. `on_epoch` is called from the member's thread, for a fit that resumes first
-    with the last epoch that was done. `begin` holds the first weights of each member; without it
-    they are drawn. Raises DtmlError for a span without a label.
+    resumes from it. `on_epoch` is called after each epoch, from the thread that ran it; for a
+    resumed fit, the first call reports the last epoch done before. `begin` holds the first weights
+    of each member; without it they are drawn. Raises DtmlError for a span without a label.
     """
     protocols = sorted({member.training.protocol for member in members})
     for protocol in protocols:
@@ -126,7 +126,7 @@ def fit_members(
     if begin is not None:
         for fit, weights in zip(fits, begin, strict=True):
             fit.network.load_state_dict(weights)
-    queues = []
+    queues = []  # one per device, of its fits; each next() trains one epoch
     for position, fit_device in enumerate(devices[: len(fits)]):
         train_spans = {protocol: Span.of(train, protocol, fit_device) for protocol in protocols}
         validation_spans = {

@@ -136,7 +136,7 @@ def ask_own(
         scores = Asked(fitted.code).night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
-        log.warning("the own model of %s says nothing tonight: %s", context.name, error)
+        log.warning("%s: your own model gives no scores tonight: %s", context.name, error)
         return {}, str(error)
 
 

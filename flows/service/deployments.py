@@ -112,11 +112,10 @@ def next_run(schedule: Schedule, now: datetime) -> datetime:
 
 
 def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
-    """Delete earlier deployments of this folder, and cancel runs whose time is past.
+    """Delete the other deployments of this folder, and cancel the overdue runs of `deployments`.
 
-    Earlier deployments are those that are not among these. On a new server no run of an earlier one
-    can be alive: those are marked as crashed and their places freed. Returns how many runs were
-    past.
+    On a new server no run from before can be alive: unfinished runs are marked as crashed and
+    their concurrency slots freed. Returns how many overdue runs were cancelled.
     """
     kept = list(deployments)
     with get_client(sync_client=True) as client:

@@ -194,7 +194,7 @@ def watch(
     market_files: Sequence[Path] = (),
     delay_minutes: int = DELAY // MINUTE,
 ) -> list[str]:
-    """Raise what is late or refused of these markets, or of all in the store, and return it.
+    """Raise an alert for each late or refused night of these markets, and return what is wrong.
 
     See `flows.service.alerts.watch_markets`. A market without a night is passed over.
     """

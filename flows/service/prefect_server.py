@@ -265,8 +265,8 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
                 raise DtmlError(
-                    f"the server at {server.url} asks for no login, "
-                    "so it is not the one that was started"
+                    f"another server, without a login, answers at {server.url}: stop it, and "
+                    "start again"
                 )
             ask(server.url, server.login, answer_s)
             return

@@ -58,7 +58,7 @@ def work_off(
                     if model is None or model.card.name != name:
                         model = open_model(name, device)
                 except TranslationError as error:
-                    log.warning("the texts of %s wait: %s", name, error)
+                    log.warning("texts for the model %s stay in the queue: %s", name, error)
                     broken.add(name)
                     _give_back(engine, worker)
                     continue

@@ -118,8 +118,8 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
             name for name, count in manifest.rows.items() if counts.get(name) != count
         ]:
             raise DtmlError(
-                f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was "
-                "restored"
+                f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
+                f"from its {MANIFEST}; no row was restored"
             )
         for name, sha in _weights_of_models(
             folder, manifest, source

@@ -99,7 +99,7 @@ def test_what_had_its_last_price_in_the_very_first_session_is_settled_after_twen
 
 def test_a_loss_of_everything_names_its_own_session() -> None:
     with pytest.raises(
-        DtmlError, match="long, next open, no costs: the fill on 2021-01-05 loses all equity"
+        DtmlError, match=r"long, next open, no costs: the portfolio loses all .* on 2021-01-05"
     ):
         follow(np.array([[0.0], [-0.5]]), CALENDAR[:2], quotes_of([[1], [1], [1], [3]]), LONG)
 

@@ -143,7 +143,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "other rows": (
         lambda folder: change_manifest(folder, rows={"price": 97}),
         1,
-        "has not the rows",
+        "the row counts of",
     ),
     "path out": (
         lambda folder: change_manifest(folder, files={"../x": "0", "dtml.sqlite": ""}),
