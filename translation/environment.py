@@ -18,8 +18,8 @@ VARIABLES: Mapping[str, str] = {
 
 def prepare_torch() -> None:
     """Set them for this process and those that it starts; call it before torch is loaded."""
-    if "OMP_WAIT_POLICY" in os.environ:  # the user decides, and a count would override it
-        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", VARIABLES["THP_MEM_ALLOC_ENABLE"])
-        return
+    has_policy = "OMP_WAIT_POLICY" in os.environ
     for name, value in VARIABLES.items():
+        if name == "GOMP_SPINCOUNT" and has_policy:
+            continue  # it would override the user's policy
         os.environ.setdefault(name, value)

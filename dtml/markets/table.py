@@ -33,8 +33,8 @@ class Table:
     def error(self, key: str, complaint: str) -> UsageError:
         """Return the error of a key, with its file."""
         # A quoted key may hold anything, line breaks too.
-        shown = key if key.isprintable() else repr(key)
-        return UsageError(f"{self.path}: {self.prefix}{shown}: {complaint}")
+        name = key if key.isprintable() else repr(key)
+        return UsageError(f"{self.path}: {self.prefix}{name}: {complaint}")
 
     def allow(self, *keys: str) -> None:
         """Raise for a key that is none of these."""

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
 
 _EARLIEST = "1990-01-01"
+# What to do where a calendar ends.
+REMEDY = (
+    "upgrade exchange_calendars, or add [sessions] to the file of a market of your own, "
+    "and restart the service"
+)
 _RARE = 0.05  # a weekday with a smaller share of the sessions is no usual one
 
 # Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
@@ -280,8 +285,7 @@ def _knowing(calendar: AnyCalendar, *days: date) -> _Exchange:
         if day > exchange.last:
             raise DtmlError(
                 f"the calendar {exchange.code} ends on {exchange.last}, before {day}: choose an "
-                "earlier day, or upgrade exchange_calendars (or add [sessions] to the market's "
-                "file) and restart the service"
+                f"earlier day; or {REMEDY}"
             )
     return exchange
 

@@ -21,7 +21,7 @@ from db.rows import attention, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
-from dtml.prices.sessions import next_known_session
+from dtml.prices.sessions import REMEDY, next_known_session
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult, fetch_bars
@@ -240,8 +240,8 @@ def _require_target(context: MarketContext, as_of: date, stage: Stage) -> None:
     stage("orders", lambda: follow_orders(context, as_of))
     raise DtmlError(
         f"the calendar {calendar} ends on {as_of}, so the session to predict is not known; the "
-        "bars are stored and earlier nights are scored: upgrade exchange_calendars, restart the "
-        "service, and the next night predicts this one too"
+        f"bars are stored and earlier nights are scored: {REMEDY}; the next night then predicts "
+        "this one too"
     )
 
 

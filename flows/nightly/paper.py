@@ -31,7 +31,6 @@ from dtml.markets import Market
 from dtml.prices.returns import on_grid
 from dtml.prices.sessions import (
     next_known_session,
-    next_session,
     previous_session,
     sessions_between,
     sessions_up_to,
@@ -126,7 +125,9 @@ def _booked(context: MarketContext, as_of: date) -> _Booked | None:
     with reading(context.engine) as conn:
         last = stored.last_paper(conn, context.name)
         last_day = last[ACCOUNT][0] if last else None
-        after = next_session(calendar, last_day) if last_day else None
+        after = next_known_session(calendar, last_day) if last_day else None
+        if last_day and after is None:
+            return None  # the calendar ends there
         aims = stored.targets(conn, context.name, after, as_of)
         before = stored.paper_positions(conn, context.name, last_day, last_day)
     first = after

@@ -21,6 +21,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import AnyCalendar, Retrain
 from dtml.prices.sessions import (
+    REMEDY,
     last_closed_session,
     last_known_day,
     previous_session,
@@ -273,10 +274,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
 
 def end_of_calendar(calendar: AnyCalendar, last: date) -> str:
     """Say that the calendar of a market ends, and what to do."""
-    return (
-        f"the calendar {calendar} ends on {last}: upgrade exchange_calendars before then, "
-        "and restart the service"
-    )
+    return f"the calendar {calendar} ends on {last}: {REMEDY}"
 
 
 def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:

@@ -90,7 +90,7 @@ def test_an_alert_tells_once_that_a_calendar_ends(
             alerts = nights.alerts(conn)
         assert alerts["kind"].tolist() == expected, now
     assert alerts["as_of"].dt.date.tolist() == [end]
-    assert "upgrade exchange_calendars before then" in alerts["message"].item()
+    assert "upgrade exchange_calendars, or add [sessions]" in alerts["message"].item()
 
 
 def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(

@@ -59,7 +59,9 @@ def test_served_runs_and_workers_have_what_a_command_sets() -> None:
 
 def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     prepare_torch()
     assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert "GOMP_SPINCOUNT" not in os.environ  # it would override the policy
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == VARIABLES["THP_MEM_ALLOC_ENABLE"]
