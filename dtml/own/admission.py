@@ -166,8 +166,9 @@ def _changed(asked: Asked, told: Told, part: History) -> tuple[Answers, list[Fin
     for other in _other_histories(part, panel, ats):
         days = range(other.at + 1)
         _, values = asked.values(other.panel, days)
+        base_until = base.on(days)
         for column, name in enumerate(told["features"]):
-            differs = base.on(days).difference(column, values)
+            differs = base_until.difference(column, values)
             earlier = differences.get((other.check, name))
             differences[other.check, name] = earlier or differs
     findings = [_finding(check, name, differs) for (check, name), differs in differences.items()]

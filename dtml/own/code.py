@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -43,7 +44,8 @@ class Bars:
 
     def __init__(self, panel: Panel) -> None:
         self._sessions = panel.sessions
-        self._symbols = pd.Index(panel.symbols)
+        # A view, so that a name given to it reaches no other.
+        self._symbols = _index_of(panel.symbols).view()
         # Copies, so that what a feature writes into its bars reaches no other, and a view of them
         # leads to no later day.
         self._prices = {name: getattr(panel, name).copy() for name in PRICES}
@@ -58,6 +60,12 @@ class Bars:
     def is_shaped(self, answer: pd.DataFrame) -> bool:
         """Return whether a frame has the sessions and stocks of these, in their order."""
         return answer.index.is_(self._sessions) and answer.columns.is_(self._symbols)
+
+
+@cache
+def _index_of(symbols: tuple[str, ...]) -> pd.Index:
+    """Return the columns of a panel: making them takes as long as four frames."""
+    return pd.Index(symbols)
 
 
 Feature = Callable[[Bars], Any]
@@ -173,11 +181,16 @@ def nights_of(
     on fewer than its own history is missing there.
     """
     values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
+    pasts = {
+        (day, sessions): _up_to(panel, day, sessions)
+        for sessions in set(windows.values())
+        for day in days
+    }
     for column, (name, feature) in enumerate(loaded.features.items()):
         if name not in windows:
             continue
         for row, day in enumerate(days):
-            seen = _up_to(panel, day, windows[name])
+            seen = pasts[day, windows[name]]
             try:
                 values[row, :, column] = _last_row(name, feature, seen)
             except Exception:
