@@ -12,6 +12,7 @@ import sys
 import tokenize
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -113,9 +114,18 @@ def _docstring_lines(tree: ast.AST) -> set[int]:
 
 def density(files: Iterable[Path]) -> float:
     """Return the nodes of the syntax tree for each line of code: how much a reader meets in one."""
-    sources = [file.read_text(encoding="utf-8") for file in files]
-    nodes = sum(1 for source in sources for _ in ast.walk(ast.parse(source)))
-    return nodes / max(1, sum(map(code_lines, sources)))
+    sizes = [_nodes_and_lines(file) for file in files]
+    nodes = sum(nodes for nodes, _ in sizes)
+    lines = sum(lines for _, lines in sizes)
+    return nodes / max(1, lines)
+
+
+@cache
+def _nodes_and_lines(file: Path) -> tuple[int, int]:
+    """Return how many nodes of the syntax tree and lines of code a file has."""
+    source = file.read_text(encoding="utf-8")
+    nodes = sum(1 for _ in ast.walk(ast.parse(source)))
+    return nodes, code_lines(source)
 
 
 def package_densities(root: Path = ROOT) -> dict[str, float]:

@@ -63,6 +63,7 @@ def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame
         )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True
 )

@@ -109,7 +109,7 @@ def test_a_leak_is_refused(kind: str, name: str, large: History, at_home: Path) 
     assert list(at_home.iterdir()) == []
 
 
-@pytest.mark.one_case
+@pytest.mark.soak
 @pytest.mark.parametrize("name", IDEAS)
 def test_an_honest_idea_is_admitted(name: str, large: History) -> None:
     assert refusal(IDEAS[name], large) == ""

@@ -112,6 +112,7 @@ def test_every_link_leads_somewhere(visit: Visit) -> None:
     )
 
 
+@pytest.mark.soak
 def test_what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> None:
     tables = "|".join(each for each in schema.metadata.tables)
     names = (MARKET, *STOCKS, EVIL, *EVIL_STOCKS, FIRST_RUN, *EVIL_RUNS, str(NIGHT), str(LEVEL))

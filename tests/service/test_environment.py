@@ -45,6 +45,7 @@ def seen_by_torch(program: str, **own: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_case("translation")
 @pytest.mark.parametrize("program", [COMMAND, TRANSLATION], ids=["dtml", "translation"])
 def test_threads_wait_asleep_unless_the_user_says_otherwise(program: str) -> None:
     assert seen_by_torch(program) == list(VARIABLES.values())

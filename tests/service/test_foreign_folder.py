@@ -70,7 +70,8 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("what", ["a night", pytest.param("a backtest", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("what", COMMANDS)
 def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(
     tmp_path: Path, what: str
 ) -> None:

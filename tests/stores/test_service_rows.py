@@ -180,7 +180,7 @@ def test_a_clock_far_from_its_servers_fetches_nothing(
         fetches.require_clocks_agree(conn, "toy")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     engine: Engine, store_url: str
 ) -> None:
