@@ -186,8 +186,9 @@ class _Server:
             stdout=PIPE,
             stderr=DEVNULL,
             start_new_session=True,
-            text=True,
-            bufsize=1,
+            # A buffer would take in the answer with the line before it, and `select` waits for the
+            # pipe alone.
+            bufsize=0,
         )
 
     def run(self, folder: Path, seconds: float) -> int | None:
@@ -197,7 +198,7 @@ class _Server:
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{folder}\n")
+        self.process.stdin.write(os.fsencode(folder) + b"\n")
         child = int(self.process.stdout.readline())
         answered, _, _ = select.select([self.process.stdout], [], [], seconds)
         with suppress(ProcessLookupError):  # it, and all that it started

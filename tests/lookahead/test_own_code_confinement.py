@@ -1,15 +1,17 @@
-"""What the process of a user's own code may write, with Landlock and without."""
+"""What the process of a user's own code may write, with Landlock and without, and how it answers."""
 
 import os
 import resource
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dtml.own import confinement
+from dtml.own import confinement, process
 from dtml.own.code import OwnCode, OwnCodeError
 from dtml.own.confinement import may_write, write_only_in
 from dtml.own.process import Asked
@@ -126,3 +128,23 @@ def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
         OwnCodeError, match=r"mine\.py, line 2: .*may write only in its working folder"
     ):
         Asked(OwnCode("mine.py", text)).values(PANEL)
+
+
+TWO_LINES_AT_ONCE = (
+    "import sys; sys.stdin.readline(); "
+    "sys.stdout.write('999999999\\n0\\n'); sys.stdout.flush(); sys.stdin.read()"
+)
+
+
+def test_an_answer_that_comes_with_the_line_before_it_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine both lines are there when the first is read."""
+
+    def start(_command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", TWO_LINES_AT_ONCE], **options)
+
+    monkeypatch.setattr(process, "Popen", start)
+    server = process._Server()
+    assert server.run(tmp_path, seconds=5.0) == 0
+    server.process.communicate()
