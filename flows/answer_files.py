@@ -26,6 +26,7 @@ from db.connection.frames import as_given
 from db.connection.user_sql import Answer
 from dtml.errors import UsageError
 from flows.console import plain
+from flows.text_tables import require_distinct
 from translation.atomic_files import write_whole
 
 LARGEST_FILE = 32 * 2**30  # bytes of one as Parquet, which no limit of time ends
@@ -44,7 +45,7 @@ def csv_lines(found: Answer) -> Iterator[str]:
 
 def json_lines(found: Answer) -> Iterator[str]:
     """Yield an answer as `print_json` prints all of its rows at once."""
-    require_distinct(pd.Index(found.names))
+    require_distinct(found.names)
     before = "[\n"
     for rows in found.batches:
         for row in plain(as_given(rows, found.names)):
@@ -54,13 +55,6 @@ def json_lines(found: Answer) -> Iterator[str]:
     yield "[]\n" if before == "[\n" else "\n]\n"
 
 
-def require_distinct(names: "pd.Index[Any]") -> None:
-    """Raise UsageError where two columns have one name."""
-    repeated = names[names.duplicated()]
-    if len(repeated):
-        raise UsageError(f"two columns are named {repeated[0]!r}: give one another name with `as`")
-
-
 def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
     """Write an answer as its rows come, whole or not at all, and return how many: days as days,
     moments in UTC.
@@ -68,7 +62,7 @@ def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
     Lists and mappings become JSON text. Raises UsageError for a column that holds values of several
     kinds, and for a file of more than `most` bytes.
     """
-    require_distinct(pd.Index(found.names))
+    require_distinct(found.names)
     written = list[int]()
     write_whole(file, lambda partial: written.append(_write_groups(found, partial, most)))
     return written[0]

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
-from rich.table import Table
-from rich.text import Text
 
 from dtml.pages.figures import records, with_interval
-from flows.settings import err, out
+from flows.settings import err
+from flows.text_tables import Column, print_table
 
 if TYPE_CHECKING:  # what only reads prints without waiting for torch
     from flows.nightly.context import MarketContext
-
-LONGEST_CELL = 1000  # characters of a table's cell
 
 
 def counted(number: int, what: str) -> str:
@@ -88,31 +85,18 @@ def print_frame(
 
     `formats` maps a column to a format of its numbers, such as "+.3f".
     """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in frame.columns:
-        values = frame[column]
+    columns = []
+    for name in frame.columns:
+        values = frame[name]
         is_bool = pd.api.types.is_bool_dtype(values)
-        is_number = pd.api.types.is_numeric_dtype(values) and not is_bool
-        table.add_column(str(column), justify="right" if is_number else "left", overflow="fold")
-    column_formats = [(formats or {}).get(column, "") for column in frame.columns]
-    for row in frame.itertuples(index=False):
-        cells = [
-            Text(_cell(value, column_format))
-            for value, column_format in zip(row, column_formats, strict=True)
-        ]
-        table.add_row(*cells)
-    out.print(table)
-
-
-def _cell(value: Any, float_format: str) -> str:
-    """Return the text of a cell: "-" for what is missing, and the beginning of a long text."""
-    value = plain(value)
-    if value is None:
-        return "-"
-    text = format(value, float_format) if isinstance(value, float) else str(value)
-    if len(text) <= LONGEST_CELL:
-        return text
-    return f"{text[:LONGEST_CELL]}... ({len(text):,} characters)"
+        column = Column(
+            name=str(name),
+            values=[plain(value) for value in values],
+            is_number=pd.api.types.is_numeric_dtype(values) and not is_bool,
+            float_format=(formats or {}).get(name, ""),
+        )
+        columns.append(column)
+    print_table(columns, title)
 
 
 def print_scores(scores: pd.DataFrame) -> None:

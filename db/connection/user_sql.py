@@ -14,14 +14,15 @@ from functools import partial
 from itertools import chain
 from sys import getsizeof
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import pandas as pd
 from sqlalchemy import Connection, Engine, text
 
 from db import engine as opened
-from db.connection.frames import typed
 from db.errors import StoreError, StoreUsageError
+
+if TYPE_CHECKING:  # a statement is asked without waiting for pandas
+    import pandas as pd
 
 WRITES = "attempt to write a readonly database"  # as SQLite says it
 READS = ("select", "with", "values", "table", "explain", "show")
@@ -149,7 +150,7 @@ def select(
     *,
     own: bool = False,
     interruption: Interruption | None = None,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Return the rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and
     timestamps as text.
 
@@ -162,9 +163,20 @@ def select(
         return held(answer, most)
 
 
-def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
+def held(answer: Answer, most: int | None = None) -> "pd.DataFrame":
     """Return the rows of an answer, or the first of them, as `select` does."""
-    rows, size = list[Sequence[Any]](), 0
+    from db.connection.frames import typed
+
+    return typed(first_rows(answer, most), answer.names)
+
+
+def first_rows(answer: Answer, most: int | None = None) -> list[Sequence[Any]]:
+    """Return the rows of an answer as the driver gives them, or the first of them.
+
+    Raises StoreUsageError for more than HELD_ROWS or about HELD_BYTES.
+    """
+    rows: list[Sequence[Any]] = []
+    size = 0
     for batch in answer.batches:
         rows += batch
         if most is not None and len(rows) >= most:
@@ -174,7 +186,7 @@ def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
             instead = "request less data, or CSV, JSON or Parquet, which are streamed"
             most_held = f"more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes"
             raise StoreUsageError(f"an answer of {most_held} does not fit into memory: {instead}")
-    return typed(rows[:most], answer.names)
+    return rows[:most]
 
 
 @contextmanager

@@ -32,8 +32,8 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import markets
 from db.views import data_dictionary
 from dtml.errors import UsageError
+from flows.commands.history import require_market
 from flows.commands.options import AsJson
-from flows.commands.query import require_market
 from flows.console import print_json
 from flows.settings import data_folder, err, out
 from flows.upkeep.backups import Manifest, back_up, checkpoints, read_backup

@@ -1,4 +1,8 @@
-"""The commands that read rows of the store: a statement of SQL, a history, models, markets."""
+"""The command that asks the store a statement of SQL.
+
+It is typed again and again, so what only some of its forms need is imported by them: pandas and
+pyarrow take longer than most answers.
+"""
 
 import re
 import resource
@@ -11,193 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
-from sqlalchemy import Engine
 
-from db.connection.frames import head
-from db.connection.parquet_sql import asked_of_parquet
-from db.connection.user_sql import Answer, asked, held
-from db.engine import open_reader, reading
-from db.errors import StoreError
-from db.rows import markets as stored_markets
-from db.rows import predictions, runs
-from db.rows import scores as stored_scores
+from db.connection.user_sql import Answer, asked, first_rows
+from db.engine import open_reader
 from dtml.errors import UsageError
-from dtml.markets import Market, market_names
-from dtml.pages.figures import figure, records
-from dtml.sources.simulated import SimulatedMarket
-from flows.answer_files import csv_lines, json_lines, require_distinct, write_parquet
-from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
-from flows.console import print_frame, print_json
-from flows.market_files import read_market
+from flows.commands.options import AsJson
 from flows.settings import err, out
-from flows.upkeep.parquet_export import exported
+from flows.text_tables import print_rows, require_distinct
 
 commands = typer.Typer()
 
-PURPOSES = 3  # of models: a stock has a score for each
 SHOWN = 1000  # rows of an answer as a table
 LARGEST = 2 * 2**30  # characters of an answer as CSV or JSON
 MEMORY = 2 * 2**30  # bytes that an answer may take
-
-
-@commands.command()
-def history(
-    symbol: Annotated[str, typer.Argument(help="A stock, as the market spells it.")],
-    market: Annotated[str | None, STORED_MARKET] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show this many rows, the newest.")] = 30,
-    as_json: AsJson = False,
-) -> None:
-    """Show the predictions of a stock and their outcomes.
-
-    Example: dtml history L01
-    """
-    with reading(open_reader()) as conn:
-        rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
-        scores = {}
-        for name in rows["market"].unique().tolist():
-            scores[name] = head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES)
-        at_level = predictions.default_directions(conn, symbol)
-    if as_json:
-        return print_json(rows)
-    for stored_name, market_rows in rows.groupby("market"):
-        name = str(stored_name)
-        _print_history(f"{symbol}, {name}", _decided(market_rows, at_level))
-        _print_symbol_scores(scores[name])
-    if rows.empty:
-        out.print(f"No night has predicted {symbol} yet.")
-    return None
-
-
-def _print_symbol_scores(scores: pd.DataFrame) -> None:
-    """Print how the nights did on a stock, beside the rule that it always rises."""
-    nightly = scores[scores["kind"] == "nightly"]
-    for score in records(nightly):
-        acc = figure(score["acc"])
-        mcc = figure(score["mcc"])
-        up_acc = figure(score["up_acc"])
-        out.print(
-            f"all {score['n']} outcomes, by probability above 0.5: ACC {acc}, MCC {mcc}; "
-            f"always up: ACC {up_acc}, MCC {figure(0)}"
-        )
-
-
-def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the directions that the nights gave.
-
-    Those are at the model's level, where it has a band.
-    """
-    with_level = rows.merge(
-        at_level,
-        on=["run_id", "target"],
-        how="left",
-        suffixes=("", "_at_level"),
-    )
-    direction = with_level["direction_at_level"].fillna(with_level["direction"])
-    correct = with_level["correct"].where(direction != "none")
-    return with_level.assign(direction=direction, correct=correct)
-
-
-def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """Print a table that fits 100 columns, and which models predicted it."""
-    columns = ["as_of", "target", "probability", "calibrated", "direction"]
-    if rows["place"].notna().any():
-        columns.append("place")
-    columns += ["realised_return", "correct", "always_up", "index_reversal", "index_below_mean20"]
-    short_names = {
-        "realised_return": "return",
-        "always_up": "up",
-        "index_reversal": "reversal",
-        "index_below_mean20": "mean20",
-    }
-    formats = {"probability": ".3f", "calibrated": ".3f", "return": "+.4f"}
-    print_frame(rows[columns].rename(columns=short_names), title, formats=formats)
-    counts_by_model = rows["run_id"].value_counts(sort=False).items()
-    models = ", ".join(f"{count} by {run_id}" for run_id, count in counts_by_model)
-    out.print(
-        f"on the right are the naive rules' directions; model predictions: {models}",
-        soft_wrap=True,
-    )
-
-
-@commands.command("runs")
-def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
-    """List the trained models and what they were trained on.
-
-    Example: dtml runs simulated
-    """
-    engine = open_reader()
-    if market is not None:
-        require_market(engine, market)
-    with reading(engine) as conn:
-        rows = runs.runs(conn, market)
-    if as_json:
-        return print_json(rows)
-    columns = ["id", "kind", "model", "train_first", "train_last", "seeds", "code_version"]
-    columns += ["checkpoint_hash", "created_at"]
-    shown = rows[columns].assign(
-        checkpoint_hash=rows["checkpoint_hash"].str.slice(0, 12),
-        created_at=rows["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
-    )
-    return print_frame(shown)
-
-
-def require_market(engine: Engine, market: str, how: str = "") -> None:
-    """Raise UsageError, naming those that are there, for a market of which the store knows nothing.
-
-    `how` says with what another is named, where that is an option.
-    """
-    with reading(engine) as conn:
-        markets = stored_markets.all_markets(conn)
-    if market in markets:
-        return
-    if not markets:
-        raise UsageError(f"the store holds no market {market!r}: run a night first")
-    raise UsageError(f"the store holds no market {market!r}: name one of {', '.join(markets)}{how}")
-
-
-def _own_markets() -> list[str]:
-    """Return the markets of which the store keeps a user's file; none without a store."""
-    try:
-        with reading(open_reader()) as conn:
-            return stored_markets.own_markets(conn)
-    except StoreError:
-        return []
-
-
-@commands.command("markets")
-def list_markets(as_json: AsJson = False) -> None:
-    """List the markets that commands accept.
-
-    Example: dtml markets
-    """
-    rows = []
-    for name in [*market_names(), *_own_markets()]:
-        market = read_market(name)
-        rows.append(
-            {
-                "market": name,
-                "title": market.title,
-                "index": market.index.symbol,
-                "calendar": str(market.calendar),
-                "source": market.source,
-                "constituents": _constituents_in_words(market),
-                "retrain": str(market.retrain),
-            }
-        )
-    if as_json:
-        return print_json(rows)
-    return print_frame(pd.DataFrame(rows))
-
-
-def _constituents_in_words(market: Market) -> str:
-    """Say how many stocks a market has and as of when, or where they come from."""
-    if market.source == "simulated":
-        return f"{len(SimulatedMarket().symbols)}, simulated"
-    if market.constituents:
-        return f"{len(market.symbols)} of {market.constituents_as_of}"
-    return "from a file"
 
 
 @commands.command()
@@ -228,29 +59,39 @@ def query(
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
     if sql == "-":
         sql = _typed_in()
-    asking: Callable[..., AbstractContextManager[Answer]]
-    if on is None:
-        asking = partial(asked, open_reader())
-    else:
-        asking = partial(asked_of_parquet, exported(on))
+    asking = partial(asked, open_reader()) if on is None else _asked_of_files(on)
     with _bounded_memory():
-        if as_csv:
-            return _print_all(asking(sql), csv_lines)
-        if as_json:
-            return _print_all(asking(sql), json_lines)
-        with asking(sql, ends=parquet is None) as answer:
-            if parquet is not None:
-                count = write_parquet(answer, parquet)
-                return out.print(f"{count} rows written to {parquet}", soft_wrap=True)
-            rows = held(answer, SHOWN + 1)
-        require_distinct(rows.columns)
-        print_frame(rows.head(SHOWN))
+        if parquet is not None:
+            return _write(asking(sql, ends=False), parquet)
+        if as_csv or as_json:
+            return _print_all(asking(sql), as_json=as_json)
+        with asking(sql) as answer:
+            require_distinct(answer.names)
+            rows = first_rows(answer, SHOWN + 1)
+            print_rows(answer.names, rows[:SHOWN])
     if len(rows) > SHOWN:
         err.print(
             f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them",
             soft_wrap=True,
         )
     return None
+
+
+def _asked_of_files(folder: Path) -> Callable[..., AbstractContextManager[Answer]]:
+    """Return what asks the files of an export; raise UsageError for a folder that is none."""
+    from db.connection.parquet_sql import asked_of_parquet
+    from flows.upkeep.parquet_export import exported
+
+    return partial(asked_of_parquet, exported(folder))
+
+
+def _write(asking: AbstractContextManager[Answer], file: Path) -> None:
+    """Write all rows to a Parquet file, and print how many."""
+    from flows.answer_files import write_parquet
+
+    with asking as answer:
+        count = write_parquet(answer, file)
+    out.print(f"{count} rows written to {file}", soft_wrap=True)
 
 
 @contextmanager
@@ -289,13 +130,14 @@ def _data_bytes() -> int | None:
     return 1024 * int(data[1])
 
 
-def _print_all(
-    asking: AbstractContextManager[Answer], form: Callable[[Answer], Iterator[str]]
-) -> None:
-    """Print all rows once the last has come, by way of a file.
+def _print_all(asking: AbstractContextManager[Answer], *, as_json: bool) -> None:
+    """Print all rows as JSON or CSV once the last has come, by way of a file.
 
     A failure prints nothing, and no reader keeps the store.
     """
+    from flows.answer_files import csv_lines, json_lines
+
+    form = json_lines if as_json else csv_lines
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
         with asking as answer:
             written = 0

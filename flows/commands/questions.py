@@ -13,8 +13,8 @@ from db.engine import open_reader
 from db.questions import Question, questions
 from dtml.errors import UsageError
 from flows.answer_files import MOMENT, stored_moment
+from flows.commands.history import require_market
 from flows.commands.options import STORED_MARKET, AsJson
-from flows.commands.query import require_market
 from flows.console import plain, print_frame, print_json, rendered
 from flows.settings import out
 

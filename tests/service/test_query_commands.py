@@ -21,7 +21,8 @@ from db.rows import markets, outcomes, predictions, prices, runs
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.prices.bars import BAR_COLUMNS
-from flows.commands.query import history, list_markets, list_runs, query
+from flows.commands.history import history, list_markets, list_runs
+from flows.commands.query import query
 from flows.commands.questions import commands, show_questions
 from tests.support.prediction_rows import run
 from tests.support.stores import GAP, MOMENT, fill

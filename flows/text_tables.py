@@ -1,0 +1,99 @@
+"""Tables on the console, printed without pandas.
+
+A short command is over before pandas is imported.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dtml.errors import UsageError
+from flows.settings import out
+
+LONGEST_CELL = 1000  # characters
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its values, None where one is missing, and how its floats are written.
+
+    `float_format` is such as "+.3f".
+    """
+
+    name: str
+    values: Sequence[Any]
+    is_number: bool
+    float_format: str = ""
+
+
+def print_table(columns: Sequence[Column], title: str | None = None) -> None:
+    """Print columns of equal length side by side, numbers on the right."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.name, justify="right" if column.is_number else "left", overflow="fold"
+        )
+    cells_by_column = [
+        [Text(_cell(value, column.float_format)) for value in column.values] for column in columns
+    ]
+    for cells in zip(*cells_by_column, strict=True):
+        table.add_row(*cells)
+    out.print(table)
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows as a database driver gives them."""
+    values_by_column = zip(*rows, strict=True) if rows else [()] * len(names)
+    columns = []
+    for name, values in zip(names, values_by_column, strict=True):
+        kinds = {type(value) for value in values} - {type(None)}
+        # Whole numbers beside others are written as those.
+        are_floats = kinds <= {Decimal, int, float} and kinds != {int}
+        columns.append(
+            Column(
+                name=name,
+                values=[_plain(value, as_float=are_floats) for value in values],
+                is_number=bool(kinds) and (are_floats or kinds == {int}),
+            )
+        )
+    print_table(columns)
+
+
+def require_distinct(names: Sequence[str]) -> None:
+    """Raise UsageError where two columns have one name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UsageError(f"two columns are named {name!r}: give one another name with `as`")
+
+
+def _plain(value: Any, *, as_float: bool) -> Any:
+    """Return a value of a driver as it is printed."""
+    if value is None:
+        return None
+    if as_float or isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
+
+
+def _cell(value: Any, float_format: str) -> str:
+    """Return the text of a cell: "-" for what is missing, and the beginning of a long text."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    text = format(value, float_format) if isinstance(value, float) else str(value)
+    if len(text) <= LONGEST_CELL:
+        return text
+    return f"{text[:LONGEST_CELL]}... ({len(text):,} characters)"
