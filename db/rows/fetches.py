@@ -1,7 +1,7 @@
 """Fetches: what each brought, and the moment at which its bars are known."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pandas as pd
 import sqlalchemy as sa
@@ -32,6 +32,15 @@ def next_known_at(conn: Connection, market: str) -> datetime:
     now = datetime.now(UTC)
     before = _newest(conn, market, now)
     return now if before is None else max(now, before + timedelta(microseconds=1))
+
+
+def newest_known_at(conn: Connection, market: str, as_of: date) -> datetime | None:
+    """Return when the newest of a market's fetches up to a session is known; None without any."""
+    table = tables.price_fetch
+    newest = sa.select(sa.func.max(table.c.known_at))
+    newest = newest.where(table.c.market == market, table.c.as_of <= as_of)
+    moment: datetime | None = conn.execute(newest).scalar_one()
+    return moment
 
 
 def require_clocks_agree(conn: Connection, market: str) -> None:

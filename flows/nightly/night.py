@@ -17,7 +17,7 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, nights, prices, rankings
+from db.rows import attention, fetches, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
@@ -29,7 +29,7 @@ from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.own_code import change
 from flows.nightly.paper import follow_orders
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
-from flows.nightly.report import publish_night
+from flows.nightly.report import page_file, publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
 from flows.upkeep.parquet_export import export_if_asked
@@ -116,8 +116,7 @@ def run_night(
         completed = finished_night(context, as_of)
         if completed is not None:
             drop_states(context.name, as_of)
-            # The run that completed the night may have ended before these stages.
-            _, report = _end(context, as_of, directly)
+            report = _ended(context, as_of, completed)
             return Night(row=completed, report=report, changed=_changed(context, as_of))
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
@@ -179,6 +178,23 @@ def _end(context: MarketContext, as_of: date, stage: Stage) -> tuple[Scored, Pat
     report = stage("report", lambda: publish_night(context, as_of))
     export_if_asked(context.engine, context.name)
     return scored, report
+
+
+def _ended(context: MarketContext, as_of: date, completed: Mapping[str, Any]) -> Path:
+    """Return the page of a complete night, after the stages that end it if they are not done.
+
+    The run that completed the night may have ended before them. The page is the last of them: one
+    that was written since, and since the newest fetch up to that session, says that all are done.
+    """
+    page = page_file(context, as_of, context.market.level)
+    with reading(context.engine) as conn:
+        fetched_at = fetches.newest_known_at(conn, context.name, as_of)
+    changed_at = max(completed["finished_at"], fetched_at or completed["finished_at"])
+    if page.exists() and page.stat().st_mtime > changed_at.timestamp():
+        export_if_asked(context.engine, context.name)
+        return page
+    _, page = _end(context, as_of, directly)
+    return page
 
 
 def _changed(context: MarketContext, as_of: date) -> str:

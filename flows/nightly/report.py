@@ -79,10 +79,15 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
         receipt=receipt(night, run, bands),
         **stored,
     )
-    other = "" if level == context.market.level else f"-level-{level:g}"
-    file = reports_folder() / context.name / f"{as_of}{other}.html"
+    file = page_file(context, as_of, level)
     write_page(file, page)
     return file
+
+
+def page_file(context: MarketContext, as_of: date, level: float) -> Path:
+    """Return where the page of a night lies, whether or not it was written."""
+    other = "" if level == context.market.level else f"-level-{level:g}"
+    return reports_folder() / context.name / f"{as_of}{other}.html"
 
 
 def rolling(

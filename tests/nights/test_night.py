@@ -2,6 +2,7 @@
 its reason, and never twice.
 """
 
+import os
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -51,6 +52,26 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
     assert again.was_done_before
     assert counts(context) == before
     assert "L01" in night.report.read_text()
+
+
+def test_a_complete_night_is_ended_again_only_where_its_page_does_not_say_that_it_was(
+    context: MarketContext,
+) -> None:
+    after_nights(context, AS_OF)
+    page = run_night(context, AS_OF).report
+    written = page.stat().st_mtime_ns
+    assert run_night(context, AS_OF).report == page
+    assert page.stat().st_mtime_ns == written
+
+    os.utime(page, (0, 0))  # as of an earlier life of the night
+    run_night(context, AS_OF)
+    assert page.stat().st_mtime_ns > written
+    page.unlink()
+    run_night(context, AS_OF)
+    written = page.stat().st_mtime_ns
+    fetch_bars(context, AS_OF, whole=True)
+    run_night(context, AS_OF)
+    assert page.stat().st_mtime_ns > written
 
 
 @pytest.mark.soak
