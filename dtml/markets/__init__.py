@@ -34,6 +34,7 @@ __all__ = [
     "load_market",
     "load_market_file",
     "market_names",
+    "read_calendars",
 ]
 
 W = TypeVar("W", bound=str)
@@ -71,6 +72,19 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
     if text is None:
         text = path.read_text(encoding="utf-8")
     return replace(market, file=(path, text))
+
+
+def read_calendars(path: Path) -> dict[str, Calendar]:
+    """Return the calendars of exchanges by code, with the sessions that a file adds to each.
+
+    The file has a table for each exchange, of the keys of a market's [sessions]. Nothing where
+    there is no such file; raises UsageError for a mistake in it.
+    """
+    if not path.exists():
+        return {}
+    exchanges = Table(path, "", parse(path, None))
+    exchanges.allow(*definition.CALENDARS)
+    return {code: _with_sessions(code, exchanges.subtable(code)) for code in exchanges.values}
 
 
 def read_market(path: Path, text: str | None = None) -> Market:
@@ -157,6 +171,11 @@ def _calendar(table: Table) -> AnyCalendar:
     sessions = table.subtable("sessions")
     if not sessions.values:
         return code
+    return _with_sessions(code, sessions)
+
+
+def _with_sessions(code: str, sessions: Table) -> Calendar:
+    """Return the calendar of an exchange with the sessions of a table."""
     sessions.allow("known_to", "holidays", "extra", "source")
     sessions.required("source", str)
     return Calendar(

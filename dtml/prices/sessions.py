@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EARLIEST = "1990-01-01"
 # What to do where a calendar ends.
 REMEDY = (
-    "upgrade exchange_calendars, or add [sessions] to the file of a market of your own, "
+    "upgrade exchange_calendars, or add its sessions to calendars.toml in the data folder, "
     "and restart the service"
 )
 _RARE = 0.05  # a weekday with a smaller share of the sessions is no usual one

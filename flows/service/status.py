@@ -18,7 +18,7 @@ from db.rows import markets, nights, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Market, load_market_file
+from dtml.markets import Market
 from dtml.markets.definition import AnyCalendar, Retrain
 from dtml.prices.sessions import (
     REMEDY,
@@ -140,7 +140,7 @@ def named_markets(
     """
     markets_of_files = {}
     for file in files:
-        market = load_market_file(file)
+        market = read_market(file.stem, file)
         markets_of_files[market.name] = market
     with reading(engine) as conn:
         stored = markets.markets(conn)

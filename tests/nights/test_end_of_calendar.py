@@ -9,13 +9,16 @@ from starlette.testclient import TestClient
 from db.engine import reading
 from db.rows import nights, prices
 from db.rows import scores as stored_scores
+from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
 from dtml.prices.sessions import next_session, session_close
 from flows.dashboard.app import dashboard
+from flows.market_files import read_market
 from flows.nightly.catch_up import catch_up, missed_nights
 from flows.nightly.context import MarketContext, choose_as_of
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import after_night, watch_markets
+from flows.settings import data_folder
 from tests.support.calendars import end_calendar
 from tests.support.nights import AS_OF, after_nights
 
@@ -90,7 +93,10 @@ def test_an_alert_tells_once_that_a_calendar_ends(
             alerts = nights.alerts(conn)
         assert alerts["kind"].tolist() == expected, now
     assert alerts["as_of"].dt.date.tolist() == [end]
-    assert "upgrade exchange_calendars, or add [sessions]" in alerts["message"].item()
+    assert (
+        "upgrade exchange_calendars, or add its sessions to calendars.toml"
+        in alerts["message"].item()
+    )
 
 
 def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(
@@ -103,3 +109,32 @@ def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(
     night = run_night(replace(context, market=market), LAST)
     assert night.row["target"] == date(2024, 7, 4)
     assert night.row["predictions"] == len(market.symbols)
+
+
+CALENDARS = """
+[XSHG]
+known_to = 2027-06-30
+holidays = [2027-01-01, 2027-02-08]
+source = "a test"
+"""
+
+
+def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last = date(2026, 12, 31)
+    end_calendar(monkeypatch, "XSHG", last)
+    data_folder().mkdir(parents=True, exist_ok=True)
+    file = data_folder() / "calendars.toml"
+    file.write_text(CALENDARS)
+    calendar = read_market("csi300").calendar
+    assert next_session(calendar, last) == date(2027, 1, 4)
+    assert next_session(calendar, date(2027, 2, 5)) == date(2027, 2, 9)
+    assert read_market("kospi200").calendar == "XKRX"
+    for text, complaint in (
+        (CALENDARS.replace("XSHG", "SHANGHAI"), r"calendars\.toml: SHANGHAI: unknown key"),
+        (CALENDARS.replace("source", "because"), r"calendars\.toml: XSHG\.because: unknown key"),
+    ):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=complaint):
+            read_market("csi300")
