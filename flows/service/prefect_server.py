@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -79,7 +80,7 @@ def require_server() -> None:
     if os.environ.get("PREFECT_API_URL"):
         return
     with tempfile.TemporaryFile() as words, _start_lock(folder):
-        server = _start(_listen(0), folder, words, with_schedules=False)
+        server = _start(partial(_listen, 0), folder, words, with_schedules=False)
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
         import prefect.flow_engine  # noqa: F401 - it takes as long as the server does to start
@@ -116,7 +117,7 @@ def own_server(folder: Path) -> Iterator[Server]:
     login_file = folder / "login"
     with _start_lock(folder) as starting:
         with log_file.open("wb") as log:
-            server = _start(_usual_socket(), folder, log, with_schedules=True)
+            server = _start(_usual_socket, folder, log, with_schedules=True)
         try:
             _write_private(login_file, server.login)
             _wait(server, lambda: f"see {log_file}")
@@ -150,19 +151,20 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
 
 
 def _start(
-    listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool
+    listen: Callable[[], socket.socket], folder: Path, words: IO[bytes], *, with_schedules: bool
 ) -> Server:
     """Start a server on a socket that listens already: no other program can answer in its place.
 
-    From here on the environment names the server and its login.
+    `listen` opens the socket. From here on the environment names the server and its login.
     """
-    port = listening.getsockname()[1]
-    url = f"http://{HOST}:{port}/api"
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
         raise UsageError(
             f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone"
         )
+    listening = listen()
+    port = listening.getsockname()[1]
+    url = f"http://{HOST}:{port}/api"
     socket_number = listening.fileno()
     kind = "with-schedules" if with_schedules else "temporary"
     command = [sys.executable, "-P", "-m", "flows.service.guarded_server"]

@@ -1,4 +1,4 @@
-"""What the process of a user's own code may write, with Landlock and without, and how it answers."""
+"""What the process of own code may write, with Landlock and without, and how it answers."""
 
 import os
 import resource

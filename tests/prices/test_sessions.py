@@ -239,6 +239,7 @@ def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_na
         session_close("XNYS", date(2016, 7, 4))
 
 
+@pytest.mark.filterwarnings("ignore:Series.values returning")  # of exchange_calendars
 def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
     # Lunar holidays are decreed a year at a time; each release of the library knows one more.
     end = exchange_calendars.get_calendar("XSHG").last_session.date()

@@ -59,6 +59,7 @@ def copied(ours: nn.Module, theirs: nn.Module, *names: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["as published", "pre-norm"])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch's, of its own encoder
 def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
     ours, config = build_network(kind), KINDS[kind]
     theirs = (
