@@ -1,0 +1,269 @@
+"""Compare what was tuned on one processor with the plain way, on two kinds and beside other work.
+
+`python -m benchmarks.tuned_places [--rounds 5] [PLACE ...]`: each place is timed as the product
+does it and in the plain way, by turns, each in a process of its own: as this processor is, and with
+the instructions of AVX2 alone; on a quiet machine, and beside two endless loops. Printed is the
+time of the product's way as a share of the plain one's, from the medians of the rounds: where it is
+below 1, the product's way is faster.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+NEIGHBOURS = 2  # endless loops beside the work
+ENDLESS = "while True: pass"
+SENTENCES = 52  # of 20 pieces: a batch of the preset `tiny`
+PIECES = 20
+UPDATES = 8  # of a translator
+DAYS = 128  # of a training of DTML
+WIDE_STOCKS = 480  # a market as large as the S&P 500
+VOCABULARY = 10_000  # of a search
+SEARCHES = 200
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to do the work of a place: a function that returns its seconds, and its environment.
+
+    The environment is set before torch is loaded.
+    """
+
+    seconds: Callable[[], float]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place of the product that was tuned: what is timed, its way and the plain one."""
+
+    work: str
+    product: Way
+    plain: Way
+
+
+def seconds_after_a_first(work: Callable[[], object], repeats: int = 1) -> float:
+    """Return the seconds of so many runs, after one that is not timed."""
+    work()
+    begun = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return time.perf_counter() - begun
+
+
+def translator_updates(fast_dropout: bool = True, **settings: Any) -> float:
+    """Return the seconds of updates of a translator of the preset `tiny` with some settings."""
+    import torch
+
+    from translation.data.batches import Batch
+    from translation.data.tokenizer import SMALLEST
+    from translation.models import SIZES, build_network
+    from translation.recipes import TRAININGS, VOCABULARY
+    from translation.training import loop
+    from translation.training.distributed import SINGLE_PROCESS
+
+    sizes = {
+        **SIZES["tiny"],
+        "source_vocabulary": VOCABULARY["tiny"],
+        "target_vocabulary": VOCABULARY["tiny"],
+    }
+    config = loop.TrainingConfig(**{**TRAININGS["tiny"], **settings})
+    network = build_network("transformer", sizes)
+    with ExitStack() as changes:
+        if not fast_dropout:
+            changes.enter_context(patch.object(loop, "use_fast_dropout", lambda _network: None))
+        step = loop.training_step_of(network, config, torch.device("cpu"), SINGLE_PROCESS)
+    pieces = torch.randint(SMALLEST, VOCABULARY["tiny"], (2, SENTENCES, PIECES))
+    batch = Batch(source=pieces[0], target_input=pieces[1], target_output=pieces[1])
+    return seconds_after_a_first(lambda: step([(0, batch)], 1e-4), UPDATES)
+
+
+def dtml_training(stocks: int, stock_days: int | None = None) -> float:
+    """Return the seconds of an epoch of DTML, with so many stock-days at once."""
+    from dataclasses import replace
+
+    import torch
+
+    from benchmarks import training_speed
+    from dtml.layers import network
+    from dtml.training.fit import fit_members
+
+    with ExitStack() as changes:
+        changes.enter_context(patch.object(training_speed, "STOCKS", stocks))
+        if stock_days is not None:
+            changes.enter_context(patch.object(network, "STOCK_DAYS", stock_days))
+        windows = training_speed.random_windows(DAYS, seed=0)
+        member = training_speed.members()[0]
+        member = replace(member, training=replace(member.training, epochs=1))
+        return seconds_after_a_first(
+            lambda: fit_members(windows, windows, [member], device=torch.device("cpu"))
+        )
+
+
+def search_steps(blocks: bool) -> float:
+    """Return the seconds of choosing the best tokens of 32 sentences of 5 beams."""
+    import torch
+
+    from translation.decoding.beam_search import best_tokens
+
+    scores = torch.randn(32, 5, VOCABULARY).log_softmax(-1)
+    so_far = torch.randn(32, 5)
+
+    def over_all() -> object:
+        return (scores + so_far.unsqueeze(-1)).flatten(1).topk(5)
+
+    return seconds_after_a_first(
+        partial(best_tokens, scores, so_far) if blocks else over_all, SEARCHES
+    )
+
+
+def imports_of_a_command(thresholds: tuple[int, int, int] | None) -> float:
+    """Return the seconds in which a command's modules are imported."""
+    import gc
+
+    if thresholds is not None:
+        gc.set_threshold(*thresholds)
+    begun = time.perf_counter()
+    import flows.commands.nightly  # noqa: F401
+
+    return time.perf_counter() - begun
+
+
+def waiting_variables() -> dict[str, str]:
+    """Return the variables that say how threads of torch wait."""
+    from translation.environment import VARIABLES
+
+    return {name: value for name, value in VARIABLES.items() if not name.startswith("THP")}
+
+
+WAITING = waiting_variables()
+PLACES = {
+    "waiting": Place(
+        "threads spin for microseconds and then sleep, and not without end: a translator's updates",
+        product=Way(translator_updates, WAITING),
+        plain=Way(translator_updates),
+    ),
+    "huge-pages": Place(
+        "memory of tensors in pages of 2 MB: a translator's updates",
+        product=Way(translator_updates, {**WAITING, "THP_MEM_ALLOC_ENABLE": "1"}),
+        plain=Way(translator_updates, WAITING),
+    ),
+    "precision": Place(
+        "the faster number format of the layers, and not float32: a translator's updates",
+        product=Way(translator_updates, WAITING),
+        plain=Way(partial(translator_updates, precision="float32"), WAITING),
+    ),
+    "muon-precision": Place(
+        "the faster number format of Muon, and not float32: a translator's updates",
+        product=Way(translator_updates, WAITING),
+        plain=Way(partial(translator_updates, muon_precision="float32"), WAITING),
+    ),
+    "bfloat16": Place(
+        "the faster number formats, and not bfloat16: a translator's updates",
+        product=Way(translator_updates, WAITING),
+        plain=Way(
+            partial(translator_updates, precision="bfloat16", muon_precision="bfloat16"), WAITING
+        ),
+    ),
+    "dropout": Place(
+        "dropout from fewer random bits, and not torch's: a translator's updates",
+        product=Way(translator_updates, WAITING),
+        plain=Way(partial(translator_updates, fast_dropout=False), WAITING),
+    ),
+    "stock-days": Place(
+        "960 stock-days at once, and not a whole batch: DTML's training, 87 stocks",
+        product=Way(partial(dtml_training, 87), WAITING),
+        plain=Way(partial(dtml_training, 87, stock_days=10**9), WAITING),
+    ),
+    "stock-days-wide": Place(
+        "960 stock-days at once, and not a whole batch: DTML's training, 480 stocks",
+        product=Way(partial(dtml_training, WIDE_STOCKS), WAITING),
+        plain=Way(partial(dtml_training, WIDE_STOCKS, stock_days=10**9), WAITING),
+    ),
+    "search": Place(
+        "the best tokens by blocks of 128, and not among all: a search's steps",
+        product=Way(partial(search_steps, True), WAITING),
+        plain=Way(partial(search_steps, False), WAITING),
+    ),
+    "collector": Place(
+        "garbage collected less often while a command is imported",
+        product=Way(partial(imports_of_a_command, (20_000, 20, 20))),
+        plain=Way(partial(imports_of_a_command, None)),
+    ),
+}
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Let so many endless loops run beside what is timed."""
+    loops = [subprocess.Popen([sys.executable, "-c", ENDLESS]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def seconds_in_a_process(place: str, way: str, environment: Mapping[str, str]) -> float:
+    """Return the seconds of one way of a place, in a process of its own."""
+    variables = {**environment, **getattr(PLACES[place], way).environment}
+    others = {name: value for name, value in os.environ.items() if name not in WAITING}
+    answer = subprocess.run(
+        [sys.executable, "-m", "benchmarks.tuned_places", "--child", way, place],
+        env={**others, **variables},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    seconds: float = json.loads(answer.stdout)
+    return seconds
+
+
+def share_of_plain(place: str, environment: Mapping[str, str], rounds: int) -> float:
+    """Return the median time of the product's way as a share of the plain one's."""
+    seconds: dict[str, list[float]] = {"product": [], "plain": []}
+    for _ in range(rounds):
+        for way, way_seconds in seconds.items():
+            way_seconds.append(seconds_in_a_process(place, way, environment))
+    return statistics.median(seconds["product"]) / statistics.median(seconds["plain"])
+
+
+def print_table(places: list[str], rounds: int) -> None:
+    """Print a row for each place: its shares on both processors, quiet and busy."""
+    print("| place | native | AVX2 | native, busy | AVX2, busy |\n|---|---|---|---|---|")
+    for place in places:
+        shares = []
+        for loops, environment in product((0, NEIGHBOURS), ({}, AVX2)):
+            with neighbours(loops):
+                shares.append(f"{share_of_plain(place, environment, rounds):.2f}")
+        print(f"| {PLACES[place].work} | {' | '.join(shares)} |", flush=True)
+
+
+def main() -> None:
+    """Print the table, or with `--child` the seconds of one way of one place."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("places", nargs="*", choices=[[], *PLACES], default=[])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--child", choices=("product", "plain"))
+    options = parser.parse_args()
+    if options.child is None:
+        print_table(options.places or list(PLACES), options.rounds)
+        return
+    way: Way = getattr(PLACES[options.places[0]], options.child)
+    print(json.dumps(way.seconds()))
+
+
+if __name__ == "__main__":
+    main()
