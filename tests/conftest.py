@@ -66,12 +66,12 @@ def working_folder_counts() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)  # some runs are without xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Start half as many test processes again as there are cores for `make soak`.
+    """Start twice as many test processes as there are cores for `make soak`.
 
     Its tests wait much, for processes that die and limits that pass. None: as many as cores.
     """
     cores = os.cpu_count() or 1
-    return cores * 3 // 2 if config.option.markexpr == "soak" else None
+    return 2 * cores if config.option.markexpr == "soak" else None
 
 
 def pytest_sessionstart() -> None:

@@ -101,6 +101,7 @@ def test_a_question_has_an_answer_with_something_in_every_column(
 
 
 @pytest.mark.one_case
+@pytest.mark.soak
 @every_question
 def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
     question: Question, on_sqlite: Engine, on_postgresql: Engine, by_other_plans: Engine
@@ -110,6 +111,7 @@ def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
         pd.testing.assert_frame_equal(ask(engine, question, MARKET), expected, check_exact=True)
 
 
+@pytest.mark.soak
 def test_who_gave_these_answers_may_read_no_table(on_postgresql: Engine) -> None:
     with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
         select(on_postgresql, "select * from prediction")
@@ -135,6 +137,7 @@ def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
     assert found == page(store), "run `python -m tests.support.questions`, which writes it anew"
 
 
+@pytest.mark.soak
 def test_the_page_of_a_server_is_that_of_a_file(on_sqlite: Engine, on_postgresql: Engine) -> None:
     assert questions_page(on_postgresql, MARKET) == questions_page(on_sqlite, MARKET)
 
