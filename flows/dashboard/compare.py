@@ -1,7 +1,4 @@
-"""The page of two models side by side.
-
-It shows how they were made, and how they did on common stock-days.
-"""
+"""The page of two models side by side: their settings, and their scores on common stock-days."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +23,7 @@ DAYS = 365  # calendar days, the last ones in common, that are compared
 RESAMPLES = 2000
 COUNTED = ("rises", "false_rises", "false_falls", "falls")
 STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
-RECEIPT = (  # the columns of a run that say how it was made
+RECEIPT = (  # the columns of a run that say how it was trained
     "kind",
     "model",
     "train_first",
@@ -59,10 +56,10 @@ def compare_page(
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store")
 
-    listed_runs = []
+    listed_runs: list[dict[str, Any]] = []
     if market is not None:
         listed_runs = records(head(conn, runs.models(market), RUNS))
-    settings_of_one = []
+    settings_of_one: list[dict[str, Any]] = []
     if one is not None and two is None:
         settings_of_one = records(settings(one, one))
     pair = None
@@ -134,13 +131,13 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
     return run
 
 
-def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
-    """Return the mean loss over the seeds by epoch, in training and in validation.
+def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
+    """Return a chart of the mean loss over the seeds by epoch, in training and in validation.
 
-    None where none was kept.
+    None if the runs have no stored losses.
     """
-    rows = []
-    for run in shown:
+    rows: list[dict[str, Any]] = []
+    for run in chosen_runs:
         rows.extend(_loss_rows(run))
     if not rows:
         return None
@@ -148,22 +145,23 @@ def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
     by_epoch = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)
     mean_losses = by_epoch["value"].mean().reset_index()
     last_losses = mean_losses.drop_duplicates(["run", "loss"], keep="last")
-    endings = []
+    endings: list[str] = []
     for row in last_losses.to_dict("records"):
         last_loss = figure(row["value"])
         endings.append(f"{row['run']}, {row['loss']}: {last_loss} at the end")
+    run_ids = mean_losses["run"].unique().tolist()
     return Chart(
         title="Losses by epoch, mean over the seeds",
         words="; ".join(endings),
         file="losses",
         data={"rows": mean_losses},
-        values={"runs": mean_losses["run"].unique().tolist()},
+        values={"runs": run_ids},
     )
 
 
 def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the losses of each seed and epoch of a run: run, loss, epoch, value."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seed in run["losses"] or ():
         for epoch in seed.get("epochs", ()):
             values = {"training": epoch["loss"], "validation": epoch["validation_loss"]}
@@ -180,15 +178,15 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
-    """Return each fact of two models and each setting of their configs: setting, a, b, same.
+    """Return a table of each fact and setting of two models: setting, a, b, same.
 
-    Differing ones come first.
+    Rows that differ come first.
     """
     a = _facts_and_config(one)
     b = _facts_and_config(two)
     shared_names = [name for name in a if name in b]
-    names = dict.fromkeys([*shared_names, *a, *b])  # each once, in this order
-    rows = []
+    names = dict.fromkeys([*shared_names, *a, *b])  # without repetitions, in this order
+    rows: list[dict[str, str]] = []
     for name in names:
         a_value = in_words(a.get(name))
         b_value = in_words(b.get(name))
@@ -208,7 +206,7 @@ def flat(config: object, under: str = "config") -> dict[str, Any]:
     """Return the leaves of a nested config by their dotted names; lists stay whole."""
     if not isinstance(config, Mapping):
         return {under: config}
-    leaves = {}
+    leaves: dict[str, Any] = {}
     for key, value in config.items():
         leaves.update(flat(value, f"{under}.{key}"))
     return leaves
@@ -226,9 +224,9 @@ def in_words(value: Any) -> str:
 
 
 def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
-    """Return the sessions that may hold common predictions, the last `DAYS` of the calendar.
+    """Return the first and last session of the time that two runs both predicted.
 
-    None without any.
+    It is cut to its last `DAYS` calendar days. None if there is no such time.
     """
     a_span = runs.predicted_span(conn, a)
     b_span = runs.predicted_span(conn, b)
@@ -250,7 +248,7 @@ def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.Data
 
 
 def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """Return what both said of the last common session, the largest difference first.
+    """Return the predictions of both for the last common session, the largest difference first.
 
     There are no rows without a common session.
     """
@@ -265,18 +263,18 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """Score both on common stock-days, from counts of days.
+    """Score both models on common stock-days, from counts by day.
 
     Returns n, scored, days, same (the share of equal directions) and rows. `rows` has one for a,
-    one for b and one for a less b: acc, mcc with their day-resampled 95 % intervals, which are
-    missing (NaN) with too few days; there are no rows without an outcome.
+    one for b and one for a less b: acc and mcc with their 95 % intervals by a bootstrap of days,
+    which are NaN with too few days. There are no rows without an outcome.
     """
     n = int(counts["n"].sum())
     same_share = np.nan
     if n > 0:
         same_share = counts["same"].sum() / n
     settled_days = counts[counts["scored"] > 0]
-    rows = []
+    rows: list[dict[str, Any]] = []
     if not settled_days.empty:
         rows = _score_rows(settled_days)
     return {
