@@ -126,8 +126,8 @@ class Backtest:
             self.context.market.settings,
             made_by,
         ]
-        digest = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:8]
-        return f"{self.context.name}-{self.plan.first}-{digest}"
+        digest = hashlib.sha256(json.dumps(settings, default=str).encode())
+        return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
 
     @property
     def folder(self) -> Path:
@@ -224,8 +224,9 @@ def _require_known(context: MarketContext, as_of: date) -> None:
 
 def digest_of(bars: pd.DataFrame) -> str:
     """Return a digest of bars, which does not depend on when they were fetched."""
-    rows = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
-    return hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()
+    row_hashes = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
+    digest = hashlib.sha256(row_hashes.to_numpy().tobytes())
+    return digest.hexdigest()
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:

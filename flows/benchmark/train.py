@@ -165,8 +165,9 @@ class PublishedExperiment:
             made_by,
         ]
         bars, _ = self.known
+        row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
-        digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
+        digest.update(row_hashes.to_numpy().tobytes())
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
 
     def spans(self, window: int) -> tuple[Windows, Windows]:

@@ -204,7 +204,8 @@ def charts_script() -> Response:
 @pages.get("/")
 def markets(request: Request) -> HTMLResponse:
     """Show every market."""
-    return _page(request, "markets", lambda conn: markets_page(conn, datetime.now(UTC).date()))
+    today = datetime.now(UTC).date()
+    return _page(request, "markets", lambda conn: markets_page(conn, today))
 
 
 @pages.get("/market/{market}")

@@ -46,8 +46,8 @@ def compare_page(
     Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
     markets.
     """
-    one, two = _runs_of(conn, a, b)
-    chosen_runs = [run for run in (one, two) if run is not None]
+    first, second = _runs_of(conn, a, b)
+    chosen_runs = [run for run in (first, second) if run is not None]
     if not market:
         market = None
         if chosen_runs:
@@ -59,21 +59,21 @@ def compare_page(
     listed_runs: list[dict[str, Any]] = []
     if market is not None:
         listed_runs = records(head(conn, runs.models(market), RUNS))
-    settings_of_one: list[dict[str, Any]] = []
-    if one is not None and two is None:
-        settings_of_one = records(settings(one, one))
+    settings_of_first: list[dict[str, Any]] = []
+    if first is not None and second is None:
+        settings_of_first = records(settings(first, first))
     pair = None
-    if one is not None and two is not None:
-        pair = _pair(conn, one, two)
+    if first is not None and second is not None:
+        pair = _pair(conn, first, second)
 
     return {
         "market": market,
         "markets": stored_markets,
         "runs": listed_runs,
-        "a": one,
-        "b": two,
+        "a": first,
+        "b": second,
         "losses": losses_chart(chosen_runs),
-        "made": settings_of_one,
+        "made": settings_of_first,
         "pair": pair,
     }
 
@@ -85,27 +85,27 @@ def _runs_of(
 
     Raises UsageError for runs of two markets.
     """
-    one = None
-    two = None
+    first = None
+    second = None
     if a is not None:
-        one = run_of(conn, a)
+        first = run_of(conn, a)
     if b is not None and b != a:
-        two = run_of(conn, b)
-    if one is not None and two is not None and one["market"] != two["market"]:
+        second = run_of(conn, b)
+    if first is not None and second is not None and first["market"] != second["market"]:
         raise UsageError(
-            f"{a} is a run of {one['market']} and {b} of {two['market']}: "
+            f"{a} is a run of {first['market']} and {b} of {second['market']}: "
             "compare runs of one market"
         )
-    return one, two
+    return first, second
 
 
-def _pair(conn: Connection, one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return how two runs differ in their settings and on common stock-days."""
-    a = one["run_id"]
-    b = two["run_id"]
+    a = first["run_id"]
+    b = second["run_id"]
     shared = shared_span(conn, a, b)
     facts: dict[str, Any] = {
-        "settings": records(settings(one, two)),
+        "settings": records(settings(first, second)),
         "spans": [runs.predicted_span(conn, a), runs.predicted_span(conn, b)],
         "shared": shared,
     }
@@ -177,13 +177,13 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
+def settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> pd.DataFrame:
     """Return a table of each fact and setting of two models: setting, a, b, same.
 
     Rows that differ come first.
     """
-    a = _facts_and_config(one)
-    b = _facts_and_config(two)
+    a = _facts_and_config(first)
+    b = _facts_and_config(second)
     shared_names = [name for name in a if name in b]
     names = dict.fromkeys([*shared_names, *a, *b])  # without repetitions, in this order
     rows: list[dict[str, str]] = []

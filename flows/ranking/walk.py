@@ -162,8 +162,9 @@ class Walk:
             version("dtml-nightshift"),
         ]
         bars, _ = self.bars
+        row_hashes = pd.util.hash_pandas_object(bars, index=False)
         digest = hashlib.sha256(json.dumps(settings, default=str).encode())
-        digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
+        digest.update(row_hashes.to_numpy().tobytes())
         return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
 
     def outcome(self, leg: Leg) -> Grid:
@@ -232,11 +233,8 @@ def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
 
 def _train_apart(walk: Walk, walked: list[Fold], folder: Path, workers: int) -> None:
     """Run the trainings that the folder lacks in processes of their own, the slowest kind first."""
-    missing = [
-        training
-        for training in trainings(walk.history, walked, walk.rankers)
-        if not _file(folder, training.name).exists()
-    ]
+    all_trainings = trainings(walk.history, walked, walk.rankers)
+    missing = [training for training in all_trainings if not _file(folder, training.name).exists()]
     pool = ProcessPoolExecutor(
         max_workers=workers,
         mp_context=get_context("spawn"),

@@ -402,10 +402,12 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     beside = pd.concat([then, now], axis=1, keys=["then", "now"])
     in_both = beside.dropna()
     is_restated = in_both["then"] != in_both["now"]
+    is_new = beside["then"].isna()
+    is_gone = beside["now"].isna()
     return {
         "restated": int(is_restated.sum()),
-        "new": int(beside["then"].isna().sum()),
-        "gone": int(beside["now"].isna().sum()),
+        "new": int(is_new.sum()),
+        "gone": int(is_gone.sum()),
     }
 
 
