@@ -1,4 +1,4 @@
-"""Set variables of the environment that torch reads when it is loaded; the user's own stay."""
+"""Set the environment variables that torch reads when loaded, unless the user has set them."""
 
 import os
 from collections.abc import Mapping

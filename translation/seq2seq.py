@@ -249,7 +249,7 @@ class RecurrentTranslator(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it.
+        """Decode `[sentences, target positions]` tokens, each without those after it.
 
         Returns `[..., d_model]`, see `logits`. Weights on request are `[sentences, target
         positions, source positions]`, None without attention.

@@ -383,7 +383,7 @@ class Transformer(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it.
+        """Decode `[sentences, target positions]` tokens, each without those after it.
 
         Returns `[..., d_model]`, see `logits`. Weights on request are the last layer's over the
         source, averaged over heads: `[sentences, target positions, source positions]`.

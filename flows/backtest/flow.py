@@ -40,14 +40,14 @@ WORKER_GONE = (
     cache_policy=NO_CACHE,
 )
 def fold(job: Job) -> Path:
-    """Run one fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
+    """Run one fold of a backtest, in any process; see `flows.backtest.folds.run_fold`."""
     end_with_parent()
     return run_fold(job)
 
 
 @task(name="seed", task_run_name="fold {job.fold.number}, seed {number}", cache_policy=NO_CACHE)
 def seed(job: Job, number: int) -> None:
-    """Train one seed of a fold, in whichever process; see `flows.backtest.folds.run_seed`."""
+    """Train one seed of a fold, in any process; see `flows.backtest.folds.run_seed`."""
     end_with_parent()
     run_seed(job, number)
 
@@ -135,13 +135,13 @@ def _backtest_on(task_runner: Any) -> Callable[..., Result]:
 class WorkerPool(ProcessPoolTaskRunner):
     """Run tasks on Prefect's pool of processes, and end when a worker is ended from outside.
 
-    By default a pool that lost a worker asks the others to end and waits for them. It waits for
-    ever for a worker that was just starting, for one in whose task Prefect turns that request into
-    an exception, and, when this process ends, for a pipe's lock that the lost worker held.
+    By default a pool that lost a worker asks the others to end and waits for them. It would wait
+    for ever for a worker that was just starting, for one in whose task Prefect turns that request
+    into an exception, and, when this process ends, for a pipe's lock that the lost worker held.
     """
 
     def cancel_all(self) -> None:
-        """End the pool: calmly, or at once when it lost a worker."""
+        """End the pool; kill its workers if one of them was lost."""
         if self._executor is not None and self._executor._broken:
             killer = Thread(target=_kill, args=(self._executor._processes,), daemon=True)
             killer.start()

@@ -43,7 +43,7 @@ PricesKnown = Literal["now", "then"]
 
 @dataclass(frozen=True)
 class Fold:
-    """Hold a model's span: trained on what was known at the close of `as_of`, for first .. last.
+    """Hold the span of one model: trained as of the close of `as_of`, it predicts first .. last.
 
     Both sessions are included.
     """
@@ -143,7 +143,7 @@ class Backtest:
 
 @dataclass(frozen=True)
 class Job:
-    """Describe one fold in plain values, for whichever process runs it."""
+    """Describe one fold in plain values, which can be sent to another process."""
 
     request: RunRequest
     fold: Fold
@@ -164,7 +164,7 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 
 
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
-    """Open what is stored of a market and lay out the folds.
+    """Open the stored prices of a market, and lay out the folds.
 
     Raises UsageError where not every session predicted has happened.
     """
@@ -230,7 +230,7 @@ def digest_of(bars: pd.DataFrame) -> str:
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:
-    """Return a job for each fold; a job whose card exists has nothing left to do."""
+    """Return a job for each fold; a job whose card exists is done."""
     jobs = [
         Job(
             request=backtest.request,
@@ -355,7 +355,7 @@ class Nights:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all that decides which nights are refused and what is predicted."""
+        """Return a digest of all that decides the predictions and the refused nights."""
         digests_of_nights = ""
         if self.prices_known == "then":
             digests_of_nights = " ".join(digest_of(self.bars_of(day)) for day in self._days())

@@ -211,7 +211,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
 
 
 def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
-    """Return what is scored: the chosen trial of each model, and every rule."""
+    """Return the predictors that are scored: the chosen trial of each model, and every rule."""
     predictors: list[Predictor] = []
     for name, trials in chosen.models.items():
         configurations = sum(trial.tried for trial in trials)
@@ -263,7 +263,7 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
 
 
 def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return one row a model, configuration and seed, scored where `movement` is known."""
+    """Return a row for each model, configuration and seed, scored where `movement` is known."""
     rows: list[dict[str, Any]] = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):

@@ -44,7 +44,7 @@ Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """Hold one seed of one configuration, and how it did on validation."""
+    """Hold one seed of one configuration, and its figures on validation."""
 
     seed: int
     validation_acc: float

@@ -110,14 +110,14 @@ def _path_name(text: str) -> str:
 
 
 def _optional_name(text: str | None) -> str | None:
-    """Return a form's text, or None where it was left empty."""
+    """Return the text of a form, or None if it is empty."""
     if not text:
         return None
     return _path_name(quote(text))
 
 
 def _optional_day(text: str | None) -> date | None:
-    """Return a form's day, or None where it was left empty."""
+    """Return the day of a form, or None if it is empty."""
     if not text:
         return None
     return date.fromisoformat(text)
@@ -278,7 +278,7 @@ async def table(request: Request, name: PathName, sort: str = "") -> HTMLRespons
 
 @pages.get("/sql")
 async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTMLResponse:
-    """Show the box for SQL, and the answer to what was typed."""
+    """Show the box for SQL, and the answer to the statement in it."""
 
     def work(interruption: Interruption) -> HTMLResponse:
         page = sql_page(request.app.state.engine, q, market, interruption)

@@ -81,7 +81,7 @@ def compare_page(
 def _runs_of(
     conn: Connection, a: str | None, b: str | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the runs of two names; None where a name is missing, or is the first one again.
+    """Return the runs of two names; None for a missing name, and for a repetition of the first.
 
     Raises UsageError for runs of two markets.
     """
@@ -213,7 +213,7 @@ def flat(config: object, under: str = "config") -> dict[str, Any]:
 
 
 def in_words(value: Any) -> str:
-    """Return a value of a config in words; "-" for what is missing."""
+    """Return a value of a config as text; "-" for a missing one."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "-"
     if isinstance(value, float):

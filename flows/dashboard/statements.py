@@ -1,4 +1,4 @@
-"""Run the SQL of visitors in threads of its own, and end it when its reader leaves."""
+"""Run the SQL of visitors in separate threads, and end it when its reader leaves."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ class Statements:
         self._cancellers = CapacityLimiter(STATEMENTS)
 
     async def run(self, request: Request, work: Work[Result]) -> Result:
-        """Return the result of a statement, run in a thread of its own.
+        """Return the result of a statement, which runs in a new thread.
 
         Raises HTTPException: a 403 for a link of another site, a 429 when all places are taken.
         """

@@ -206,7 +206,7 @@ def _changes_of_list(then: Market, now: Market) -> list[str]:
 
 
 def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
-    """Return where figures are the same to the last bit, missing ones (NaN) included."""
+    """Return, for each figure, whether both are the same to the last bit; NaN equals NaN."""
     then = np.asarray(stored, dtype=float)
     now = np.asarray(again, dtype=float)
     return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
@@ -265,9 +265,9 @@ class Replay:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and by how much.
+        """Return the stock whose probability differs most, and the difference.
 
-        NaN where one side has none.
+        The difference is NaN if one side has no probability.
         """
         rows = self.differing
         difference = (rows["replayed_probability"] - rows["probability"]).abs()

@@ -1,4 +1,4 @@
-"""Run Prefect's engine for one run of `dtml serve` in a process of its own.
+"""Run Prefect's engine for one run of `dtml serve` in a new process.
 
 This is for machines where runs cannot be forked. Prefect would look for the modules of a flow in
 the working folder first; so they are imported here before.

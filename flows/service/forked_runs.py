@@ -1,4 +1,4 @@
-"""Fork the runs of `dtml serve` from a process that has imported what they need.
+"""Fork the runs of `dtml serve` from a process that has imported their modules.
 
 Prefect's runner starts `python -m prefect.engine` for each run, and its imports take longer than
 the work of most runs. Here the engine runs in a fork of a process that has imported the modules and

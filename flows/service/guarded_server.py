@@ -1,4 +1,4 @@
-"""Run Prefect's own server for those alone who know its login, on this machine."""
+"""Run Prefect's own server, only for users of this machine who know its login."""
 
 import os
 import signal

@@ -53,10 +53,10 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield what the store says of each training that has weights, and what is wrong with its file.
+    """Yield the checkpoint of each training that has one, and what is wrong with its file.
 
-    That is: the name of the run, the path of its checkpoint below the data folder, the SHA-256, and
-    the fault, or None.
+    A checkpoint is the name of its run, its path below the data folder, its SHA-256, and the fault,
+    or None.
     """
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")

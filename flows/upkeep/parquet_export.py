@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Exported:
-    """Count what an export did, in files, and in rows of the files written."""
+    """Count the files of an export, and the rows of those that it wrote."""
 
     written: int = 0
     rows: int = 0
@@ -166,7 +166,7 @@ def _write(schema: pa.Schema, tables: Iterable[pa.Table], counts: Exported, file
 
 
 def _state_of(file: Path) -> bytes | None:
-    """Return the fingerprint of what a file was written from.
+    """Return the fingerprint of the rows from which a file was written.
 
     None if there is no such file, or if it is damaged.
     """

@@ -64,7 +64,7 @@ def batch_indices(
 
 
 def _bounds(longest: list[int], tokens: int) -> list[int]:
-    """Return where each batch starts, and the end, from the longer side of each row."""
+    """Return the row at which each batch starts, and the end, from each row's longer side."""
     bounds = [0]
     rows = 0  # of the batch that is being filled
     width = 0
