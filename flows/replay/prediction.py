@@ -291,7 +291,7 @@ def retrain(
     with TemporaryDirectory() as folder:
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
-    weights_then = fitted.ensemble.weights
+    weights_then: Mapping[str, Tensor] = fitted.ensemble.weights
     if stored_weights is not None:
         weights_then = stored_weights
     elif sha == run["checkpoint_hash"]:

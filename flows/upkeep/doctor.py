@@ -22,6 +22,7 @@ from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.markets import load_market
+from dtml.markets.definition import AnyCalendar
 from dtml.prices.sessions import last_known_day
 from dtml.sources.yahoo import YahooSource
 from dtml.training.self_test import TOLERANCE, self_test
@@ -201,7 +202,7 @@ def _calendars() -> str:
 
     Raises DtmlError where that is within sixty days, or past.
     """
-    ends: dict[str, date] = {}
+    ends: dict[AnyCalendar, date] = {}
     for market in named_markets(open_engine(), (), ()).values():
         if market is not None:
             ends[market.calendar] = last_known_day(market.calendar)
