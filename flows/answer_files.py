@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,68 +67,79 @@ def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
     return written[0]
 
 
-def _write_groups(found: Answer, file: Path, most: int) -> int:
-    """Write an answer into a file.
+def _write_groups(answer: Answer, file: Path, most: int) -> int:
+    """Write an answer into a file, and return its number of rows.
 
-    Where a group has other types than those so far, it begins another file.
+    The types of a column are known only with its last row. So a group whose types do not fit into
+    those so far begins another part, and all parts are merged at the end.
     """
-    # They become one at the end: the types of a column are known with its last row.
     with (
         tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder,
-        ExitStack() as ending,
+        ExitStack() as open_writer,
     ):
-        parts, schema, rows = list[Path](), pa.schema([]), 0
-        for group in _groups(found):
-            if (
-                wider := _common(schema, group.schema) if parts else group.schema
-            ) != schema or not parts:
-                ending.close()
-                schema, parts = wider, [*parts, Path(folder, str(len(parts))) if parts else file]
-                writer = ending.enter_context(pq.ParquetWriter(parts[-1], schema))
+        parts: list[Path] = []
+        schema = pa.schema([])
+        rows = 0
+        for group in _groups(answer):
+            wider_schema = _common(schema, group.schema) if parts else group.schema
+            if not parts or wider_schema != schema:
+                open_writer.close()
+                schema = wider_schema
+                parts.append(Path(folder, str(len(parts))) if parts else file)
+                writer = open_writer.enter_context(pq.ParquetWriter(parts[-1], schema))
             writer.write_table(_cast(group, schema))
             rows += group.num_rows
             if sum(part.stat().st_size for part in parts) > most:
                 raise UsageError(
                     f"an answer of more than {most:,} bytes is not written: ask for it in parts"
                 )
-        ending.close()
+        open_writer.close()
         if len(parts) > 1:
-            with pq.ParquetWriter(whole := Path(folder, "whole"), schema) as writer:
-                for batch in chain.from_iterable(
-                    pq.ParquetFile(part).iter_batches(GROUP) for part in parts
-                ):
-                    writer.write_table(_cast(pa.Table.from_batches([batch]), schema))
-            shutil.copyfile(whole, file)
+            merged = Path(folder, "whole")
+            _merge(parts, schema, merged)
+            shutil.copyfile(merged, file)
     return rows
 
 
-def _groups(found: Answer) -> Iterator[pa.Table]:
-    """Yield the rows of an answer, GROUP at a time, or fewer where they are
-    large; one table without any, if none.
+def _merge(parts: Sequence[Path], schema: pa.Schema, file: Path) -> None:
+    """Write the rows of Parquet files into one of this schema."""
+    with pq.ParquetWriter(file, schema) as writer:
+        for part in parts:
+            for batch in pq.ParquetFile(part).iter_batches(GROUP):
+                table = pa.Table.from_batches([batch])
+                writer.write_table(_cast(table, schema))
+
+
+def _groups(answer: Answer) -> Iterator[pa.Table]:
+    """Yield the rows of an answer in tables of about GROUP rows, or fewer if they are large.
+
+    An answer without rows is one empty table.
     """
-    held = [_table([], found.names)]
-    for batch in found.batches:
-        held.append(_table(batch, found.names))
-        if (
-            sum(each.num_rows for each in held) >= GROUP
-            or sum(each.nbytes for each in held) >= GROUP_BYTES
-        ):
-            yield _concatenated(held)
-            held = held[:1]
-    yield _concatenated(held)
+    empty = _table([], answer.names)
+    pending = [empty]
+    for batch in answer.batches:
+        pending.append(_table(batch, answer.names))
+        rows = sum(table.num_rows for table in pending)
+        size = sum(table.nbytes for table in pending)
+        if rows >= GROUP or size >= GROUP_BYTES:
+            yield _concatenated(pending)
+            pending = [empty]
+    yield _concatenated(pending)
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    schema = reduce(_common, (each.schema for each in tables))
-    return pa.concat_tables([_cast(each, schema) for each in tables])
+    schema = reduce(_common, (table.schema for table in tables))
+    return pa.concat_tables([_cast(table, schema) for table in tables])
 
 
 def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
-    """Return a driver's rows; without pandas, whose frames would be held for a while."""
-    columns = []
-    for name, values in zip(
-        names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True
-    ):
+    """Return the rows of a database driver as a table.
+
+    It does not use pandas, whose frames would stay in memory for a while.
+    """
+    values_by_column = zip(*rows, strict=True) if rows else [()] * len(names)
+    columns: list[pa.Array] = []
+    for name, values in zip(names, values_by_column, strict=True):
         try:
             columns.append(_array(values))
         except (pa.ArrowException, OverflowError) as error:
@@ -140,59 +150,73 @@ def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """Return days and moments as such, also those that SQLite keeps as text;
-    lists and mappings as JSON text.
+    """Return the values of a column as days, moments in UTC, numbers or text.
+
+    SQLite stores days and moments as text; here they become days and moments again. Lists and
+    mappings become JSON text.
     """
-    kinds = {type(each) for each in values} - {type(None)}
+    kinds = {type(value) for value in values} - {type(None)}
     if kinds & {dict, list}:
-        return pa.array([each if each is None else json.dumps(each) for each in values])
-    if (len(kinds) > 1 and kinds <= {Decimal, int, float}) or kinds == {Decimal}:
-        return pa.array([each if each is None else float(each) for each in values])
+        return pa.array([None if value is None else json.dumps(value) for value in values])
+    is_mix_of_numbers = len(kinds) > 1 and kinds <= {Decimal, int, float}
+    if is_mix_of_numbers or kinds == {Decimal}:
+        return pa.array([None if value is None else float(value) for value in values])
     array = pa.array(values)
     if pa.types.is_timestamp(array.type) and array.type.tz:
         return array.cast(pa.timestamp("us", "UTC"))
-    for form, kind in ((DAY, pa.date32()), (MOMENT, pa.timestamp("us"))) if kinds == {str} else ():
-        if pc.all(pc.match_substring_regex(array, f"^(?:{form.pattern})$")).as_py():
-            with suppress(pa.ArrowInvalid):  # text such as 2024-02-30 stays text
-                return array.cast(kind).cast(
-                    kind if kind == pa.date32() else pa.timestamp("us", "UTC")
-                )
+    if kinds == {str}:
+        with suppress(pa.ArrowInvalid):  # text such as 2024-02-30 stays text
+            if _all_match(array, DAY):
+                return array.cast(pa.date32())
+            if _all_match(array, MOMENT):
+                return array.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
     return array
 
 
-def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return types that hold the values of both; raise UsageError, naming the
-    column, where there is none.
+def _all_match(texts: pa.Array, form: re.Pattern[str]) -> bool:
+    matches = pc.match_substring_regex(texts, f"^(?:{form.pattern})$")
+    return bool(pc.all(matches).as_py())
+
+
+def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
+    """Return a schema whose types hold the values of both.
+
+    Raises UsageError, naming the column, where there is none.
     """
-    types = []
-    for field, also in zip(one, other, strict=True):
-        both = {field.type, also.type} - {pa.null()}
-        if len(both) > 1 and both <= {pa.int64(), pa.float64()}:
-            both = {pa.float64()}
-        elif len(both) > 1 and all(
-            pa.types.is_temporal(each) or each == pa.string() for each in both
-        ):
-            both = {pa.string()}
-        elif len(both) > 1:
-            said = " and ".join(sorted(map(str, both)))
+    fields = []
+    for first_field, second_field in zip(first, second, strict=True):
+        name = first_field.name
+        types = {first_field.type, second_field.type} - {pa.null()}
+        if not types:
+            common_type = pa.null()
+        elif len(types) == 1:
+            common_type = types.pop()
+        elif types == {pa.int64(), pa.float64()}:
+            common_type = pa.float64()
+        elif all(pa.types.is_temporal(kind) or kind == pa.string() for kind in types):
+            common_type = pa.string()
+        else:
+            kinds = " and ".join(sorted(map(str, types)))
             raise UsageError(
-                f"column {field.name!r} holds values of several kinds: cast it to one ({said})"
+                f"column {name!r} holds values of several kinds: cast it to one ({kinds})"
             )
-        types.append((field.name, both.pop() if both else pa.null()))
-    return pa.schema(types)
+        fields.append((name, common_type))
+    return pa.schema(fields)
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table as this schema: days and moments that become text read as they were stored."""
+    """Return a table as this schema.
+
+    Days and moments that become text read as they were stored: a moment without its time zone.
+    """
     columns = []
     for column, field in zip(table.columns, schema, strict=True):
-        is_told = pa.types.is_timestamp(column.type) and column.type != field.type
-        columns.append(
-            (column.cast(pa.timestamp("us")) if is_told else column).cast(field.type, safe=False)
-        )
+        becomes_text = pa.types.is_timestamp(column.type) and column.type != field.type
+        values = column.cast(pa.timestamp("us")) if becomes_text else column
+        columns.append(values.cast(field.type, safe=False))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def stored_moment(written: str) -> datetime:
-    """The moment that SQLite keeps as text of the form `MOMENT`."""
+    """Return the moment that SQLite stores as text of the form `MOMENT`."""
     return datetime.fromisoformat(written).replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ line of standard input.
 import sys
 
 if not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/translation/"):
-    # `python -m` looks for modules in the working folder first, where a stranger may have left a
+    # `python -m` looks for modules in the working folder first, where another user may have left a
     # torch.py.
     del sys.path[0]
 
@@ -34,7 +34,7 @@ from translation.translate import translate
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train the model of a recipe, and score it."""
+    """Train the model of a recipe, and score it on the recipe's test sets."""
     recipe = read_recipe(options.recipe)
     if options.processes > 1 and "RANK" not in os.environ:
         command = [
@@ -61,24 +61,25 @@ def train(options: argparse.Namespace) -> None:
         on_check=_say,
         on_message=_say,
     )
-    if model is None:  # a process that another one speaks for
+    if model is None:  # another process of the group prints the results
         return
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():
         sources, references = zip(*test.pairs(), strict=True)
         hypotheses = [translation.text for translation in translate(model, sources, Search())]
-        found = score(hypotheses, references, language=model.card.target_language)
-        interval = f"[{found.low:.1f}, {found.high:.1f}]"
-        print(f"{name}: BLEU {found.bleu:.1f} {interval}, chrF {found.chrf:.1f}, {found.signature}")
+        result = score(hypotheses, references, language=model.card.target_language)
+        interval = f"[{result.low:.1f}, {result.high:.1f}]"
+        figures = f"BLEU {result.bleu:.1f} {interval}, chrF {result.chrf:.1f}"
+        print(f"{name}: {figures}, {result.signature}")
     print(options.to / recipe.name)
 
 
 def translate_lines(options: argparse.Namespace) -> None:
     """Print a translation of each line of standard input."""
-    how = Search(beams=options.beams, alpha=options.alpha)
+    settings = Search(beams=options.beams, alpha=options.alpha)
     model = load_model(options.model, torch.device(options.device))
     lines = sys.stdin.read().splitlines()
-    for translation in translate(model, lines, how):
+    for translation in translate(model, lines, settings):
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
 
@@ -93,12 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     commands = parser.add_subparsers(dest="command", required=True)
-    of_training = commands.add_parser(
+    training = commands.add_parser(
         "train", help="train the model of a recipe, and score it on its test sets"
     )
-    of_training.add_argument("recipe", type=Path)
-    of_training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
-    of_training.add_argument(
+    training.add_argument("recipe", type=Path)
+    training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
+    training.add_argument(
         "--processes", type=int, default=1, help="number of processes that share each update"
     )
     translating = commands.add_parser("translate", help="translate the lines of standard input")
@@ -111,9 +112,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the command line and return its exit code.
+    """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
 
-    A failure is a line on standard error, with 2 for the user's mistakes and 1 for the rest.
+    A failure is one line on standard error.
     """
     options = _parser().parse_args()
     try:

@@ -17,9 +17,9 @@ UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by the kernel or by
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """Write `file` atomically, even with several writers or a power cut.
 
-    `write` gets the path of a temporary file beside `file` and must fill that very file, which then
-    replaces `file`. The temporary file is locked: other writers of `file` wait, and the next one
-    overwrites what a killed one left.
+    `write` gets the path of a temporary file beside `file` and must fill this file, which then
+    replaces `file`. The temporary file is locked: other writers of `file` wait. If a writer is
+    killed, the next one overwrites its temporary file.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -44,8 +44,8 @@ def write_folder_whole(
 ) -> None:
     """Write `folder` atomically, as `write_whole` does a file.
 
-    `fill` gets an empty folder beside it, .NAME.partial. A folder that is already there and not
-    empty is exchanged for the new one in one step if `replaces`; otherwise it raises OSError.
+    `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder that is already
+    there and not empty is exchanged for the new one in one step; otherwise it raises OSError.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def write_folder_whole(
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
-            # after the exchange it is the .partial of the next writer
+            # After the exchange the old folder is the .partial of the next writer.
             descriptors.append(_lock(os.open(folder, os.O_RDONLY)))
             _exchange(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)
@@ -84,7 +84,7 @@ def _locked(partial: Path, open_partial: Callable[[], int]) -> int:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), partial.stat()):
                 return descriptor
-        os.close(descriptor)  # its former holder has renamed it into place
+        os.close(descriptor)  # the previous holder of the lock has renamed the path into place
 
 
 def _lock(descriptor: int) -> int:
@@ -98,11 +98,11 @@ def _lock(descriptor: int) -> int:
 
 
 def _opened_folder(folder: Path) -> int:
-    """Return a descriptor of a folder, made if there is none."""
+    """Return a descriptor of a folder, which is created if there is none."""
     while True:
         with suppress(FileExistsError):
             folder.mkdir()
-        with suppress(FileNotFoundError):  # its maker has renamed it into place
+        with suppress(FileNotFoundError):  # another writer has renamed it into place
             return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -122,27 +122,27 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _exchange(one: Path, other: Path) -> None:
+def _exchange(new: Path, old: Path) -> None:
     """Swap two folders in one step.
 
-    Where the system cannot, put `one` in place of `other`, which is missing for a moment.
+    Where the system cannot do this, put `new` in place of `old`, which is missing for a moment.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         failed = rename(
             AT_FDCWD,
-            os.fsencode(one),
+            os.fsencode(new),
             AT_FDCWD,
-            os.fsencode(other),
+            os.fsencode(old),
             RENAME_EXCHANGE,
         )
         if not failed:
             return
         number = ctypes.get_errno()
         if number not in UNSUPPORTED:
-            raise OSError(number, os.strerror(number), str(other))
-    aside = one.with_name(f"{one.name}.before")
+            raise OSError(number, os.strerror(number), str(old))
+    aside = new.with_name(f"{new.name}.before")
     shutil.rmtree(aside, ignore_errors=True)
-    other.rename(aside)
-    one.rename(other)
+    old.rename(aside)
+    new.rename(old)
     shutil.rmtree(aside, ignore_errors=True)

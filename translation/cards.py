@@ -1,4 +1,4 @@
-"""Read what a model says of itself: its languages, its sizes, and how it was trained.
+"""Read the card of a model: its languages, its sizes, and how it was trained.
 
 This file needs no torch.
 """
@@ -16,7 +16,7 @@ CONFIG = "model.json"
 
 @dataclass(frozen=True)
 class Card:
-    """Describe a model: `network` is the configuration of its kind, `made` how it was trained."""
+    """Describe a model: `network` has the configuration of its kind, `made` its training."""
 
     name: str
     kind: str
@@ -35,7 +35,7 @@ class Card:
 
 
 def receipt(card: Card) -> str:
-    """Return a name of a model's weights and what they were trained on."""
+    """Return a name that identifies a model's weights and its corpus."""
     return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
 
 

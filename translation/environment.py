@@ -1,23 +1,23 @@
-"""Set variables of the environment that torch reads when it is loaded; the user's own stay."""
+"""Set the environment variables that torch reads when loaded, unless the user has set them."""
 
 import os
 from collections.abc import Mapping
 
 VARIABLES: Mapping[str, str] = {
-    # A thread that has nothing to do sleeps. By default it spins: beside other busy processes each
-    # then waits for a core that another one's waiting thread holds.
+    # An idle thread sleeps. By default it spins, and so occupies a core for which a thread of
+    # another process may wait.
     "OMP_WAIT_POLICY": "passive",
-    # It spins for microseconds first, in which the next small product mostly comes: without that,
-    # two threads of a small network take half as long again on a quiet machine.
+    # It spins for some microseconds first, within which the next small product mostly begins:
+    # without that, a small network takes half as long again with two threads on a quiet machine.
     "GOMP_SPINCOUNT": "5000",
-    # Large tensors in pages of 2 MB: a training writes hundreds of MB a second, and the system
-    # clears pages of 4 KB in a sixth of its time.
+    # Large tensors have pages of 2 MB: a training writes hundreds of MB a second, and with pages of
+    # 4 KB a sixth of its time goes into clearing them.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 
 
 def prepare_torch() -> None:
-    """Set them for this process and those that it starts; call it before torch is loaded."""
+    """Set the variables for this process and its children; call it before torch is loaded."""
     has_policy = "OMP_WAIT_POLICY" in os.environ
     for name, value in VARIABLES.items():
         if name == "GOMP_SPINCOUNT" and has_policy:

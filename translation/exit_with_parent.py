@@ -6,14 +6,12 @@ from threading import Thread
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit at once with code 1 when process `parent` is no longer the parent of this one.
-
-    A thread watches.
-    """
+    """Start a thread that exits with code 1 once `parent` is not the parent of this process."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
-    Thread(target=watch, daemon=True).start()
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()

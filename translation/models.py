@@ -1,6 +1,6 @@
 """Save and load a model as a folder of configuration, weights and tokenizers.
 
-None of them can run code.
+Loading them runs no code from the folder.
 """
 
 import hashlib
@@ -85,8 +85,8 @@ EPOCHS_NEEDED = 5.0
 def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
     """Return the largest named size that suits a corpus of so many sentence pairs.
 
-    `epochs` tells how often a network of a size can read them in the time there is; None for as
-    often as it needs.
+    `epochs` returns how often a network of a size can read them in the available time. It is None
+    if the time is not limited.
     """
     for size, pairs_needed in PAIRS_FOR.items():  # the largest first
         if pairs < pairs_needed:
@@ -154,7 +154,8 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
     try:
         return config.build()
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise UsageError(f"cannot build this {kind}: {str(error).splitlines()[0]}") from error
+        first_line = str(error).splitlines()[0]
+        raise UsageError(f"cannot build this {kind}: {first_line}") from error
 
 
 def save_model(folder: Path, model: Model) -> Card:
@@ -182,7 +183,7 @@ def _fill(folder: Path, model: Model) -> None:
 def load_model(folder: Path, device: torch.device) -> Model:
     """Load a model for evaluation.
 
-    Raises TranslationError for a file that is missing, damaged or not the card's.
+    Raises TranslationError for a file that is missing, damaged or other than the card describes.
     """
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:

@@ -77,9 +77,9 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Say what a model is trained from and how.
+    """Describe the corpora of a model and its training.
 
-    None stands for the default of the model's size, which the corpus decides.
+    None stands for the default of the model's size, which depends on the corpus.
     """
 
     name: str
@@ -96,10 +96,10 @@ class Recipe:
     training: Mapping[str, Any] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     decide_by: Decider = "bleu"  # of the validation set
-    seeds: int = 1  # networks that are trained apart, from `seed` on, and translate together
+    seeds: int = 1  # networks that are trained separately, from `seed` on, and translate together
 
     def vocabulary_for(self, size: str) -> int:
-        """Return the limit of subwords."""
+        """Return the largest number of subwords."""
         return VOCABULARY[size] if self.vocabulary is None else self.vocabulary
 
     def network_for(self, size: str) -> dict[str, Any]:
@@ -128,16 +128,17 @@ class Recipe:
         return TrainingConfig(**settings)
 
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
-        """Return a hash of all settings but when the training is checked and when it ends.
+        """Return a hash of all settings but those of the checks and the end of the training.
 
-        A training resumes another that has its hash. `number` is that of the seed, from 0 on.
+        A training resumes another one with the same hash. `number` is that of the seed, from 0 on.
         """
         training = asdict(self.training_for(size))
         training["seed"] += number
-        # A rate that falls to the end of the budget depends on it.
-        budget = ("updates", "minutes") if training["schedule"] == "inverse_sqrt" else ()
-        for end in (*budget, "check_every"):
-            training.pop(end)
+        del training["check_every"]
+        if training["schedule"] == "inverse_sqrt":
+            # Any other rate falls until the end of the budget, and so depends on it.
+            del training["updates"]
+            del training["minutes"]
         settings = [
             self.kind,
             self.network_for(size),
@@ -152,7 +153,7 @@ class Recipe:
 
 
 def read_recipe(file: Path) -> Recipe:
-    """Read a recipe from a TOML file, to which its paths are relative.
+    """Read a recipe from a TOML file; its paths are relative to the file.
 
     Raises UsageError for any mistake.
     """
@@ -211,7 +212,7 @@ def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 def _require_known(
     file: Path, table: str, values: Mapping[str, Any], types: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an unknown key, and for a value that is not of its key's type."""
+    """Raise UsageError for an unknown key, and for a value of the wrong type."""
     unknown = sorted(values.keys() - types.keys())
     if unknown:
         place = f" of [{table}]" if table else ""
@@ -255,7 +256,7 @@ def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     """Raise UsageError for values of the right type that cannot work.
 
-    A size that is not decided yet is taken for tiny.
+    If the size is not known yet, tiny is assumed.
     """
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
         raise UsageError(
@@ -306,8 +307,7 @@ def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
     if [type(column) for column in columns] != [int, int]:
         raise UsageError(
             f"{file}: columns of [{table}] must be two numbers of 0 or more: the columns of the "
-            "source and "
-            "the target"
+            "source and the target"
         )
     folder = file.parent.resolve()  # absolute, as a model stores where its tests are
     target = folder / values["target"] if "target" in values else None

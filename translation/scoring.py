@@ -1,6 +1,6 @@
-"""Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons.
+"""Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap.
 
-These are by bootstrap (Koehn, 2004). BLEU is cased, on detokenised text. The tokenizer is
+The bootstrap is that of Koehn (2004). BLEU is cased, on detokenised text. The tokenizer is
 sacreBLEU's 13a, or single characters for Chinese, Japanese and Korean; the signature says which.
 """
 
@@ -121,21 +121,24 @@ def is_unspaced(language: str) -> bool:
 
 
 def _code(language: str) -> str:
-    return language.lower().replace("_", "-").split("-")[0]
+    parts = language.lower().replace("_", "-").split("-")
+    return parts[0]
 
 
 def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statistics:
-    """Count what BLEU needs of each sentence, `[sentences, 2 + 2 * ORDER]`."""
+    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`."""
     if len(hypotheses) != len(references):
-        counts = f"{len(hypotheses)} translations but {len(references)} references"
-        raise UsageError(f"{counts}: give one line each, in the same order")
+        raise UsageError(
+            f"{len(hypotheses)} translations but {len(references)} references: "
+            "give one line each, in the same order"
+        )
     if not references:
         raise UsageError(
             "there are no sentences to score: give at least one translation and its reference"
         )
     # The effective order changes no count; sacreBLEU warns without it on single sentences.
     metric = BLEU(tokenize=tokenizer_of(language), effective_order=True)
-    rows = []
+    rows: list[list[int]] = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         sentence = metric.sentence_score(hypothesis, [reference])
         rows.append([sentence.sys_len, sentence.ref_len, *sentence.counts, *sentence.totals])
@@ -143,9 +146,9 @@ def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statisti
 
 
 def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
-    """Sum over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
+    """Return the sums over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
 
-    A seed draws the same for all systems.
+    With the same seed, the same sentences are drawn for every system.
     """
     if resamples < 1:
         raise UsageError(
@@ -153,10 +156,10 @@ def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
         )
     random = np.random.default_rng(seed)
     count = len(statistics)
-    sums = []
+    sums: list[Statistics] = []
     for _ in range(resamples):
-        drawn = random.integers(count, size=count)
-        times_drawn = np.bincount(drawn, minlength=count)
+        sample = random.integers(count, size=count)
+        times_drawn = np.bincount(sample, minlength=count)
         sums.append(times_drawn @ statistics)
     return np.array(sums)
 
@@ -167,7 +170,7 @@ def _corpus_bleu(statistics: Statistics) -> float:
 
 def _bleu(sums: Statistics) -> NDArray[Any]:
     """Compute BLEU, 0 to 100, of each row of sums `[..., 2 + 2 * ORDER]`."""
-    scores = []
+    scores: list[float] = []
     for row in sums.reshape(-1, 2 + 2 * ORDER).astype(int).tolist():
         bleu = BLEU.compute_bleu(
             correct=row[2 : 2 + ORDER],

@@ -39,7 +39,8 @@ class RecurrentConfig:
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
 
     def __post_init__(self) -> None:
-        if self.attention not in (kinds := get_args(AttentionKind)):
+        kinds = get_args(AttentionKind)
+        if self.attention not in kinds:
             raise UsageError(
                 f"unknown attention {self.attention!r}: choose one of {', '.join(kinds)}"
             )
@@ -118,10 +119,10 @@ class Attention(nn.Module):
 class Decoder(nn.Module):
     """An LSTM over the target, with no attention or that of Luong et al.
 
-    Without attention, its first state, the encoder's last, is all that it knows of the source. With
-    it, attention comes after the recurrence, for all positions at once, and out = tanh(W [context;
-    s]). Luong et al. also feed that output into the next step; this is left out, as the recurrence
-    would have to wait for the attention.
+    Without attention, the decoder knows of the source only the encoder's last state, which is its
+    own first state. With attention, this comes after the recurrence, for all positions at once, and
+    out = tanh(W [context; s]). Luong et al. also feed that output into the next step; this is left
+    out, as the recurrence would have to wait for the attention.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -149,7 +150,7 @@ class Decoder(nn.Module):
 
 
 class BahdanauDecoder(nn.Module):
-    """An LSTM that attends from its last state before each token.
+    """An LSTM that attends from its last state before it reads each token.
 
     It reads the context together with the token. The first layer attends; layers above run over its
     states. The output is that of Luong et al., tanh(W [context; s]), in place of Bahdanau's maxout,
@@ -191,8 +192,8 @@ class BahdanauDecoder(nn.Module):
             top, (hidden_above, cell_above) = self.above(self.dropout(top), above)
             last_hidden = torch.cat([last_hidden, hidden_above])
             last_cell = torch.cat([last_cell, cell_above])
-        read = torch.cat([torch.stack(contexts, dim=1), top], dim=-1)
-        output = self.combine(read).tanh()
+        context_and_state = torch.cat([torch.stack(contexts, dim=1), top], dim=-1)
+        output = self.combine(context_and_state).tanh()
         return output, torch.stack(all_weights, dim=1), (last_hidden, last_cell)
 
 
@@ -221,7 +222,7 @@ class RecurrentTranslator(nn.Module):
     def encode(self, source: Tensor) -> tuple[EncodedSource, LstmState]:
         """Encode `[sentences, source positions]` tokens.
 
-        Returns what the decoder attends to, and its first state.
+        Returns the encoded source, to which the decoder attends, and the decoder's first state.
         """
         real = source != PADDING
         order = in_front(real)
@@ -248,7 +249,7 @@ class RecurrentTranslator(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it.
+        """Decode `[sentences, target positions]` tokens, each without those after it.
 
         Returns `[..., d_model]`, see `logits`. Weights on request are `[sentences, target
         positions, source positions]`, None without attention.
@@ -314,13 +315,13 @@ class RecurrentState:
     cell: Tensor  # of the same shape
 
     def reorder(self, origin: Tensor) -> None:
-        """Implement what `translation.decoding.incremental.KeyValueCache` does."""
+        """Implement `translation.decoding.incremental.KeyValueCache.reorder`."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden = self.hidden[:, rows, origin]
         self.cell = self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """Implement what `translation.decoding.incremental.KeyValueCache` does."""
+        """Implement `translation.decoding.incremental.KeyValueCache.keep`."""
         source = self.source
         self.source = EncodedSource(
             memory=source.memory[sentences],
@@ -385,14 +386,15 @@ def _packed(x: Tensor, real: Tensor) -> PackedSequence:
 
 def _directions_joined(state: Tensor) -> Tensor:
     """Map `[layers * 2, rows, d_model / 2]`, of both directions, to `[layers, rows, d_model]`."""
-    joined: Tensor = state.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2)
+    by_direction = state.unflatten(0, (-1, 2))  # [layers, 2, rows, d_model / 2]
+    joined: Tensor = by_direction.transpose(1, 2).flatten(-2)
     return joined
 
 
 def _lstm(
     config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
 ) -> nn.LSTM:
-    # torch drops out between layers only, and warns of one alone
+    # torch applies dropout only between layers, and warns if there is one layer alone.
     dropout = config.dropout if layers > 1 else 0.0
     return nn.LSTM(
         input_size=config.d_model,
@@ -407,7 +409,7 @@ def _lstm(
 def _initialise(network: nn.Module) -> None:
     """Initialise matrices as Glorot and Bengio, and biases as Jozefowicz et al. (ICML 2015).
 
-    That of the forget gate is 1, the others are 0.
+    The bias of the forget gate is 1, the others are 0.
     """
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):
@@ -419,7 +421,7 @@ def _initialise(network: nn.Module) -> None:
         else:
             nn.init.zeros_(parameter)
             if ".bias_ih" in name:
-                # input, forget, candidate, output: torch adds bias_hh, which stays 0
+                # The gates are input, forget, candidate, output; torch adds bias_hh, which stays 0.
                 parameter.data.unflatten(0, (4, -1))[1] = 1.0
 
 
@@ -470,7 +472,7 @@ def _messages(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     for score, is_unmasked in zip(unary.unbind(-1), mask.unbind(-1), strict=True):
         messages.append(message)
         odds = score + message
-        one = torch.logaddexp(to_1, odds + stay_1)
-        zero = torch.logaddexp(stay_0, odds + to_0)
-        message = torch.where(is_unmasked, one - zero, message)
+        next_is_1 = torch.logaddexp(to_1, odds + stay_1)
+        next_is_0 = torch.logaddexp(stay_0, odds + to_0)
+        message = torch.where(is_unmasked, next_is_1 - next_is_0, message)
     return torch.stack(messages, dim=-1)

@@ -1,6 +1,6 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017).
 
-It is to be read beside the paper. This file imports torch alone. Attention works on the last axis
+It is written to be read beside the paper, and imports torch alone. Attention works on the last axis
 but one; every axis before it is a batch. A sentence is `[sentences, positions, d_model]`, a market
 is `[days, stocks, hidden]`: the same block serves both. Masks are boolean and True means "may
 attend".
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 Norm = Literal["post", "pre", "none"]
 PADDING = 0
-Weights = Tensor | None  # of attention: None unless asked for
+Weights = Tensor | None  # of attention: None unless they are requested
 
 
 def attend(
@@ -198,7 +198,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """The encoder's layer, with attention over the encoder's output between its sub-layers.
 
-    That output is the memory.
+    The encoder's output is called the memory.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Weights]:
         """Map `x` `[..., positions, d_model]` to its shape.
 
-        The weights on request are those over `memory`.
+        The weights, on request, are those of the attention over `memory`.
         """
         attended, _ = self.attention(self.around_attention.enter(x), mask)
         remembered = self.remember(memory)
@@ -232,7 +232,7 @@ class DecoderLayer(nn.Module):
     def remember(self, memory: Tensor) -> Tensor:
         """Project `memory` `[..., positions, d_model]` to keys and values.
 
-        They are one tensor, `[2, ..., heads, positions, d_k]`.
+        Both are in one tensor, `[2, ..., heads, positions, d_k]`.
         """
         key, value = self.memory_attention.keys_values(memory)
         return torch.stack([key, value])
@@ -383,16 +383,17 @@ class Transformer(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each seeing none after it.
+        """Decode `[sentences, target positions]` tokens, each without those after it.
 
         Returns `[..., d_model]`, see `logits`. Weights on request are the last layer's over the
         source, averaged over heads: `[sentences, target positions, source positions]`.
         """
         memory, memory_mask = self.encode(source)
         is_real = target != PADDING
-        before = torch.ones(2 * target.shape[-1:], dtype=torch.bool, device=target.device).tril()
-        itself = torch.eye(target.shape[-1], dtype=torch.bool, device=target.device)
-        mask = before & (is_real.unsqueeze(-2) | itself)
+        length = target.shape[-1]
+        itself = torch.eye(length, dtype=torch.bool, device=target.device)
+        up_to_itself = torch.ones_like(itself).tril()
+        mask = up_to_itself & (is_real.unsqueeze(-2) | itself)
         x = self.embed_target(target, positions_of(is_real))
         weights = None
         for layer in self.decoder:
@@ -410,14 +411,15 @@ class Transformer(nn.Module):
         keys]`, of the source ("encoder"), the target ("decoder") and "between".
         """
         memory, memory_mask = self.encode(source)
-        in_encoder = []
+        in_encoder: list[Tensor] = []
         x = self.embed_source(source, positions_of(source != PADDING))
         for layer in self.encoder:
             x, weights = layer(x, memory_mask, need_weights=True)
             in_encoder.append(weights)
-        in_decoder = []
-        between = []
-        mask = torch.ones(2 * target.shape, dtype=torch.bool, device=target.device).tril()
+        in_decoder: list[Tensor] = []
+        between: list[Tensor] = []
+        length = len(target)
+        mask = torch.ones(length, length, dtype=torch.bool, device=target.device).tril()
         x = self.embed_target(target, positions_of(target != PADDING))
         for layer in cast(Sequence[DecoderLayer], self.decoder):
             entered = layer.around_attention.enter(x)
@@ -432,9 +434,9 @@ class Transformer(nn.Module):
         }
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token by the embedding itself.
+        """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`.
 
-        The scores are `[..., target vocabulary]`.
+        The weights of this layer are the embedding of target tokens.
         """
         return decoded @ self.output_weight.T
 
@@ -450,6 +452,6 @@ class Transformer(nn.Module):
 def positions_of(is_real: Tensor) -> Tensor:
     """Return positions from 0 on, counted from the first real token.
 
-    So padding in front changes none.
+    So padding in front does not change them.
     """
     return (is_real.cumsum(dim=-1) - 1).clamp(min=0)

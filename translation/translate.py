@@ -13,17 +13,17 @@ from translation.models import Model
 from translation.scoring import is_unspaced
 from translation.transformer import Transformer
 
-MAX_PIECES = 150  # of a text translated at once: longer ones are cut at the ends of sentences
+MAX_PIECES = 150  # of a text translated at once; longer texts are cut at the ends of sentences
 SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What the pieces of a translated part looked at, `</s>` the last on both sides.
+    """The attention from the pieces of a translated part to those of its source.
 
-    `weights` `[target, source]` are the last layer's, in the mean of its heads and of the networks.
-    `heads` are those of every layer and head (`Transformer.every_head`): of a Transformer alone,
-    and of an ensemble its first network's.
+    The last piece of both is `</s>`. `weights` `[target, source]` are the last layer's, the mean of
+    its heads and of the networks. `heads` has those of every layer and head
+    (`Transformer.every_head`) if the network is a Transformer; of an ensemble, it is the first.
     """
 
     source: list[str]
@@ -37,8 +37,8 @@ class Translation:
     """The best translation of a text, and the n best, each with its score.
 
     A score is the log probability of the pieces divided by the length penalty, 0 for an empty text.
-    `attention` on request is that of each part of the text. The warning says that the text seems to
-    be in the target language.
+    `attention`, on request, has that of each part of the text. The warning says that the text seems
+    to be in the target language.
     """
 
     text: str
@@ -57,14 +57,14 @@ def translate(
 ) -> list[Translation]:
     """Translate texts of any length, in order.
 
-    One of more than `MAX_PIECES` pieces is translated part by part. The translation of an empty
-    text is empty. The n best of a text of several parts join the parts' n best by rank. `report` is
-    called with the number of parts that were done since its last call.
+    A text of more than `MAX_PIECES` pieces is translated part by part; its n best translations join
+    those of the parts that have the same rank. The translation of an empty text is empty. `report`
+    is called with the number of parts translated since its last call.
     """
     parts_of_texts = [_parts(model, text) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))
     hypotheses = iter(search(model.decoder, parts, how, report=report, device=model.device))
-    translations = []
+    translations: list[Translation] = []
     for parts_of_text in parts_of_texts:
         hypotheses_of_text = list(islice(hypotheses, len(parts_of_text)))
         translations.append(_joined(model, parts_of_text, hypotheses_of_text))
@@ -74,11 +74,11 @@ def translate(
 def _parts(model: Model, text: str) -> list[list[int]]:
     """Return the pieces of a text in parts of at most `MAX_PIECES`.
 
-    It is cut at the ends of sentences, or anywhere in too long a sentence.
+    It is cut at the ends of sentences, and a sentence that is too long anywhere.
     """
-    whole = model.source.encode(text)
-    if len(whole) <= MAX_PIECES:
-        return [whole]
+    pieces = model.source.encode(text)
+    if len(pieces) <= MAX_PIECES:
+        return [pieces]
     groups: list[list[int]] = [[]]  # of sentences that fit together, or of one that is too long
     for sentence in model.source.encode_all(SENTENCE_END.split(text)):
         if groups[-1] and len(groups[-1]) + len(sentence) > MAX_PIECES:
@@ -97,12 +97,12 @@ def _joined(
     """Return the translation of a text from the hypotheses of each of its parts."""
     card = model.card
     space = "" if is_unspaced(card.target_language) else " "
-    best = []
+    best: list[tuple[str, float]] = []
     for same_rank in zip(*hypotheses, strict=False):  # as many as the part with the fewest has
         decoded = [model.target.decode(hypothesis.tokens) for hypothesis in same_rank]
         score = sum(hypothesis.score for hypothesis in same_rank)
         best.append((space.join(decoded).strip(), score))
-    attention = []
+    attention: list[Attention] = []
     for part, (best_of_part, *_) in zip(parts, hypotheses, strict=True):
         if best_of_part.attention is not None:
             attention.append(_attention(model, part, best_of_part.tokens, best_of_part.attention))
@@ -122,12 +122,12 @@ def _joined(
 def _attention(
     model: Model, source: Sequence[int], target: Sequence[int], weights: torch.Tensor
 ) -> Attention:
-    heads = {}
+    heads: dict[str, torch.Tensor] = {}
     first_network = model.networks[0]
     if isinstance(first_network, Transformer):
-        read = torch.tensor([*source, END], device=model.device)
-        written = torch.tensor([BEGIN, *target], device=model.device)
-        for name, tensor in first_network.every_head(read, written).items():
+        source_tokens = torch.tensor([*source, END], device=model.device)
+        target_tokens = torch.tensor([BEGIN, *target], device=model.device)
+        for name, tensor in first_network.every_head(source_tokens, target_tokens).items():
             heads[name] = tensor.float().cpu()
     return Attention(
         source=[*model.source.pieces(source), "</s>"],

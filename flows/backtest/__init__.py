@@ -1,3 +1,1 @@
-"""Backtests: folds trained one by one or on workers, then stored, scored and
-followed by portfolios.
-"""
+"""Backtests: folds are trained one by one or on workers, then scored and traded by portfolios."""

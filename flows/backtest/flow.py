@@ -1,5 +1,6 @@
-"""The Prefect flow of a backtest, and its folds as tasks: in this process, on
-processes beside it, or on Dask.
+"""The Prefect flow of a backtest, whose folds are tasks.
+
+They run in this process, in other processes of this machine, or on a Dask cluster.
 """
 
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from prefect import allow_failure, flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dtml.errors import DtmlError, UsageError
@@ -38,14 +40,14 @@ WORKER_GONE = (
     cache_policy=NO_CACHE,
 )
 def fold(job: Job) -> Path:
-    """Run one fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
+    """Run one fold of a backtest, in any process; see `flows.backtest.folds.run_fold`."""
     end_with_parent()
     return run_fold(job)
 
 
 @task(name="seed", task_run_name="fold {job.fold.number}, seed {number}", cache_policy=NO_CACHE)
 def seed(job: Job, number: int) -> None:
-    """Train one seed of a fold, in whichever process; see `flows.backtest.folds.run_seed`."""
+    """Train one seed of a fold, in any process; see `flows.backtest.folds.run_seed`."""
     end_with_parent()
     run_seed(job, number)
 
@@ -62,43 +64,42 @@ def backtest(
     submit: bool = False,
     threads: int | None = None,
 ) -> Result:
-    """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
+    """Run a backtest over the stored prices of a market.
 
-    Its folds run one by one in this process or, with `submit`, on the flow's task runner: on so
-    many threads each, or, without `threads`, each seed of a fold as a task before it.
+    See `flows.backtest.results.run_backtest`. Its folds run one by one in this process or, with
+    `submit`, on the flow's task runner: on so many threads each, or, without `threads`, each seed
+    of a fold as a task before it.
     """
-    found = open_backtest(request, plan)
-    done = [job.card.exists() for job in jobs_of(found)]
+    opened = open_backtest(request, plan)
+    experiment = opened.context.experiment
+    is_done = [job.card.exists() for job in jobs_of(opened)]
+    seeds_are_tasks = threads is None and experiment.seeds > 1 and not experiment.warm_start
 
-    def before(job: Job) -> list[Any]:
-        """Submit the seeds of a fold; one that fails is trained again by the
-        fold, which then says why.
+    def submit_fold(job: Job) -> PrefectFuture[Path]:
+        """Submit a fold and the seeds before it.
+
+        The fold trains a seed that failed again, and then says why.
         """
-        experiment = found.context.experiment
-        apart = (
-            threads is None
-            and experiment.seeds > 1
-            and not experiment.warm_start
-            and not job.card.exists()
-        )
-        return [
-            allow_failure(seed.submit(job, number))
-            for number in range(experiment.seeds if apart else 0)
-        ]
+        seeds: list[Any] = []
+        if seeds_are_tasks and not job.card.exists():
+            seeds = [allow_failure(seed.submit(job, number)) for number in range(experiment.seeds)]
+        return fold.submit(job, return_state=False, wait_for=seeds)
 
-    def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
-        if not submit:
-            yield from (fold(job) for job in jobs)
-        else:
-            told = [replace(job, threads=threads) for job in jobs]
-            futures = [fold.submit(job, return_state=False, wait_for=before(job)) for job in told]
-            try:
-                yield from (future.result() for future in futures)
-            except BrokenProcessPool as error:
-                raise DtmlError(WORKER_GONE) from error
+    def run_here(jobs: Sequence[Job]) -> Iterator[Path]:
+        for job in jobs:
+            yield fold(job)
 
-    with signals_of(request.attended), fold_progress(sum(done), len(done)) as on_fold:
-        return run_backtest(found, submitted, on_fold, attention_on)
+    def run_on_task_runner(jobs: Sequence[Job]) -> Iterator[Path]:
+        futures = [submit_fold(replace(job, threads=threads)) for job in jobs]
+        try:
+            for future in futures:
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise DtmlError(WORKER_GONE) from error
+
+    runner = run_on_task_runner if submit else run_here
+    with signals_of(request.attended), fold_progress(sum(is_done), len(is_done)) as on_fold:
+        return run_backtest(opened, runner, on_fold, attention_on)
 
 
 def backtest_flow(
@@ -109,9 +110,7 @@ def backtest_flow(
     workers: int,
     cluster: str | None,
 ) -> Result:
-    """Run a backtest with its folds here, in so many processes of this machine,
-    or on a Dask cluster.
-    """
+    """Run a backtest in this process, in so many workers beside it, or on a Dask cluster."""
     if cluster is not None:
         try:
             from prefect_dask.task_runners import DaskTaskRunner
@@ -119,32 +118,33 @@ def backtest_flow(
             raise UsageError(
                 "--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'"
             ) from error
-        return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True)
+        on_cluster = _backtest_on(DaskTaskRunner(address=cluster))
+        return on_cluster(request, plan, attention_on, submit=True)
     if workers == 1:
         return backtest(request, plan, attention_on)
-    pool, threads = WorkerPool(max_workers=workers), max(1, torch.get_num_threads() // workers)
-    return _on(pool)(request, plan, attention_on, submit=True, threads=threads)
+    on_workers = _backtest_on(WorkerPool(max_workers=workers))
+    threads = max(1, torch.get_num_threads() // workers)
+    return on_workers(request, plan, attention_on, submit=True, threads=threads)
 
 
-def _on(
-    task_runner: Any,
-) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
+def _backtest_on(task_runner: Any) -> Callable[..., Result]:
+    """Return the flow with another task runner."""
     return backtest.with_options(task_runner=task_runner)
 
 
 class WorkerPool(ProcessPoolTaskRunner):
-    """Run tasks on Prefect's pool of processes, and end when one of its workers was ended from
-    outside.
+    """Run tasks on Prefect's pool of processes, and end when a worker is ended from outside.
 
-    By default a pool that lost a worker asks the others to end and waits for them. It waits for
-    ever for a worker that was just starting, for one in whose task Prefect turns that request into
-    an exception, and, when this process ends, for a pipe's lock that the lost worker held.
+    By default a pool that lost a worker asks the others to end and waits for them. It would wait
+    for ever for a worker that was just starting, for one in whose task Prefect turns that request
+    into an exception, and, when this process ends, for a pipe's lock that the lost worker held.
     """
 
     def cancel_all(self) -> None:
-        """End the pool: calmly, or at once when it lost a worker."""
+        """End the pool; kill its workers if one of them was lost."""
         if self._executor is not None and self._executor._broken:
-            Thread(target=_kill, args=(self._executor._processes,), daemon=True).start()
+            killer = Thread(target=_kill, args=(self._executor._processes,), daemon=True)
+            killer.start()
             if self._subprocess_message_queue is not None:
                 self._subprocess_message_queue.cancel_join_thread()
         super().cancel_all()

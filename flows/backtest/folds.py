@@ -1,9 +1,8 @@
-"""Walk forward through history as the nights would have: the plan of a backtest, and its folds, a
-job each.
+"""Walk forward through history as the nights would have.
 
-A job trains and predicts, and writes its results to files, nothing to the store. So jobs can run
-here, in other processes or on other machines, and one process stores their results
-(`flows.backtest.results`).
+Here are the plan of a backtest and its folds, a job each. A job trains and predicts, and writes its
+results to files, nothing to the store. So jobs can run here, in other processes or on other
+machines, and one process stores their results (`flows.backtest.results`).
 """
 
 import hashlib
@@ -35,6 +34,7 @@ from flows.nightly.train import Model, fit_model, fit_seed, load_run
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
+# Columns of a run that JSON keeps as text.
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")
 # Every bar as known now, or as known before the session it helps to predict.
@@ -43,7 +43,7 @@ PricesKnown = Literal["now", "then"]
 
 @dataclass(frozen=True)
 class Fold:
-    """Hold a model's span: trained on what was known at the close of `as_of`, for first .. last.
+    """Hold the span of one model: trained as of the close of `as_of`, it predicts first .. last.
 
     Both sessions are included.
     """
@@ -78,19 +78,27 @@ class Plan:
         As papers do it, each is filled at the close without any costs too.
         """
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
-        return [
-            Strategy(form, fill, self.top, self.max_weight, costs[fill])
-            for fill in costs
-            for form in get_args(Form)
-        ]
+        strategies: list[Strategy] = []
+        for fill, costs_of_fill in costs.items():
+            strategies += [
+                Strategy(
+                    form=form,
+                    fill=fill,
+                    top=self.top,
+                    max_weight=self.max_weight,
+                    costs=costs_of_fill,
+                )
+                for form in get_args(Form)
+            ]
+        return strategies
 
 
 @dataclass(frozen=True)
 class Backtest:
-    """Hold a plan with everything opened: its folds, and the moment as known at which bars are
-    read.
+    """Hold a plan with its market opened and its folds laid out.
 
-    Where prices are those known then, only outcomes are read as known at that moment.
+    Bars are read as known at `known_at`. If the plan's prices are those known "then", this holds
+    for outcomes alone.
     """
 
     context: MarketContext
@@ -102,7 +110,10 @@ class Backtest:
 
     @cached_property
     def id(self) -> str:
-        """Return a name of market, first session and a digest of all that decides the figures."""
+        """Return the name of the backtest: its market, its first session, and a digest.
+
+        The digest is of all that decides the figures.
+        """
         made_by = [
             version("dtml-nightshift"),
             version("torch"),
@@ -115,12 +126,12 @@ class Backtest:
             self.context.market.settings,
             made_by,
         ]
-        digest = hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:8]
-        return f"{self.context.name}-{self.plan.first}-{digest}"
+        digest = hashlib.sha256(json.dumps(settings, default=str).encode())
+        return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
 
     @property
     def folder(self) -> Path:
-        """Return where the folds leave what they found."""
+        """Return the folder in which the folds leave their results."""
         return data_folder() / "backtests" / self.id
 
     @property
@@ -132,7 +143,7 @@ class Backtest:
 
 @dataclass(frozen=True)
 class Job:
-    """Describe one fold in plain values, for whichever process runs it."""
+    """Describe one fold in plain values, which can be sent to another process."""
 
     request: RunRequest
     fold: Fold
@@ -140,12 +151,12 @@ class Job:
     folder: Path
     store: str  # where the store is, without its password
     prices_known: PricesKnown
-    previous: Path | None = None  # what the fold before left, for a warm start
+    previous: Path | None = None  # the card of the fold before, for a warm start
     threads: int | None = None
 
     @property
     def card(self) -> Path:
-        """Return the file that says that the fold is done, and what it found."""
+        """Return the file of the fold's result, which exists once the fold is done."""
         return self.folder / f"fold-{self.fold.number:04d}.json"
 
 
@@ -153,7 +164,7 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 
 
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
-    """Open what is stored of a market and lay out the folds.
+    """Open the stored prices of a market, and lay out the folds.
 
     Raises UsageError where not every session predicted has happened.
     """
@@ -184,10 +195,10 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
 def known_before(
     context: MarketContext, as_of: date, known_at: datetime, prices_known: PricesKnown
 ) -> datetime:
-    """Return the moment as known at which a training or a night of `as_of` reads its bars.
+    """Return the moment for which a training or a night of `as_of` reads its bars.
 
-    It is `known_at` at the latest. As known then, it is the open of the session that follows, as in
-    a night that is caught up.
+    It reads what was known by then. With "now" the moment is `known_at`; with "then" it is the open
+    of the session that follows, as in a night that is caught up, and at the latest `known_at`.
     """
     if prices_known == "now":
         return known_at
@@ -201,24 +212,25 @@ def _require_known(context: MarketContext, as_of: date) -> None:
     moment = session_open(calendar, next_session(calendar, as_of))
     with reading(context.engine) as conn:
         bars = prices.prices(conn, context.name, as_of, as_of, known_at=moment)
-    known = set(bars["symbol"])
-    if shortage(context, as_of, known) is not None:
+    symbols = set(bars["symbol"])
+    if shortage(context, as_of, symbols) is not None:
         raise UsageError(
             f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC "
-            f"the store knew {len(known)} bars of {context.name} on {as_of}; "
+            f"the store knew {len(symbols)} bars of {context.name} on {as_of}; "
             "it was filled later: begin where nights had fetched by then, "
             "or leave the option out"
         )
 
 
 def digest_of(bars: pd.DataFrame) -> str:
-    """Return a digest of what bars say, whenever they were fetched."""
-    rows = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
-    return hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()
+    """Return a digest of bars, which does not depend on when they were fetched."""
+    row_hashes = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
+    digest = hashlib.sha256(row_hashes.to_numpy().tobytes())
+    return digest.hexdigest()
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:
-    """Return a job for each fold; a job whose card exists has nothing left to do."""
+    """Return a job for each fold; a job whose card exists is done."""
     jobs = [
         Job(
             request=backtest.request,
@@ -242,16 +254,19 @@ def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
 
 
 def run_fold(job: Job) -> Path:
-    """Train as of the fold's day, predict each of its sessions, and leave files.
+    """Train as of the fold's day, predict each of its sessions, and write the results to files.
 
-    Each is predicted as its night would have. Returns the card's path. The training of a killed job
-    resumes where it was.
+    Each session is predicted as its night would have. Returns the card's path. The training of a
+    killed job resumes where it was.
     """
     if job.card.exists():
         return job.card
-    begun = time.perf_counter()
+    start = time.perf_counter()
     context, nights, known_at = _opened(job)
-    previous = None if job.previous is None else load_run(context, read_card(job.previous)["run"])
+    previous = None
+    if job.previous is not None:
+        previous_run = read_card(job.previous)["run"]
+        previous = load_run(context, previous_run)
     model, run = fit_model(
         context,
         job.fold.as_of,
@@ -261,16 +276,15 @@ def run_fold(job: Job) -> Path:
         serves=nights.digest,
     )
     predictions, refused = nights.predict(model)
-    write_whole(
-        job.card.with_suffix(".parquet"), lambda file: predictions.to_parquet(file, index=False)
-    )
+    predictions_file = job.card.with_suffix(".parquet")
+    write_whole(predictions_file, lambda file: predictions.to_parquet(file, index=False))
     bands = [] if model.calibration is None else model.calibration.bands.to_dict("records")
     card = {
         "fold": asdict(job.fold),
         "run": dict(run),
         "bands": bands,
         "refused": refused,
-        "seconds": time.perf_counter() - begun,
+        "seconds": time.perf_counter() - start,
     }
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     return job.card
@@ -299,11 +313,11 @@ def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """Read what a fold left.
+    """Read the result of a fold.
 
-    That is `fold`, the row of its `run`, `bands`, the nights `refused` and why, `seconds`. Its
-    predictions lie beside the card as parquet: as_of, target, symbol, probability, probability_std,
-    known_at.
+    It has `fold`, the row of its `run`, `bands`, the nights `refused` and why, and `seconds`. Its
+    predictions are in a Parquet file beside the card: as_of, target, symbol, probability,
+    probability_std, known_at.
     """
     content: dict[str, Any] = json.loads(card.read_text())
     run = content["run"]
@@ -341,19 +355,20 @@ class Nights:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all that decides which nights are refused and what is predicted."""
-        known_then = ""
+        """Return a digest of all that decides the predictions and the refused nights."""
+        digests_of_nights = ""
         if self.prices_known == "then":
-            known_then = " ".join(digest_of(self.bars_of(day)) for day in self._days())
-        return f"{digest_of(self.bars)} {self.fold} {self.context.market.checks} {known_then}"
+            digests_of_nights = " ".join(digest_of(self.bars_of(day)) for day in self._days())
+        checks = self.context.market.checks
+        return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and why nights are refused.
+        """Return the predictions of every night, and for each refused night the reason.
 
         They are what the nightly job would have predicted and refused.
         """
         predictions = [pd.DataFrame()]
-        refused = {}
+        refused: dict[str, str] = {}
         for as_of in self._days():
             try:
                 predictions.append(self._night(model, as_of))
@@ -362,7 +377,7 @@ class Nights:
         return pd.concat(predictions, ignore_index=True), refused
 
     def _days(self) -> list[date]:
-        """Return the days on whose bars the nights stand."""
+        """Return the session of each night, whose bars are the last that it reads."""
         calendar = self.context.market.calendar
         last = previous_session(calendar, self.fold.last)
         return [day.date() for day in sessions_between(calendar, self.fold.as_of, last)]
@@ -381,10 +396,10 @@ class Nights:
     def _night(self, model: Model, as_of: date) -> pd.DataFrame:
         """Return the predictions of one night; raise DtmlError for one that is refused."""
         bars = self.bars_of(as_of)
-        today = bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]
-        short = shortage(self.context, as_of, set(today))
-        if short is not None:
-            raise DtmlError(short.what)
+        symbols_today = bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]
+        bars_lacking = shortage(self.context, as_of, set(symbols_today))
+        if bars_lacking is not None:
+            raise DtmlError(bars_lacking.what)
         predictions = predict_night(self.context, model, as_of, bars)
         if too_few(self.context, as_of, predictions):
             constituents = len(self.context.constituents(as_of))
@@ -395,7 +410,7 @@ class Nights:
 def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
     """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
 
-    `sessions` are those of the exchange, one before `first` among them. Raises UsageError for a
+    `sessions` are those of the exchange, with at least one before `first`. Raises UsageError for a
     span without a session.
     """
     if retrain_every < 1:
@@ -404,9 +419,10 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:
         raise UsageError(f"no session lies in {first} .. {last}")
-    laid_out = []
+    laid_out: list[Fold] = []
     for number, begin in enumerate(range(start, stop, retrain_every), start=1):
-        # The first of these is the one before, on which the fold's model is trained.
-        days = sessions[begin - 1 : min(begin + retrain_every, stop)].date
+        end = min(begin + retrain_every, stop)
+        # The model of a fold is trained as of the session before its first one.
+        days = sessions[begin - 1 : end].date
         laid_out.append(Fold(number=number, as_of=days[0], first=days[1], last=days[-1]))
     return laid_out

@@ -1,4 +1,4 @@
-"""Store, score and publish what the folds of a backtest found, and follow it with portfolios."""
+"""Store, score and publish the results of a backtest's folds, and trade them by portfolios."""
 
 import shutil
 import time
@@ -64,9 +64,9 @@ def run_backtest(
 ) -> Result:
     """Train and predict fold by fold, then score.
 
-    Work that an interrupted backtest finished is not repeated. Attention between stocks is kept for
-    the sessions asked for, also for a backtest that is finished. Raises DtmlError when another
-    process is running the same backtest.
+    Work that an interrupted backtest finished is not repeated. Attention between stocks is stored
+    for the sessions of `attention_on`, also for a backtest that is finished. Raises DtmlError when
+    another process is running the same backtest.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)
@@ -87,16 +87,16 @@ def run_backtest(
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
-    """Run the folds that are not done, store what each found, and score them all."""
+    """Run the folds that are not done, store the result of each, and score them all."""
     with transaction(backtest.context.engine) as conn:
         backtests.save_backtest(conn, _row(backtest))
-    begun = time.perf_counter()
+    start = time.perf_counter()
     jobs = jobs_of(backtest)
     is_resumed = any(job.card.exists() for job in jobs)
-    for done, card in enumerate(runner(jobs), start=1):
+    for number, card in enumerate(runner(jobs), start=1):
         _store_fold(backtest, card)
-        on_fold(done)
-    seconds = None if is_resumed else time.perf_counter() - begun
+        on_fold(number)
+    seconds = None if is_resumed else time.perf_counter() - start
     _finish(backtest, seconds)
 
 
@@ -111,7 +111,7 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
-    """Store who looked at whom on predicted sessions, by the models of their folds.
+    """Store the attention between stocks on predicted sessions, by the models of their folds.
 
     A refused night has none.
     """
@@ -153,8 +153,8 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
-    """Return the validation accuracy that chose the epoch, the mean over the seeds."""
-    accuracies = []
+    """Return the mean over the seeds of the validation accuracy in the chosen epoch."""
+    accuracies: list[float] = []
     for seed in run["losses"]:
         best_epoch = seed["epochs"][seed["best_epoch"] - 1]
         accuracies.append(best_epoch["validation_acc"])
@@ -162,7 +162,7 @@ def _validation_acc(run: Mapping[str, Any]) -> float:
 
 
 def _row(backtest: Backtest) -> dict[str, Any]:
-    """Return the row of a backtest that begins."""
+    """Return the row of a backtest that has begun and is not finished."""
     context = backtest.context
     plan = backtest.plan
     return {
@@ -183,7 +183,7 @@ def _row(backtest: Backtest) -> dict[str, Any]:
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
-    """Store the fold's run and its predictions in one transaction; rows that are stored stay."""
+    """Store a fold's run and its predictions in one transaction; rows already stored stay."""
     card = read_card(file)
     predicted = pd.read_parquet(file.with_suffix(".parquet"))
     run = card["run"]
@@ -216,9 +216,9 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
 
 @dataclass(frozen=True)
 class TrackRecord:
-    """Hold all that was predicted and what came of it, on the predicted sessions.
+    """Hold the predictions and the outcomes of all predicted sessions.
 
-    `probability` is NaN where nothing was predicted, `movement` a ratio minus 1, NaN where it is
+    `probability` is NaN where nothing was predicted. `movement` is a ratio minus 1, NaN where it is
     not known. `losers` is the fall to each `as_of` from the session before: a rule that orders
     stocks.
     """
@@ -233,7 +233,7 @@ class TrackRecord:
     losers: Float[ndarray, "days stocks"]
 
     def directions(self) -> Directions:
-        """Return what the model and each rule predicted, stock by stock."""
+        """Return the directions that the model and each rule predicted, stock by stock."""
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
         directions = {MODEL: model}
         all_stocks = np.ones_like(self.probability)
@@ -243,15 +243,15 @@ class TrackRecord:
 
 
 def scored_bars(backtest: Backtest) -> pd.DataFrame:
-    """Read the bars of the predicted sessions, and of those before that the rules read."""
+    """Read the bars of the predicted sessions, and those before them that the rules need."""
     first = rules_read_from(backtest.context.market.calendar, backtest.plan.first)
     return read_bars(backtest.context, first, backtest.plan.last, backtest.known_at)
 
 
 def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
-    """Read the predictions of all folds and what came of them by `bars`.
+    """Read the predictions of all folds, and their outcomes from `bars`.
 
-    Raises DtmlError when no night has any.
+    Raises DtmlError if no night has a prediction.
     """
     market = backtest.context.market
     with reading(backtest.context.engine) as conn:
@@ -280,13 +280,14 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
 
 def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
     """Raise DtmlError for a backtest in which every night was refused."""
-    reasons = [reason for refused in folds["refused"] for reason in refused.values()]
-    first = pd.Series(reasons).iloc[0]
-    raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {first}")
+    reasons: list[str] = []
+    for reasons_by_night in folds["refused"]:
+        reasons += reasons_by_night.values()
+    raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {reasons[0]}")
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
-    """Store what became of every prediction, as a night's scoring would."""
+    """Store the outcome of every prediction, as a night's scoring would."""
     is_settled = np.isfinite(record.probability) & np.isfinite(record.movement)
     day, stock = np.nonzero(is_settled)
     symbols = pd.Index(record.symbols)[stock]
@@ -304,7 +305,9 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     scores = _slice_scores(record)
     followed = _followed(backtest, record, bars)
     trials = _trials(backtest, followed)
-    best = expected_best(trials) * np.sqrt(YEAR) if np.isfinite(trials).any() else 0.0
+    best = 0.0
+    if np.isfinite(trials).any():
+        best = expected_best(trials) * np.sqrt(YEAR)
     portfolios = pd.DataFrame(_performances(followed, trials))
     is_predicted = np.isfinite(record.probability).any(axis=0)
     returns = [track.assign(portfolio=name) for name, track in followed.tracks.items()]
@@ -346,10 +349,10 @@ def _slice_scores(record: TrackRecord) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Followed:
-    """Hold what each portfolio earned, by its name.
+    """Hold the daily returns of each portfolio in `tracks`, by its name.
 
-    `strategies` and `indices` are those of the portfolios that follow predictions; an index is
-    filled as its portfolio is, so that the two have the same sessions.
+    `strategies` and `indices` are those of the portfolios that follow predictions. The index is
+    bought at the same moment as its portfolio's stocks, so that the two have the same sessions.
     """
 
     tracks: dict[str, pd.DataFrame]
@@ -358,18 +361,22 @@ class _Followed:
 
 
 def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
-    """Return the Sharpe ratios a session of all strategies tried, earlier backtests included."""
+    """Return the Sharpe ratio per session of every strategy tried, also in earlier backtests."""
     with reading(backtest.context.engine) as conn:
-        before = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
-    tried_now = [
-        session_sharpe(followed.tracks[name]["net"].to_numpy()) for name in followed.strategies
-    ]
-    return [*(before / np.sqrt(YEAR)), *tried_now]
+        yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
+    sharpe_ratios = list(yearly / np.sqrt(YEAR))
+    for name in followed.strategies:
+        net_returns = followed.tracks[name]["net"].to_numpy()
+        sharpe_ratios.append(session_sharpe(net_returns))
+    return sharpe_ratios
 
 
 def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the figures of each portfolio; those that follow predictions know the `trials`."""
-    rows = []
+    """Return the figures of each portfolio.
+
+    `trials` count for those that follow predictions.
+    """
+    rows: list[dict[str, Any]] = []
     for name, track in followed.tracks.items():
         figures = performance(
             track,
@@ -382,14 +389,14 @@ def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str
 
 
 def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Followed:
-    """Follow the predictions with each strategy, beside the index and equal parts."""
+    """Trade the predictions by each strategy; beside it, hold the index, and equal parts."""
     context = backtest.context
     quotes = quotes_of(context, bars, record.symbols)
     index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
     index_tracks = {fill: index_track(index_quotes, record.as_of, fill) for fill in get_args(Fill)}
-    tracks = {}
-    strategies = {}
-    indices = {}
+    tracks: dict[str, pd.DataFrame] = {}
+    strategies: dict[str, dict[str, Any]] = {}
+    indices: dict[str, pd.DataFrame] = {}
     for strategy in backtest.plan.strategies:
         weights = positions(record.probability, strategy)
         track = follow(weights, record.as_of, quotes, strategy)
@@ -409,18 +416,19 @@ def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _F
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
     """Count the days of membership in the span, and those of them without a bar."""
-    context, plan = backtest.context, backtest.plan
-    days = sessions_between(context.market.calendar, plan.first, plan.last)
-    priced = np.isfinite(on_grid(bars, "close", days, context.market.symbols))
-    constituents = context.market.membership(days)
+    market = backtest.context.market
+    days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
+    has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))
+    is_constituent = market.membership(days)
+    without_price = is_constituent & ~has_price
     return {
-        "constituent_days": int(constituents.sum()),
-        "without_price": int((constituents & ~priced).sum()),
+        "constituent_days": int(is_constituent.sum()),
+        "without_price": int(without_price.sum()),
     }
 
 
 def _write_page(backtest: Backtest, result: Result) -> None:
-    """Write the page from what is stored, whole or not at all."""
+    """Write the page from the stored rows, whole or not at all."""
     record = read_record(backtest, scored_bars(backtest))
     with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)

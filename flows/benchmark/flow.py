@@ -15,16 +15,20 @@ from flows.signals import signals_of
 def benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, with_grid: bool
 ) -> Benchmark:
-    """Run the published experiment on what is stored of its set; see
-    `flows.benchmark.results.run_benchmark`.
+    """Run the published experiment on the stored prices of its set.
+
+    See `flows.benchmark.results.run_benchmark`.
     """
     experiment = PublishedExperiment(
-        open_stored_context(request), shortened(SETS[request.market], epochs), seeds, with_grid
+        context=open_stored_context(request),
+        paper=shortened(SETS[request.market], epochs),
+        seeds=seeds,
+        with_grid=with_grid,
     )
-    columns = members_of(experiment)
-    windows = [recipe.window for _, recipe, _ in columns]
+    members = members_of(experiment)
+    windows = [recipe.window for _, recipe, _ in members]
     with (
         signals_of(request.attended),
-        training_progress(list(columns.values()), windows) as on_epoch,
+        training_progress(list(members.values()), windows) as on_epoch,
     ):
         return run_benchmark(experiment, as_task, on_epoch)

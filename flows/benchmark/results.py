@@ -1,5 +1,4 @@
-"""Read the test span of a benchmark once, score every model on it, store the scores and publish
-their page.
+"""Read the test span of a benchmark once, score every model on it, and publish the scores.
 
 The page comes from the store alone, so that it is the same when it is written again.
 """
@@ -38,41 +37,37 @@ from translation.atomic_files import write_whole
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Hold a benchmark as stored: its row, scores, seeds, its number among
-    those of its set, and its page.
-    """
+    """Hold a benchmark as stored, and where its page is."""
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
     seeds: pd.DataFrame
-    number: int
+    number: int  # among the benchmarks of its set, from 1 on
     page: Path
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Hold all that is decided before the test span is read; each model's best
-    configuration on validation is first.
-    """
+    """Hold all that is decided before the test span is read."""
 
-    models: Mapping[str, list[Trial]]
+    models: Mapping[str, list[Trial]]  # the best configuration on validation comes first
     best_rule: str
     seconds: float | None  # of all trainings; None if an earlier process did a part
 
 
 @dataclass(frozen=True)
 class Test:
-    """Hold the test span as read: windows by their length, what each model said, and what the rules
-    said.
+    """Hold the test span as read, and the predictions of every model and rule for it.
 
     `movement` is in double precision, a ratio minus 1, NaN where it is unknown.
     """
 
     read_at: datetime
     known_at: datetime
-    windows: Mapping[int, Windows]
-    said: Mapping[str, list[Float[ndarray, "members days stocks"]]]  # by model and configuration
-    rules: pd.DataFrame
+    windows: Mapping[int, Windows]  # by their length
+    # Probabilities by model and configuration.
+    said: Mapping[str, list[Float[ndarray, "members days stocks"]]]
+    rules: pd.DataFrame  # directions
     days: Windows
     movement: Float[ndarray, "days stocks"]
 
@@ -80,18 +75,21 @@ class Test:
 def run_benchmark(
     experiment: PublishedExperiment, stage: Stage = directly, on_epoch: EpochReport = no_report
 ) -> Benchmark:
-    """Train every model, then read the test span and store its scores; a stored
-    benchmark is returned as it is.
+    """Train every model, then read the test span and store its scores.
+
+    A benchmark that is already stored is returned without training.
     """
     experiment.require_test_span()
-    if (stored := stored_benchmark(experiment.context.engine, experiment.id)) is None:
-        chosen = stage("train and choose", lambda: _choose(experiment, on_epoch))
-        stage(
-            "read the test span",
-            lambda: _score(experiment, chosen, _read_test_once(experiment, chosen)),
-        )
-        stored = stored_benchmark(experiment.context.engine, experiment.id)
-        assert stored is not None
+    stored = stored_benchmark(experiment.context.engine, experiment.id)
+    if stored is not None:
+        return stored
+    chosen = stage("train and choose", lambda: _choose(experiment, on_epoch))
+    stage(
+        "read the test span",
+        lambda: _score(experiment, chosen, _read_test_once(experiment, chosen)),
+    )
+    stored = stored_benchmark(experiment.context.engine, experiment.id)
+    assert stored is not None
     return stored
 
 
@@ -103,42 +101,60 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
             return None
         scores = benchmarks.benchmark_scores(conn, benchmark_id)
         seeds = benchmarks.benchmark_seeds(conn, benchmark_id)
-        number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
-        found = Benchmark(row, scores, seeds, number, page_of("benchmark", row))
-        if not found.page.exists():
+        ids_of_set = benchmarks.benchmarks(conn, row["market"])["id"].tolist()
+        number = ids_of_set.index(benchmark_id) + 1
+        page_file = page_of("benchmark", row)
+        if not page_file.exists():
             curves = _curves(conn, row, scores)
             page = benchmark_page(
                 benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number
             )
-            write_page(found.page, page)
-    return found
+            write_page(page_file, page)
+    return Benchmark(row=row, scores=scores, seeds=seeds, number=number, page=page_file)
 
 
 def _curves(
     conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
-    """Return the calibration of each model's ensemble, on the stock-days that
-    the scoreboard has under 'all'.
+    """Return the calibration of each model's ensemble, by the name of the model.
+
+    All are computed on the stock-days that the scoreboard has under 'all'.
     """
-    span = {"first": row["test_first"], "last": row["test_last"]}
-    history = predictions.prediction_history(conn, market=row["market"], kind="benchmark", **span)
+    history = predictions.prediction_history(
+        conn,
+        market=row["market"],
+        kind="benchmark",
+        first=row["test_first"],
+        last=row["test_last"],
+    )
     models = scores[~scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
-    said = history[history["run_id"].isin(runs.values()) & history["realised_return"].notna()]
-    said = said.pivot(
-        index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
-    ).dropna()
-    rose = said.index.get_level_values("realised_return") > 0
-    return {name: calibration_curve(said[run].to_numpy(), rose) for name, run in runs.items()}
+    is_of_run = history["run_id"].isin(runs.values())
+    has_outcome = history["realised_return"].notna()
+    probabilities = (
+        history[is_of_run & has_outcome]
+        .pivot(
+            index=["target", "symbol", "realised_return"], columns="run_id", values="probability"
+        )
+        .dropna()
+    )
+    rose = probabilities.index.get_level_values("realised_return") > 0
+    return {
+        name: calibration_curve(probabilities[run].to_numpy(), rose) for name, run in runs.items()
+    }
 
 
 def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
-    begun, is_whole = time.perf_counter(), not was_begun(experiment)
-    models = {
-        name: sorted(trials, key=lambda trial: -trial.validation_acc)  # stable: published first
-        for name, trials in train_models(experiment, on_epoch).items()
-    }
-    return Chosen(models, experiment.best_rule(), time.perf_counter() - begun if is_whole else None)
+    """Train every model, and order the trials of each by their accuracy on validation."""
+    start = time.perf_counter()
+    is_whole = not was_begun(experiment)
+    models: dict[str, list[Trial]] = {}
+    for name, trials in train_models(experiment, on_epoch).items():
+        # The sort is stable: among equals, the published configuration stays first.
+        models[name] = sorted(trials, key=lambda trial: -trial.validation_acc)
+    best_rule = experiment.best_rule()
+    seconds = time.perf_counter() - start if is_whole else None
+    return Chosen(models=models, best_rule=best_rule, seconds=seconds)
 
 
 def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
@@ -146,8 +162,8 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     read_at = datetime.now(UTC)
     windows, bars, known_at = experiment.read_test()
     days = windows[experiment.window]
-    said = {
-        name: [each.probability(windows[each.window]) for each in trials]
+    probabilities = {
+        name: [trial.probability(windows[trial.window]) for trial in trials]
         for name, trials in chosen.models.items()
     }
     # In double precision, from prices, as a night's outcomes are.
@@ -156,40 +172,36 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     )
     movement = np.where(days.movement.isfinite().numpy(), returns, np.nan)
     return Test(
-        read_at, known_at, windows, said, experiment.rule_directions(bars, days), days, movement
+        read_at=read_at,
+        known_at=known_at,
+        windows=windows,
+        said=probabilities,
+        rules=experiment.rule_directions(bars, days),
+        days=days,
+        movement=movement,
     )
 
 
 def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
-    predictors = [
-        Predictor(name, test.said[name][0], configurations=sum(trial.tried for trial in trials))
-        for name, trials in chosen.models.items()
-    ]
-    everyone = (1, *test.movement.shape)
-    for rule in test.rules.columns:
-        directions = np.broadcast_to(
-            test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone
-        )
-        predictors.append(Predictor(rule, directions, is_rule=True))
+    """Score every model and rule on the test span, and store the benchmark with its runs."""
+    predictors = _predictors(chosen, test)
     scores = scoreboard(
         predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule
     )
-    scores = scores.join(
-        pd.DataFrame([_published(experiment, row) for row in scores.to_dict("records")])
-    )
+    published = [_published(experiment, row) for row in scores.to_dict("records")]
+    scores = scores.join(pd.DataFrame(published))
     scores["run_id"] = [
         None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()
     ]
-    counted = np.where(
-        common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan
-    )
-    row, seeds = _benchmark_row(experiment, chosen, test), _seeds(chosen, test, counted)
+    is_common = common_stock_days(predictors, test.movement, test.days.target)
+    seeds = _seeds(chosen, test, np.where(is_common, test.movement, np.nan))
+    row = _benchmark_row(experiment, chosen, test)
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
-        known = _long(test.days, realised_return=test.movement)
+        returns = _long(test.days, realised_return=test.movement)
         outcomes = outcome_rows(
-            known["symbol"], known["target"], known["realised_return"].to_numpy()
+            returns["symbol"], returns["target"], returns["realised_return"].to_numpy()
         )
         record_outcomes(
             conn, experiment.context, outcomes, known_at=test.known_at, recorded_at=test.read_at
@@ -198,11 +210,25 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     page_of("benchmark", row).unlink(missing_ok=True)  # it may be left from another store
 
 
+def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
+    """Return the predictors that are scored: the chosen trial of each model, and every rule."""
+    predictors: list[Predictor] = []
+    for name, trials in chosen.models.items():
+        configurations = sum(trial.tried for trial in trials)
+        predictors.append(Predictor(name, test.said[name][0], configurations=configurations))
+    for rule in test.rules.columns:
+        by_day = test.rules[rule].to_numpy(dtype=float)
+        # A rule is one member that says the same of every stock.
+        directions = np.broadcast_to(by_day[None, :, None], (1, *test.movement.shape))
+        predictors.append(Predictor(rule, directions, is_rule=True))
+    return predictors
+
+
 def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the published figure, which is of the paper's labels."""
-    figure = (
-        experiment.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
-    )
+    """Return the published figures beside a score: NaN unless it is of the paper's labels."""
+    figure = None
+    if row["protocol"] == "paper":
+        figure = experiment.paper.published.get(row["predictor"])
     names = ("acc", "acc_sd", "mcc", "mcc_sd")
     return {
         f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names
@@ -216,12 +242,14 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
     """
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
-    data = {"data": list(experiment.paper.notes)} if experiment.paper.notes else {}
+    config: dict[str, Any] = {name: trials[0].settings for name, trials in chosen.models.items()}
+    if experiment.paper.notes:
+        config["data"] = list(experiment.paper.notes)
     return {
         "id": experiment.id,
         "market": experiment.paper.market,
         "title": experiment.context.market.title,
-        "config": {name: trials[0].settings for name, trials in chosen.models.items()} | data,
+        "config": config,
         "code_version": version("dtml-nightshift"),
         "data_watermark": test.known_at,
         "stocks": len(test.days.symbols),
@@ -235,8 +263,8 @@ def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) 
 
 
 def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return one row a model, configuration and seed, scored where `movement` is known."""
-    rows = []
+    """Return a row for each model, configuration and seed, scored where `movement` is known."""
+    rows: list[dict[str, Any]] = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
             acc, mcc = member_scores(test.said[name][number], movement)
@@ -261,20 +289,16 @@ def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) 
 def _store_run(
     conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test
 ) -> None:
-    """Store the model as a run with its predictions of the test span, and its
-    weights in a checkpoint.
-    """
+    """Store a model as a run with its predictions of the test span, and its weights on disk."""
     run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
-    sha = (
-        None
-        if trial.ensemble is None
-        else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
-    )
+    sha = None
+    if trial.ensemble is not None:
+        sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
     losses = [
-        {"seed": each.seed, "best_epoch": each.best_epoch, "epochs": list(each.epochs)}
-        for each in trial.members
+        {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
+        for member in trial.members
     ]
     run = {
         "id": run_id,
@@ -293,21 +317,27 @@ def _store_run(
         "created_at": test.read_at,
     }
     stored_runs.save_run(conn, run)
-    windows, said = test.windows[trial.window], test.said[name][0]
-    made = _long(windows, probability=said.mean(axis=0), probability_std=said.std(axis=0)).assign(
-        run_id=run_id
+    probabilities = test.said[name][0]
+    rows = _long(
+        test.windows[trial.window],
+        probability=probabilities.mean(axis=0),
+        probability_std=probabilities.std(axis=0),
     )
+    rows = rows.assign(run_id=run_id)
     predictions.save_predictions(
-        conn, experiment.paper.market, made, known_at=test.known_at, made_at=test.read_at
+        conn, experiment.paper.market, rows, known_at=test.known_at, made_at=test.read_at
     )
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
     """Return one row for each stock-day that has the first of the values."""
-    day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
-    keys = {
+    first_values = next(iter(values.values()))
+    day, stock = np.nonzero(np.isfinite(first_values))
+    columns: dict[str, Any] = {
         "as_of": windows.as_of[day],
         "target": windows.target[day],
         "symbol": pd.Index(windows.symbols)[stock],
     }
-    return pd.DataFrame(keys | {name: value[day, stock] for name, value in values.items()})
+    for name, value in values.items():
+        columns[name] = value[day, stock]
+    return pd.DataFrame(columns)

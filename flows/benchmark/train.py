@@ -44,7 +44,7 @@ Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """Hold one seed of one configuration, and how it did on validation."""
+    """Hold one seed of one configuration, and its figures on validation."""
 
     seed: int
     validation_acc: float
@@ -55,9 +55,7 @@ class TrainedMember:
 
 @dataclass(frozen=True)
 class Trial:
-    """Hold one configuration of one model, fitted with every seed: networks and
-    classifiers alike.
-    """
+    """Hold one configuration of one model, a network or a classifier, fitted with every seed."""
 
     settings: dict[str, Any]
     window: int
@@ -74,7 +72,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """Hold a set, the models to train on it, and what is known before its test span."""
+    """Hold a published set, the models to train on it, and the prices before its test span."""
 
     context: MarketContext
     paper: PublishedSet
@@ -89,110 +87,121 @@ class PublishedExperiment:
 
     @cached_property
     def last_session(self) -> date | None:
-        """Return the last session of the prices that will be read: half of the
-        stocks and the index reach it.
+        """Return the last session that the index and at least half of the stocks reach.
+
+        It is at most the end of the test span, and None if the store lacks too many of these.
         """
         with reading(self.context.engine) as conn:
             stored = prices.last_sessions(conn, self.context.name)
-        stocks, index = self.context.market.symbols, self.context.market.index.symbol
-        reached = sorted(stored[stored.index.isin(stocks)], reverse=True)
-        if index not in stored or 2 * len(reached) < len(stocks):
+        stocks = self.context.market.symbols
+        index = self.context.market.index.symbol
+        latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
+        if index not in stored or 2 * len(latest_first) < len(stocks):
             return None
-        return min(reached[(len(stocks) - 1) // 2].date(), stored[index].date(), self.paper.test[1])
+        of_half_the_stocks = latest_first[(len(stocks) - 1) // 2].date()
+        of_index = stored[index].date()
+        return min(of_half_the_stocks, of_index, self.paper.test[1])
 
     def require_test_span(self) -> None:
-        """Raise DtmlError unless the store holds the test span to its end, or
-        to the end of what is public of it.
+        """Raise DtmlError unless the store holds the test span to its end.
+
+        Of a set whose last prices are not public, that is the end of the public ones.
         """
-        due, last = self.paper.last_session, self.last_session
+        due = self.paper.last_session
+        last = self.last_session
         if last is None or last < due:
-            held = "no prices" if last is None else f"prices up to {last}"
+            stored = "no prices" if last is None else f"prices up to {last}"
             raise DtmlError(
-                f"the store holds {held} of {self.paper.market}, and a test span is read once and "
-                f"whole, up to {due}: "
-                "fetch the whole set, with --prices and --index"
+                f"the store holds {stored} of {self.paper.market}, and a test span is read once "
+                f"and whole, up to {due}: fetch the whole set, with --prices and --index"
             )
 
     @property
     def window(self) -> int:
-        """Return the window of DTML: classifiers see as many sessions, and
-        scores are of its days.
+        """Return the length of DTML's window, in sessions.
+
+        Classifiers see as many sessions, and all models are scored on the days of these windows.
         """
         return self.paper.recipes["dtml"].window
 
     @property
     def windows(self) -> list[int]:
         """Return every length of window among the models, the longest first."""
-        return sorted(
-            {recipe.window for recipes in self.recipes.values() for recipe in recipes}, reverse=True
-        )
+        lengths: set[int] = set()
+        for recipes in self.recipes.values():
+            lengths.update(recipe.window for recipe in recipes)
+        return sorted(lengths, reverse=True)
 
     @cached_property
     def recipes(self) -> dict[str, list[Recipe]]:
         """Return the configurations of each network, the published one first."""
-        return {
-            name: [recipe, *(other for other in grid(recipe) if other != recipe)]
-            if self.with_grid and name == "dtml"
-            else [recipe]
-            for name, recipe in self.paper.recipes.items()
-        }
+        recipes = {name: [published] for name, published in self.paper.recipes.items()}
+        if self.with_grid:
+            published = self.paper.recipes["dtml"]
+            recipes["dtml"] += [recipe for recipe in grid(published) if recipe != published]
+        return recipes
 
     @cached_property
     def id(self) -> str:
-        """Return a name that ends in a digest of all that decides the scores;
-        of the test span, its last session.
+        """Return the name of the experiment: its set, and a digest of all that decides the scores.
+
+        Of the prices in the test span, the digest has only the last session: they are not read yet.
         """
-        recipes = {
-            name: [recipe_settings(each) for each in trials]
-            for name, trials in self.recipes.items()
+        settings_of_recipes = {
+            name: [recipe_settings(recipe) for recipe in recipes]
+            for name, recipes in self.recipes.items()
         }
+        settings_of_windows = [asdict(self.window_config(window)) for window in self.windows]
         spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
         device = choose_device(self.context.device).type
         made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
-        configs = [asdict(self.window_config(window)) for window in self.windows]
-        said = [
-            recipes,
-            configs,
+        settings = [
+            settings_of_recipes,
+            settings_of_windows,
             spans,
             self.seeds,
             self.context.market.index.symbol,
             self.context.market.symbols,
             made_by,
         ]
-        digest = hashlib.sha256(json.dumps(said, default=str).encode())
-        digest.update(pd.util.hash_pandas_object(self.known[0], index=False).to_numpy().tobytes())
+        bars, _ = self.known
+        row_hashes = pd.util.hash_pandas_object(bars, index=False)
+        digest = hashlib.sha256(json.dumps(settings, default=str).encode())
+        digest.update(row_hashes.to_numpy().tobytes())
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
 
     def spans(self, window: int) -> tuple[Windows, Windows]:
-        """Return training and validation days, for models that see so many sessions."""
+        """Return training and validation days, in windows of so many sessions."""
         if window not in self._windows:
-            self._windows[window] = self._built(self.known[0], window)
+            bars, _ = self.known
+            self._windows[window] = self._built(bars, window)
         windows = self._windows[window]
-        train, validation = (
-            self._some(windows, span) for span in (self.paper.train, self.paper.validation)
-        )
+        train = self._days_of(windows, self.paper.train)
+        validation = self._days_of(windows, self.paper.validation)
         return train, validation
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """Read the test days for each length of window, the bars and their
-        watermark: nothing else loads them.
+        """Read the test days by the length of the window, all bars, and their watermark.
+
+        Nothing else loads bars of the test span.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
-        found = {
-            window: self._some(self._built(bars, window), self.paper.test)
-            for window in self.windows
-        }
-        return {window: _with_outcomes(days) for window, days in found.items()}, bars, known_at
+        test_days: dict[int, Windows] = {}
+        for window in self.windows:
+            days = self._days_of(self._built(bars, window), self.paper.test)
+            test_days[window] = _with_outcomes(days)
+        return test_days, bars, known_at
 
-    def _some(self, windows: Windows, span: tuple[date, date]) -> Windows:
-        """Return the days of a span, of which some must have a label."""
-        found = windows.between(*map(pd.Timestamp, span))
-        if not found.labelled("paper").any():
+    def _days_of(self, windows: Windows, span: tuple[date, date]) -> Windows:
+        """Return the days of a span; raise DtmlError if none of them has a label."""
+        first, last = span
+        days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
+        if not days.labelled("paper").any():
             raise DtmlError(
-                f"the store holds no outcome of {self.paper.market} from {span[0]} to {span[1]}: "
+                f"the store holds no outcome of {self.paper.market} from {first} to {last}: "
                 "fetch the whole set, with --prices and --index"
             )
-        return found
+        return days
 
     def _built(self, bars: pd.DataFrame, window: int) -> Windows:
         return windows_of(
@@ -200,32 +209,33 @@ class PublishedExperiment:
         )
 
     def window_config(self, window: int) -> WindowConfig:
-        """Return how the market's bars become windows of this length."""
+        """Return the settings by which the market's bars become windows of this length."""
         return replace(self.context.experiment.windows, window=window)
 
     def rule_directions(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
-        """Return what each naive rule says of each day of these windows."""
+        """Return the direction that each naive rule predicts for each day of these windows."""
         return directions_on(windows.as_of, bars, self.context.market.index.symbol)
 
     def best_rule(self) -> str:
         """Return the naive rule that was best on the training span."""
         train, _ = self.spans(self.window)
-        return choose_rule(self.rule_directions(self.known[0], train), train.movement.numpy())
+        bars, _ = self.known
+        return choose_rule(self.rule_directions(bars, train), train.movement.numpy())
 
 
 def _with_outcomes(windows: Windows) -> Windows:
     """Return the days from the first to the last with a known return: none follows the last bar."""
-    known = windows.movement.isfinite().any(dim=1).nonzero()
-    return windows.days(slice(int(known[0]), int(known[-1]) + 1))
+    has_return = windows.movement.isfinite().any(dim=1)
+    days = has_return.nonzero()
+    return windows.days(slice(int(days[0]), int(days[-1]) + 1))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as plain values, for a digest or a row."""
-    model = asdict(recipe.model)
     return {
         "window": recipe.window,
         "network": type(recipe.model).__name__,
-        **model,
+        **asdict(recipe.model),
         **asdict(recipe.training),
     }
 
@@ -233,24 +243,26 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
 def train_models(
     experiment: PublishedExperiment, on_epoch: EpochReport = no_report
 ) -> dict[str, list[Trial]]:
-    """Fit every configuration of every model with every seed; when interrupted,
-    resume where it stopped.
+    """Fit every configuration of every model with every seed, and return them by model.
+
+    A training that was interrupted resumes where it stopped.
     """
-    networks = _train_networks(experiment, on_epoch)
-    return networks | {kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)}
+    trials = _train_networks(experiment, on_epoch)
+    for kind in get_args(Kind):
+        trials[kind] = [_train_classifier(experiment, kind)]
+    return trials
 
 
 def was_begun(experiment: PublishedExperiment) -> bool:
-    """Return whether an earlier process left the state of a training: then
-    nobody has measured all of it.
+    """Return whether an earlier process left the state of a training.
+
+    If so, the time of the whole training is unknown.
     """
     device = choose_device(experiment.context.device)
     for window in experiment.windows:
         train, validation = experiment.spans(window)
-        folder, members = (
-            _state_folder(experiment.paper.market, train, validation),
-            members_of(experiment, window),
-        )
+        folder = _state_folder(experiment.paper.market, train, validation)
+        members = members_of(experiment, window)
         if any(folder.file(member, device).exists() for member in members.values()):
             return True
     return False
@@ -259,16 +271,18 @@ def was_begun(experiment: PublishedExperiment) -> bool:
 def members_of(
     experiment: PublishedExperiment, window: int | None = None
 ) -> dict[tuple[str, Recipe, int], Member]:
-    """Return the networks that see so many sessions (None: all), by model,
-    configuration and seed.
+    """Return the networks to train, by model, configuration and seed.
+
+    These are the networks with a window of so many sessions, or all if `window` is None.
     """
-    return {
-        (name, recipe, seed): Member(seed, recipe.model, recipe.training)
-        for name, recipes in experiment.recipes.items()
-        for recipe in recipes
-        for seed in experiment.seeds
-        if window in (None, recipe.window)
-    }
+    members: dict[tuple[str, Recipe, int], Member] = {}
+    for name, recipes in experiment.recipes.items():
+        for recipe in recipes:
+            if window not in (None, recipe.window):
+                continue
+            for seed in experiment.seeds:
+                members[name, recipe, seed] = Member(seed, recipe.model, recipe.training)
+    return members
 
 
 def _train_networks(
@@ -278,86 +292,96 @@ def _train_networks(
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in experiment.windows:
         train, validation = experiment.spans(window)
-        mine = members_of(experiment, window)
-        found = fit_members(
+        members = members_of(experiment, window)
+        fits_of_window = fit_members(
             train,
             validation,
-            list(mine.values()),
+            list(members.values()),
             device=choose_device(experiment.context.device),
             state_folder=_state_folder(experiment.paper.market, train, validation),
             on_epoch=on_epoch,
         )
-        fits |= dict(zip(mine, found, strict=True))
-    return {
-        name: [
-            _network_trial(
-                experiment, recipe, [fits[name, recipe, seed] for seed in experiment.seeds]
-            )
-            for recipe in recipes
-        ]
-        for name, recipes in experiment.recipes.items()
-    }
+        fits.update(zip(members, fits_of_window, strict=True))
+    trials: dict[str, list[Trial]] = {}
+    for name, recipes in experiment.recipes.items():
+        trials[name] = []
+        for recipe in recipes:
+            fits_of_recipe = [fits[name, recipe, seed] for seed in experiment.seeds]
+            trials[name].append(_network_trial(experiment, recipe, fits_of_recipe))
+    return trials
 
 
 def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[Fit]) -> Trial:
-    config = experiment.window_config(recipe.window)
-    symbols = experiment.context.market.symbols
+    """Return the trial of a configuration whose seeds were fitted."""
     ensemble = Ensemble(
-        experiment.paper.market,
-        symbols,
-        experiment.seeds,
-        recipe.model,
-        config,
-        stack_members(fits),
+        market=experiment.paper.market,
+        symbols=experiment.context.market.symbols,
+        seeds=experiment.seeds,
+        model=recipe.model,
+        windows=experiment.window_config(recipe.window),
+        weights=stack_members(fits),
     )
     device = choose_device(experiment.context.device)
-    members = []
-    for fit in fits:
-        best = fit.epochs[fit.best_epoch - 1]
-        epochs = tuple(asdict(epoch) for epoch in fit.epochs)
-        members.append(
-            TrainedMember(
-                fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs
-            )
-        )
+
+    def probability(windows: Windows) -> Float[ndarray, "members days stocks"]:
+        return member_probabilities(ensemble, windows, device).double().numpy()
+
     return Trial(
-        recipe_settings(recipe),
-        recipe.window,
-        members,
+        settings=recipe_settings(recipe),
+        window=recipe.window,
+        members=[_trained_member(fit) for fit in fits],
+        probability=probability,
         ensemble=ensemble,
-        probability=lambda windows: (
-            member_probabilities(ensemble, windows, device).double().numpy()
-        ),
+    )
+
+
+def _trained_member(fit: Fit) -> TrainedMember:
+    best = fit.epochs[fit.best_epoch - 1]
+    return TrainedMember(
+        seed=fit.member.seed,
+        validation_acc=best.validation_acc,
+        validation_loss=best.validation_loss,
+        best_epoch=best.number,
+        epochs=tuple(asdict(epoch) for epoch in fit.epochs),
     )
 
 
 def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
-    """Fit a classifier on DTML's windows; a logistic regression has one
-    solution, whatever the seed.
+    """Fit a classifier on DTML's windows, with every seed.
+
+    A logistic regression has one solution, whatever the seed: it is fitted once.
     """
     train, validation = experiment.spans(experiment.window)
     seeds = experiment.seeds[:1] if kind == "logistic_regression" else experiment.seeds
-    fitted: list[Fitted] = []
+    classifiers: list[Fitted] = []
+    members: list[TrainedMember] = []
     for seed in seeds:
         log.info("fitting %s, seed %d", kind, seed)
-        fitted.append(fit_classifier(kind, train, validation, "paper", seed))
+        classifier = fit_classifier(kind, train, validation, "paper", seed)
+        classifiers.append(classifier)
+        members.append(TrainedMember(seed, classifier.validation_acc))
+
+    def probability(windows: Windows) -> Float[ndarray, "members days stocks"]:
+        return np.stack([classifier.probability(windows) for classifier in classifiers])
+
     return Trial(
-        settings={"window": experiment.window, "chosen": [dict(each.chosen) for each in fitted]},
+        settings={
+            "window": experiment.window,
+            "chosen": [dict(classifier.chosen) for classifier in classifiers],
+        },
         window=experiment.window,
-        tried=fitted[0].tried,
-        members=[
-            TrainedMember(seed, each.validation_acc)
-            for seed, each in zip(seeds, fitted, strict=True)
-        ],
-        probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
+        members=members,
+        probability=probability,
+        tried=classifiers[0].tried,
     )
 
 
 def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:
-    """Return where trainings on exactly these days keep their state, to resume from."""
-    digest = hashlib.sha256(f"{version('dtml-nightshift')} {version('torch')}".encode())
+    """Return the folder from which trainings on exactly these days resume."""
+    versions = f"{version('dtml-nightshift')} {version('torch')}"
+    digest = hashlib.sha256(versions.encode())
     for windows in (train, validation):
         for values in (windows.rows(), windows.observed, windows.movement):
             digest.update(values.contiguous().numpy().tobytes())
-    folder = data_folder() / "training" / f"paper-{market}-{train.window}-{digest.hexdigest()[:8]}"
-    return StateFolder(folder, write_whole)
+    name = f"paper-{market}-{train.window}-{digest.hexdigest()[:8]}"
+    return StateFolder(data_folder() / "training" / name, write_whole)

@@ -1,7 +1,7 @@
 """Serve the prediction history as pages to browse, on this machine, from a store opened read only.
 
-Every view has an address of its own. A page is complete as sent; its charts come alive where the
-one script that this server sends may run.
+Every view has an address of its own. A page is complete without scripts; its charts become
+interactive in a browser that runs the one script of this server.
 """
 
 import asyncio
@@ -60,24 +60,26 @@ HEADERS = {
 USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
 WORKERS = 4
-WAITING = 24  # pages being made or waiting for a worker
-DOWNLOADS = 8  # tables being made or sent
+WAITING = 24  # pages that are being rendered or wait for a worker
+DOWNLOADS = 8  # tables that are being read or sent
 
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Keep no more threads than connections while an application runs: none waits in vain."""
+    """Limit the threads of a running application to `WORKERS`, so that none lacks a connection."""
     app.state.statements = Statements()
     current_default_thread_limiter().total_tokens = WORKERS
-    Thread(target=script, daemon=True).start()  # a second's work, that no visitor needs to wait for
+    # The script takes a second to build, which no visitor needs to wait for.
+    build_script = Thread(target=script, daemon=True)
+    build_script.start()
     yield
 
 
 def place_among(kind: str, most: int) -> Any:
-    """Return a dependency that holds one of the places of a kind.
+    """Return a dependency that occupies one of the places of a kind while a request is answered.
 
-    It holds it until the last byte is sent or its reader has left, and raises HTTPException, a 429,
-    when no place is free.
+    The place becomes free when the last byte is sent or the reader has left. Raises HTTPException,
+    a 429, when no place is free.
     """
 
     async def place(request: Request) -> AsyncIterator[None]:
@@ -100,7 +102,7 @@ tables = APIRouter(dependencies=[place_among("downloads", DOWNLOADS)])
 
 
 def _path_name(text: str) -> str:
-    """Return a name from an address; refuse a NUL, which a database may not take."""
+    """Return a name from an address; refuse a NUL, which some databases do not accept."""
     name = unquote(text)
     if "\x00" in name:
         raise NotThereError("no name holds a NUL")
@@ -108,21 +110,21 @@ def _path_name(text: str) -> str:
 
 
 def _optional_name(text: str | None) -> str | None:
-    """Return a form's text, or None where it was left empty."""
+    """Return the text of a form, or None if it is empty."""
     if not text:
         return None
     return _path_name(quote(text))
 
 
 def _optional_day(text: str | None) -> date | None:
-    """Return a form's day, or None where it was left empty."""
+    """Return the day of a form, or None if it is empty."""
     if not text:
         return None
     return date.fromisoformat(text)
 
 
 def _optional_level(text: Any) -> Any:
-    """Return the level that a form names: None where it was left empty, 0 for one half ("any")."""
+    """Return the level that a form names: None if it is empty, 0 for "any", which is one half."""
     if text == "":
         return None
     if text == "any":
@@ -139,9 +141,9 @@ To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
-    """Return the pages over a store, for requests that name one of these hosts.
+    """Return the application that serves a store.
 
-    Other requests come from pages elsewhere.
+    It answers requests for these hosts alone: others come from pages of other sites.
     """
     app = FastAPI(
         docs_url=None,
@@ -153,8 +155,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.state.engine = engine
     app.state.templates = templates()
     app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
-    app.get("/health")(health)
-    app.get("/charts.js")(charts_script)
+    app.add_api_route("/health", health)
+    app.add_api_route("/charts.js", charts_script)
     app.include_router(pages)
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
@@ -162,14 +164,14 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     guarded = TrustedHostMiddleware(
         OtherSitesRefused(app), allowed_hosts=list(hosts), www_redirect=False
     )
-    return _as_sent_with_headers(guarded)
+    return _with_raw_paths_and_headers(guarded)
 
 
-def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
-    """Return the application with paths as they were sent, and with HEADERS on every answer.
+def _with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
+    """Return the application with undecoded paths, and with HEADERS on every answer.
 
-    A name may hold a slash, which is sent as %2F. Every answer, refusals too, says what a browser
-    may do with it: nothing but show it.
+    A name may contain a slash, which is sent as %2F. By the headers of every answer, refusals
+    included, a browser may do nothing with it but show it.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -194,7 +196,7 @@ async def health() -> PlainTextResponse:
 
 
 def charts_script() -> Response:
-    """Send what draws the charts, which changes with this program alone."""
+    """Send the script that draws the charts; it is the same until the program is updated."""
     headers = {"cache-control": "max-age=3600"}
     return Response(script(), media_type="text/javascript", headers=headers)
 
@@ -202,7 +204,8 @@ def charts_script() -> Response:
 @pages.get("/")
 def markets(request: Request) -> HTMLResponse:
     """Show every market."""
-    return _page(request, "markets", lambda conn: markets_page(conn, datetime.now(UTC).date()))
+    today = datetime.now(UTC).date()
+    return _page(request, "markets", lambda conn: markets_page(conn, today))
 
 
 @pages.get("/market/{market}")
@@ -219,7 +222,7 @@ def market(
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Redirect the form that picks a stock to its page, or to the market's where none is named."""
+    """Redirect the form that picks a stock to its page, or to the market's if no stock is named."""
     with reading(request.app.state.engine) as conn:
         require_market(conn, market)
     segments = ["market", market]
@@ -261,11 +264,10 @@ async def table(request: Request, name: PathName, sort: str = "") -> HTMLRespons
     columns = request.query_params.getlist("column")
     comparisons = request.query_params.getlist("is")
     values = request.query_params.getlist("value")
-    where = [
-        (column, comparison, value)
-        for column, comparison, value in zip(columns, comparisons, values, strict=False)
-        if column and value
-    ]
+    where: list[tuple[str, str, str]] = []
+    for column, comparison, value in zip(columns, comparisons, values, strict=False):
+        if column and value:
+            where.append((column, comparison, value))
 
     def work(interruption: Interruption) -> HTMLResponse:
         page = table_page(request.app.state.engine, name, where, sort, interruption)
@@ -276,7 +278,7 @@ async def table(request: Request, name: PathName, sort: str = "") -> HTMLRespons
 
 @pages.get("/sql")
 async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTMLResponse:
-    """Show the box for SQL, and the answer to what was typed."""
+    """Show the box for SQL, and the answer to the statement in it."""
 
     def work(interruption: Interruption) -> HTMLResponse:
         page = sql_page(request.app.state.engine, q, market, interruption)
@@ -301,7 +303,7 @@ async def sql_file(request: Request, form: str, q: str) -> Response:
 
 @pages.get("/run/{name}")
 def run(name: PathName) -> Response:
-    """Redirect to what is shown of a run: how it was made, its losses, and another beside it."""
+    """Redirect to the page of a run: its settings, its losses, and the choice of a second run."""
     return RedirectResponse(link(["compare"], {"a": name}), HTTPStatus.SEE_OTHER)
 
 
@@ -310,18 +312,19 @@ def run(name: PathName) -> Response:
 @pages.get("/ranking/{name}")
 def study(request: Request, name: PathName) -> HTMLResponse:
     """Show a backtest, a benchmark or a ranking."""
+    kind = request.url.path.split("/")[1]
     with reading(request.app.state.engine) as conn:
-        return HTMLResponse(study_page(conn, request.url.path.split("/")[1], name))
+        return HTMLResponse(study_page(conn, kind, name))
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
-    """Return the address of a page: names are escaped, and what the query lacks is left out."""
+    """Return the address of a page, its names escaped, without the parameters that are None."""
     escaped = [quote(segment, safe="") for segment in segments]
     path = "/" + "/".join(escaped)
-    known = {name: value for name, value in (query or {}).items() if value is not None}
-    if not known:
+    parameters = {name: value for name, value in (query or {}).items() if value is not None}
+    if not parameters:
         return path
-    return f"{path}?{urlencode(known)}"
+    return f"{path}?{urlencode(parameters)}"
 
 
 def rows_link(view: str, where: Mapping[str, object]) -> str:
@@ -356,7 +359,7 @@ def _statements(request: Request) -> Statements:
 def _page(
     request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]
 ) -> HTMLResponse:
-    """Return a page by the name of its template, of what `make` reads from the store."""
+    """Return the page of a template, filled with what `make` reads from the store."""
     with reading(request.app.state.engine) as conn:
         values = make(conn)
     return _rendered(request, name, values)
@@ -365,13 +368,13 @@ def _page(
 def _rendered(
     request: Request, name: str, values: Mapping[str, Any], status: int = HTTPStatus.OK
 ) -> HTMLResponse:
-    """Return the page that a template makes of these values."""
+    """Return the page of a template, filled with these values."""
     template = request.app.state.templates.get_template(f"{name}.html")
     return HTMLResponse(template.render(values), status)
 
 
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
-    """Show what went wrong in one line on a page, and log what is not the visitor's mistake.
+    """Show an error in one line on a page, and log it if it is not the visitor's mistake.
 
     It runs on the event loop, so that a refusal does not wait for the requests that caused it.
     """
@@ -386,9 +389,9 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 
 
 def _failure(error: Exception) -> tuple[int, str]:
-    """Return the status of a failure, and what it says in one line."""
+    """Return the status of a failure, and its message in one line."""
     if isinstance(error, RequestValidationError):
-        wrong_parameters = [f"{wrong['loc'][-1]}: {wrong['msg']}" for wrong in error.errors()]
+        wrong_parameters = [f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors()]
         return HTTPStatus.BAD_REQUEST, "; ".join(wrong_parameters)
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)

@@ -1,7 +1,4 @@
-"""The page of two models side by side.
-
-It shows how they were made, and how they did on common stock-days.
-"""
+"""The page of two models side by side: their settings, and their scores on common stock-days."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +23,7 @@ DAYS = 365  # calendar days, the last ones in common, that are compared
 RESAMPLES = 2000
 COUNTED = ("rises", "false_rises", "false_falls", "falls")
 STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
-RECEIPT = (  # the columns of a run that say how it was made
+RECEIPT = (  # the columns of a run that say how it was trained
     "kind",
     "model",
     "train_first",
@@ -49,8 +46,8 @@ def compare_page(
     Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
     markets.
     """
-    one, two = _runs_of(conn, a, b)
-    chosen_runs = [run for run in (one, two) if run is not None]
+    first, second = _runs_of(conn, a, b)
+    chosen_runs = [run for run in (first, second) if run is not None]
     if not market:
         market = None
         if chosen_runs:
@@ -59,24 +56,24 @@ def compare_page(
     if market is not None and market not in stored_markets:
         raise NotThereError(f"no market {market!r} in the store")
 
-    listed_runs = []
+    listed_runs: list[dict[str, Any]] = []
     if market is not None:
         listed_runs = records(head(conn, runs.models(market), RUNS))
-    settings_of_one = []
-    if one is not None and two is None:
-        settings_of_one = records(settings(one, one))
+    settings_of_first: list[dict[str, Any]] = []
+    if first is not None and second is None:
+        settings_of_first = records(settings(first, first))
     pair = None
-    if one is not None and two is not None:
-        pair = _pair(conn, one, two)
+    if first is not None and second is not None:
+        pair = _pair(conn, first, second)
 
     return {
         "market": market,
         "markets": stored_markets,
         "runs": listed_runs,
-        "a": one,
-        "b": two,
+        "a": first,
+        "b": second,
         "losses": losses_chart(chosen_runs),
-        "made": settings_of_one,
+        "made": settings_of_first,
         "pair": pair,
     }
 
@@ -84,31 +81,31 @@ def compare_page(
 def _runs_of(
     conn: Connection, a: str | None, b: str | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the runs of two names; None where a name is missing, or is the first one again.
+    """Return the runs of two names; None for a missing name, and for a repetition of the first.
 
     Raises UsageError for runs of two markets.
     """
-    one = None
-    two = None
+    first = None
+    second = None
     if a is not None:
-        one = run_of(conn, a)
+        first = run_of(conn, a)
     if b is not None and b != a:
-        two = run_of(conn, b)
-    if one is not None and two is not None and one["market"] != two["market"]:
+        second = run_of(conn, b)
+    if first is not None and second is not None and first["market"] != second["market"]:
         raise UsageError(
-            f"{a} is a run of {one['market']} and {b} of {two['market']}: "
+            f"{a} is a run of {first['market']} and {b} of {second['market']}: "
             "compare runs of one market"
         )
-    return one, two
+    return first, second
 
 
-def _pair(conn: Connection, one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return how two runs differ in their settings and on common stock-days."""
-    a = one["run_id"]
-    b = two["run_id"]
+    a = first["run_id"]
+    b = second["run_id"]
     shared = shared_span(conn, a, b)
     facts: dict[str, Any] = {
-        "settings": records(settings(one, two)),
+        "settings": records(settings(first, second)),
         "spans": [runs.predicted_span(conn, a), runs.predicted_span(conn, b)],
         "shared": shared,
     }
@@ -134,13 +131,13 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
     return run
 
 
-def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
-    """Return the mean loss over the seeds by epoch, in training and in validation.
+def losses_chart(chosen_runs: list[dict[str, Any]]) -> Chart | None:
+    """Return a chart of the mean loss over the seeds by epoch, in training and in validation.
 
-    None where none was kept.
+    None if the runs have no stored losses.
     """
-    rows = []
-    for run in shown:
+    rows: list[dict[str, Any]] = []
+    for run in chosen_runs:
         rows.extend(_loss_rows(run))
     if not rows:
         return None
@@ -148,22 +145,23 @@ def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
     by_epoch = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)
     mean_losses = by_epoch["value"].mean().reset_index()
     last_losses = mean_losses.drop_duplicates(["run", "loss"], keep="last")
-    endings = []
+    endings: list[str] = []
     for row in last_losses.to_dict("records"):
         last_loss = figure(row["value"])
         endings.append(f"{row['run']}, {row['loss']}: {last_loss} at the end")
+    run_ids = mean_losses["run"].unique().tolist()
     return Chart(
         title="Losses by epoch, mean over the seeds",
         words="; ".join(endings),
         file="losses",
         data={"rows": mean_losses},
-        values={"runs": mean_losses["run"].unique().tolist()},
+        values={"runs": run_ids},
     )
 
 
 def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the losses of each seed and epoch of a run: run, loss, epoch, value."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seed in run["losses"] or ():
         for epoch in seed.get("epochs", ()):
             values = {"training": epoch["loss"], "validation": epoch["validation_loss"]}
@@ -179,16 +177,16 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
-    """Return each fact of two models and each setting of their configs: setting, a, b, same.
+def settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a table of each fact and setting of two models: setting, a, b, same.
 
-    Differing ones come first.
+    Rows that differ come first.
     """
-    a = _facts_and_config(one)
-    b = _facts_and_config(two)
+    a = _facts_and_config(first)
+    b = _facts_and_config(second)
     shared_names = [name for name in a if name in b]
-    names = dict.fromkeys([*shared_names, *a, *b])  # each once, in this order
-    rows = []
+    names = dict.fromkeys([*shared_names, *a, *b])  # without repetitions, in this order
+    rows: list[dict[str, str]] = []
     for name in names:
         a_value = in_words(a.get(name))
         b_value = in_words(b.get(name))
@@ -208,14 +206,14 @@ def flat(config: object, under: str = "config") -> dict[str, Any]:
     """Return the leaves of a nested config by their dotted names; lists stay whole."""
     if not isinstance(config, Mapping):
         return {under: config}
-    leaves = {}
+    leaves: dict[str, Any] = {}
     for key, value in config.items():
         leaves.update(flat(value, f"{under}.{key}"))
     return leaves
 
 
 def in_words(value: Any) -> str:
-    """Return a value of a config in words; "-" for what is missing."""
+    """Return a value of a config as text; "-" for a missing one."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "-"
     if isinstance(value, float):
@@ -226,9 +224,9 @@ def in_words(value: Any) -> str:
 
 
 def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
-    """Return the sessions that may hold common predictions, the last `DAYS` of the calendar.
+    """Return the first and last session of the time that two runs both predicted.
 
-    None without any.
+    It is cut to its last `DAYS` calendar days. None if there is no such time.
     """
     a_span = runs.predicted_span(conn, a)
     b_span = runs.predicted_span(conn, b)
@@ -250,7 +248,7 @@ def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.Data
 
 
 def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """Return what both said of the last common session, the largest difference first.
+    """Return the predictions of both for the last common session, the largest difference first.
 
     There are no rows without a common session.
     """
@@ -265,18 +263,18 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """Score both on common stock-days, from counts of days.
+    """Score both models on common stock-days, from counts by day.
 
     Returns n, scored, days, same (the share of equal directions) and rows. `rows` has one for a,
-    one for b and one for a less b: acc, mcc with their day-resampled 95 % intervals, which are
-    missing (NaN) with too few days; there are no rows without an outcome.
+    one for b and one for a less b: acc and mcc with their 95 % intervals by a bootstrap of days,
+    which are NaN with too few days. There are no rows without an outcome.
     """
     n = int(counts["n"].sum())
     same_share = np.nan
     if n > 0:
         same_share = counts["same"].sum() / n
     settled_days = counts[counts["scored"] > 0]
-    rows = []
+    rows: list[dict[str, Any]] = []
     if not settled_days.empty:
         rows = _score_rows(settled_days)
     return {

@@ -1,4 +1,4 @@
-"""The answer to SQL as a file to keep: CSV, JSON or Parquet, sent no faster than it is read."""
+"""The answer to SQL as a file: CSV, JSON or Parquet, sent no faster than it is read."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
 
 
 def _write_parquet(answer: Answer, file: File) -> None:
-    """Write an answer into a file as Parquet, by way of one in a folder of its own."""
+    """Write an answer into a file as Parquet, by way of a file on the disk."""
     with TemporaryDirectory() as folder:
         parquet = Path(folder) / "rows.parquet"
         write_parquet(answer, parquet, LARGEST)
@@ -52,7 +52,7 @@ def _write_parquet(answer: Answer, file: File) -> None:
 
 
 def _write_lines(lines: Iterable[str], file: File) -> None:
-    """Write the lines of an answer into a file; close it where they are too many."""
+    """Write the lines of an answer into a file; close it and raise UsageError for too many."""
     for line in lines:
         file.write(line.encode())
         if file.tell() > LARGEST:
@@ -63,9 +63,9 @@ def _write_lines(lines: Iterable[str], file: File) -> None:
 
 
 class Download(Response):
-    """Send a file no faster than it is read, and close it however that ends.
+    """Send a file no faster than it is read, and close it in the end, also after an error.
 
-    It is left unfinished when its reader takes longer than READER_LIMIT_S for CHUNK bytes.
+    Sending stops when the reader takes longer than READER_LIMIT_S for CHUNK bytes.
     """
 
     def __init__(self, file: File, media_type: str = "text/csv", form: str = "csv") -> None:
@@ -87,11 +87,13 @@ class Download(Response):
             }
             await send(head)
             try:
-                while chunk := file.read(CHUNK):
+                chunk = file.read(CHUNK)
+                while chunk:
                     part = {"type": "http.response.body", "body": chunk, "more_body": True}
                     async with asyncio.timeout(READER_LIMIT_S):
                         await send(part)
                     await asyncio.sleep(0)  # after a hang-up, send returns at once
+                    chunk = file.read(CHUNK)
             except TimeoutError:
                 log.warning(
                     "%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S

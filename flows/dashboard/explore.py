@@ -1,12 +1,11 @@
-"""Any view as a table to sort and filter, and SQL that a visitor types.
+"""The pages of a view as a table to sort and filter, and of SQL that a visitor types.
 
-Both give one kind of answer, read as `dtml query` does. An answer is a page, with a chart where it
-has a date; downloads.py makes a file of it.
+Both show an answer, read as `dtml query` reads it, with a chart where it has a date; downloads.py
+sends an answer as a file.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
@@ -55,10 +54,10 @@ TOPICS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """Hold what a visitor asks of a view: comparisons that all hold, and a column to sort by.
+    """Hold a visitor's request for rows of a view: conditions, and a column to sort by.
 
-    A comparison is `column, operator, value`. Raises UsageError for a column that the view lacks,
-    and for another operator.
+    A condition is `column, operator, value`; a row is shown if it meets all. Raises UsageError for
+    a column that the view lacks, and for another operator.
     """
 
     view: View
@@ -67,10 +66,10 @@ class Asked:
 
     def __post_init__(self) -> None:
         column_names = {column.name for column in self.view.columns}
-        asked_names = [name for name, _, _ in self.where]
+        used_names = [name for name, _, _ in self.where]
         if self.sort:
-            asked_names.append(self.sort_column)
-        for name in asked_names:
+            used_names.append(self.sort_column)
+        for name in used_names:
             if name not in column_names:
                 listed = ", ".join(sorted(column_names))
                 raise UsageError(f"{self.view.name} has no column {name!r}: it has {listed}")
@@ -85,7 +84,7 @@ class Asked:
 
     @property
     def sql(self) -> str:
-        """Return the statement, which can be copied into the box for SQL."""
+        """Return the statement in SQL, which a visitor can copy into the box for SQL."""
         types = {column.name: column.type for column in self.view.columns}
         lines = [f"select {', '.join(types)}", f"from {self.view.name}"]
         conditions = [
@@ -101,6 +100,7 @@ class Asked:
 
 
 def _literal(kind: str, value: str) -> str:
+    """Return a value of a column of this kind as SQL; raise UsageError for no number."""
     if kind not in ("number", "integer"):
         return literal(value)
     try:
@@ -110,12 +110,12 @@ def _literal(kind: str, value: str) -> str:
 
 
 def topics() -> dict[str, Any]:
-    """Return every documented view with what it means, by topic; those of no topic last."""
-    by_topic = {topic: [views()[name] for name in names] for topic, names in TOPICS.items()}
-    with_topic = set(chain.from_iterable(TOPICS.values()))
-    by_topic["Prices, translations and the rest"] = [
-        view for name, view in views().items() if name not in with_topic
-    ]
+    """Return every documented view with its meaning, by topic; those of no topic come last."""
+    others = dict(views())
+    by_topic: dict[str, list[View]] = {}
+    for topic, names in TOPICS.items():
+        by_topic[topic] = [others.pop(name) for name in names]
+    by_topic["Prices, translations and the rest"] = list(others.values())
     return {"topics": by_topic}
 
 
@@ -126,13 +126,13 @@ def table_page(
     sort: str,
     interruption: Interruption,
 ) -> dict[str, Any]:
-    """Return a view's rows that a visitor asked for.
+    """Return the page of a view's rows, filtered and sorted.
 
     Raises NotThereError for a view that is not documented.
     """
     if name not in views():
         raise NotThereError(f"there is no view {name!r}: /tables lists all views")
-    wanted = Asked(view=views()[name], where=where, sort=sort)
+    selection = Asked(view=views()[name], where=where, sort=sort)
     filters: list[tuple[str, str]] = []
     for column, comparison, value in where:
         filters.append(("column", column))
@@ -144,22 +144,22 @@ def table_page(
         return f"/table/{name}?{query}"
 
     return {
-        "view": wanted.view,
+        "view": selection.view,
         "where": where,
         "sort": sort,
         "comparisons": COMPARISONS,
         "address": address,
-        "meanings": wanted.view.meanings(),
-        **answer(engine, wanted.sql, interruption),
+        "meanings": selection.view.meanings(),
+        **answer(engine, selection.sql, interruption),
     }
 
 
 def sql_page(
     engine: Engine, sql: str, market: str | None, interruption: Interruption
 ) -> dict[str, Any]:
-    """Return the box for SQL, and the answer to what was typed, if anything was.
+    """Return the page with the box for SQL, and the answer to `sql` unless it is empty.
 
-    The twenty questions about a market are there to begin with.
+    The page offers the twenty questions about a market as examples.
     """
     about = market or "simulated"
     starts = [(question.title, question.note, question.about(about)) for question in questions()]
@@ -170,33 +170,36 @@ def sql_page(
 
 
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
-    """Return the first rows of an answer, its columns and its chart, or what is wrong with it."""
+    """Return the first rows of an answer, its columns and its chart, or the error in its SQL."""
     try:
         rows = select(engine, sql, SHOWN + 1, interruption=interruption)
     except StoreUsageError as error:
         return {"sql": sql, "rows": None, "wrong": str(error)}
-    shown = rows.head(SHOWN)
-    # By place: two columns of an answer may have the same name.
-    columns = [shown.iloc[:, place] for place in range(shown.shape[1])]
+    first_rows = rows.head(SHOWN)
+    # By position: two columns of an answer may have the same name.
+    columns = [first_rows.iloc[:, position] for position in range(first_rows.shape[1])]
     is_numeric = [pd.api.types.is_numeric_dtype(column) for column in columns]
-    values = [
-        tuple(plain(value) for value in row) for row in shown.itertuples(index=False, name=None)
-    ]
+    plain_rows = [_plain_row(row) for row in first_rows.itertuples(index=False, name=None)]
     return {
         "sql": sql,
-        "names": list(shown.columns),
+        "names": list(first_rows.columns),
         "numeric": is_numeric,
-        "rows": values,
+        "rows": plain_rows,
         "is_cut": len(rows) > SHOWN,
         "shown": SHOWN,
-        "chart": answer_chart(shown),
+        "chart": answer_chart(first_rows),
     }
 
 
-def answer_chart(rows: pd.DataFrame) -> Chart | None:
-    """Return a chart of an answer that has a date and a number: a line a column, or a line a name.
+def _plain_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(plain(value) for value in row)
 
-    None for any other answer.
+
+def answer_chart(rows: pd.DataFrame) -> Chart | None:
+    """Return a chart of an answer that has a date and a number.
+
+    It has a line for each column of numbers, or, if several rows have the same date, one for each
+    value of another column. None for any other answer.
     """
     if rows.columns.duplicated().any():
         return None
@@ -205,9 +208,10 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
     if dated_column is None or not number_columns:
         return None
 
-    days = pd.to_datetime(rows[dated_column].astype(str).str.slice(0, 10))
+    texts = rows[dated_column].astype(str)
+    days = pd.to_datetime(texts.str.slice(0, 10))
     if days.is_unique:
-        panels = []
+        panels: list[Panel] = []
         for name in number_columns[:PANELS]:
             line = rows[name].set_axis(days)
             panels.append(Panel(title=name, lines={name: line}, height=120))
@@ -216,7 +220,7 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
     first_number = number_columns[0]
     for column in rows:
         if column != dated_column and _names_lines(rows[column], days):
-            lines = {}
+            lines: dict[str, pd.Series[Any]] = {}
             for value, values in rows[first_number].groupby(rows[column]):
                 lines[str(value)] = values.set_axis(days[values.index])
             return over_sessions("The answer", [Panel(title=first_number, lines=lines)])
@@ -224,13 +228,14 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
 
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
-    """Return whether a column names few lines, each with one row a day."""
+    """Return whether a column names at most `LINES` lines, each with one row a day."""
     if pd.api.types.is_numeric_dtype(values) or values.nunique() > LINES:
         return False
-    return not pd.concat([days, values], axis=1).duplicated().any()
+    days_of_lines = pd.concat([days, values], axis=1)
+    return not days_of_lines.duplicated().any()
 
 
 def _is_dated(values: "pd.Series[Any]") -> bool:
-    """Return whether a column has values and each begins with a day."""
-    known = values.dropna()
-    return bool(len(known)) and all(DAY.match(str(value)) for value in known)
+    """Return whether a column has values, and each begins with a day."""
+    present = values.dropna()
+    return len(present) > 0 and all(DAY.match(str(value)) for value in present)

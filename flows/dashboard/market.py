@@ -1,4 +1,4 @@
-"""The page of one market: a night's directions, what came of them, and the scores up to it.
+"""The page of one market: a night's directions, their outcomes, and the scores up to it.
 
 It is a mapping that the template of its name prints, missing values (NaN, None) as "-".
 """
@@ -72,7 +72,7 @@ class Sort:
 
     @classmethod
     def read(cls, text: str) -> "Sort":
-        """Read it from an address; raise UsageError, which lists the columns, for another one."""
+        """Parse the order in an address; raise UsageError, which lists the columns, for others."""
         column = text.removeprefix("-")
         if column not in SORTS:
             raise UsageError(
@@ -81,22 +81,24 @@ class Sort:
         return cls(column=column, is_descending=text.startswith("-"))
 
     def after(self, column: str) -> str:
-        """Return the order that a column's head leads to.
+        """Return the order to which the heading of a column links.
 
-        It is the reverse for the current column; another column of numbers has the large first.
+        For the current column it is the reverse; other columns of numbers begin with the largest.
         """
         if column == self.column:
-            return column if self.is_descending else f"-{column}"
-        return column if column in ASCENDING_FIRST else f"-{column}"
+            is_descending = not self.is_descending
+        else:
+            is_descending = column not in ASCENDING_FIRST
+        return f"-{column}" if is_descending else column
 
     def in_words(self, column: str) -> str:
-        """Return how a column is sorted, in the terms of aria-sort; nothing for the others."""
+        """Return how a column is sorted, as a value of aria-sort; "" for the other columns."""
         if column != self.column:
             return ""
         return "descending" if self.is_descending else "ascending"
 
     def rows(self, directions: pd.DataFrame) -> pd.DataFrame:
-        """Return the directions in that order, those without a value last, equals by symbol."""
+        """Return the directions in this order, missing values last, equals by symbol."""
         by_symbol = directions.sort_values("symbol", kind="stable")
         return by_symbol.sort_values(
             self.column,
@@ -109,10 +111,10 @@ class Sort:
 def market_page(
     conn: Connection, market: str, as_of: date | None, level: float | None, sort: str
 ) -> dict[str, Any]:
-    """Return one night of a market: its directions at a level, what was left out, and the scores.
+    """Return one night of a market: its directions at a level, its gaps, and the scores.
 
-    A market without a night has its models alone. Raises UsageError for a level or an order that
-    there is not, NotThereError for a market or a night.
+    The page of a market without nights has its models alone. Raises UsageError for an unknown level
+    or order, and NotThereError for an unknown market or night.
     """
     order = Sort.read(sort)
     require_level(level)
@@ -154,13 +156,13 @@ def market_page(
 
 
 def _target_of(night: Row) -> date:
-    """Return the session that a night predicts; the day after it where its calendar ends there."""
+    """Return the session that a night predicts; the next day if its calendar ends there."""
     target: date | None = night["target"]
     return target or night["as_of"] + timedelta(days=1)
 
 
 def _order_of_night(conn: Connection, night: Row) -> dict[str, Any]:
-    """Return how a night ranked the stocks, and the running scores of those who rank."""
+    """Return a night's order of the stocks, and the running scores of all predictors of it."""
     market = night["market"]
     target = _target_of(night)
     rank_scores = rankings.last_rank_scores(conn, market, target)
@@ -173,12 +175,12 @@ def _order_of_night(conn: Connection, night: Row) -> dict[str, Any]:
 def _directions_of_night(
     conn: Connection, night: Row, level: float | None, order: Sort
 ) -> dict[str, Any]:
-    """Return the table of a night's directions, and what is said about all of them."""
+    """Return the table of a night's directions, and the figures and chart axis of all of them."""
     directions = night_directions(conn, night, level)
-    rule_directions = {}
+    rule_directions: dict[str, Any] = {}
     if not directions.empty:
         rule_directions = {rule: directions[rule].iloc[0] for rule in NAIVE_RULES}
-    counts = {}
+    counts: dict[str, int] = {}
     for direction in ("rise", "fall", "none"):
         is_direction = directions["direction"] == direction
         counts[direction] = int(is_direction.sum())
@@ -214,12 +216,12 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
 
 
 def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
-    """Return the equity of the paper account beside its yardsticks; None before its first session.
+    """Return a chart of the paper account's equity; None before its first session.
 
-    The yardsticks are the account without costs, equal parts, and the index.
+    Beside it are the account without costs, equal parts of all stocks, and the index.
     """
     returns = rankings.paper_returns(conn, market, last)
-    equities = {}
+    equities: dict[str, pd.Series[Any]] = {}
     for portfolio, rows in returns.groupby("portfolio"):
         equities[str(portfolio)] = rows.set_index("session")["equity"]
     panel = Panel(title="value of 1", lines=equities, base=1.0)
@@ -227,12 +229,13 @@ def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
 
 
 def require_level(level: float | None) -> None:
-    """Raise UsageError, which lists them, for a level that no band has.
+    """Raise UsageError, which lists the levels, for one that no band has.
 
-    None asks for the market's level, 0 for one half.
+    None stands for the market's level, 0 for one half.
     """
     if level not in (None, 0, *LEVELS):
-        raise UsageError(f"level {level} is not one of {', '.join(map(str, LEVELS))}")
+        listed = ", ".join(str(known_level) for known_level in LEVELS)
+        raise UsageError(f"level {level} is not one of {listed}")
 
 
 def level_of(conn: Connection, night: Row | None, level: float | None) -> float | None:
@@ -246,10 +249,10 @@ def level_of(conn: Connection, night: Row | None, level: float | None) -> float 
 
 
 def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any] | None:
-    """Return the night that saw this session last, by default the newest.
+    """Return the night whose last session was `as_of`, by default the newest night.
 
-    None for a market without nights. Raises NotThereError, which names the nights around it, for a
-    day that none saw last.
+    None for a market without nights. Raises NotThereError, which names the nearest nights, if there
+    is no night of that day.
     """
     night = nights.night(conn, market, as_of)
     if night is not None or as_of is None:
@@ -264,14 +267,12 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
 
 def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
-    """Return the directions of a night, at a level if one is given, a row a stock.
-
-    There are none for a night without a model.
+    """Return the directions of a night, a row for each stock; none for a night without a model.
 
     Columns: those of the view prediction_history, name and sector (of stocks in the newest night),
     lowest, highest and rising_share of the seeds, and `low` and `high`, the ends of the abstention
-    band. In the band `direction` is 'none'; it is missing where the model has no band. `correct`
-    says whether the direction was that of the return.
+    band at `level`, NaN if that is None. In the band `direction` is 'none'; it is missing where the
+    model has no band. `correct` says whether the direction was that of the return.
     """
     market = night["market"]
     run_id = night["run_id"]
@@ -281,8 +282,8 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
         return no_rows.reindex(columns=DIRECTION_COLUMNS)
 
     directions = head(conn, predictions.session_directions(market, run_id, target), STOCKS)
-    newest = head(conn, predictions.newest_directions(market), STOCKS)
-    names = newest[["symbol", "name", "sector"]]
+    newest_directions = head(conn, predictions.newest_directions(market), STOCKS)
+    names = newest_directions[["symbol", "name", "sector"]]
     disagreement = head(conn, predictions.disagreement(market, run_id, target), STOCKS)
     seeds = disagreement[["symbol", "lowest", "highest", "rising_share"]]
     directions = directions.merge(names, on="symbol", how="left")
@@ -296,7 +297,7 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
 
 
 def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Return the directions as the bands have them, and whether each decided one was correct."""
+    """Return the directions by their bands, and whether each one that is not 'none' was correct."""
     banded = directions.drop(columns="direction").merge(
         bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
     )
@@ -309,7 +310,7 @@ def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 def night_rows(
     conn: Connection, market: str, last: date, scores: pd.DataFrame
 ) -> list[dict[str, Any]]:
-    """Return the newest nights up to one, the newest first, each with its own ACC and MCC."""
+    """Return the nights up to a day, the newest first, each with its own ACC and MCC."""
     newest_nights = head(conn, nights.night_log(market, last), NIGHTS)
     model_scores = scores.loc[scores["predictor"] == MODEL, ["target", "acc", "mcc"]]
     return records(newest_nights.merge(model_scores, on="target", how="left"))

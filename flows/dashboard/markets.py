@@ -1,4 +1,4 @@
-"""The first page, of every market: its last night, its skill so far, what is left after costs.
+"""The first page: the last night of every market, its skill so far, and its gain after costs.
 
 Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN,
 None) as "-".
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 
 
 class NotThereError(DtmlError):
-    """Say that what a page was asked about is not in the store."""
+    """Say that the object of a page is not in the store."""
 
 
 def require_market(conn: Connection, market: str) -> None:
@@ -48,18 +48,18 @@ def require_market(conn: Connection, market: str) -> None:
 
 
 def markets_page(conn: Connection, today: date) -> dict[str, Any]:
-    """Return every market of the store, a row each: see `market_rows`."""
+    """Return the page of every market in the store; see `market_rows`."""
     return {"rows": records(market_rows(conn, today))}
 
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
-    """Return a row a market.
+    """Return a row for each market.
 
-    It tells of the last night, the newest directions, the model, running scores, the order, and
-    what costs leave.
+    It has the last night, the newest directions, the model, running scores, the order of the
+    stocks, and the gain after costs.
     """
     direction_counts = predictions.newest_direction_counts(conn)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for market in markets.all_markets(conn):
         night = nights.night(conn, market)
         model = runs.latest_model(conn, market)
@@ -92,16 +92,16 @@ def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
 
 
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
-    """Return the model's running figures beside the best naive rule over as many nights.
+    """Return the model's running figures beside those of the best naive rule over as many nights.
 
     Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., and its _rule_name.
     `mcc_verdict` says how the model compares to the rule by their paired difference; None without
     an interval.
     """
-    figure_names = [f"{figure}{part}" for figure in FIGURES for part in SKILL]
-    skill: dict[str, Any] = dict.fromkeys(
-        ["scored_until", "nights", "n", *figure_names, "mcc_verdict"]
-    )
+    keys = ["scored_until", "nights", "n"]
+    for figure in FIGURES:
+        keys += [f"{figure}{part}" for part in SKILL]
+    skill: dict[str, Any] = dict.fromkeys([*keys, "mcc_verdict"])
     pair = beside_rules(scores, "running_nights")
     if pair is None:
         return skill
@@ -126,10 +126,11 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
-    """Return who orders the stocks, and how well, beside the best one-line rule.
+    """Return the predictor that orders the stocks, and its scores beside the best one-line rule.
 
-    That is the rank IC so far, since when it is above 0, and the rule's. None for what there is
-    not. `skill` says whether the interval of the rank IC lies above 0; None without an interval.
+    The scores are the rank IC so far, since when it is above 0, and the rank IC of the rule. What
+    is unknown is None. `skill` says whether the interval of the rank IC lies above 0; None without
+    an interval.
     """
     order: dict[str, Any] = {
         "rank_days": None,
@@ -173,13 +174,14 @@ def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]
 
 
 def after_costs(conn: Connection, market: str) -> dict[str, Any]:
-    """Return what is left after costs beside its yardstick, in words.
+    """Return the gain after costs in comparison with a yardstick, in words.
 
     The interval and the source come with it. The source is the last year of the paper account, else
     the newest walk of rankings, else the newest backtest.
     """
     paper = rankings.paper_returns(conn, market)
-    net = paper.pivot(index="session", columns="portfolio", values="net").astype(float).tail(YEAR)
+    net = paper.pivot(index="session", columns="portfolio", values="net")
+    net = net.astype(float).tail(YEAR)
     if len(net) >= MINIMUM_DAYS:
         return _after_costs_of_paper_account(net)
 
@@ -208,8 +210,9 @@ def after_costs(conn: Connection, market: str) -> dict[str, Any]:
 
 
 def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
-    """Compare the net daily returns of the account with those of equal parts, a year of them."""
-    gain = mean_of_days((net["account"] - net["equal parts"]).to_numpy())
+    """Compare a year of the account's net daily returns with those of equal parts."""
+    differences = net["account"] - net["equal parts"]
+    gain = mean_of_days(differences.to_numpy())
     value = YEAR * gain.value
     low = YEAR * gain.low
     high = YEAR * gain.high
@@ -223,7 +226,7 @@ def _after_costs_of_paper_account(net: pd.DataFrame) -> dict[str, Any]:
 
 
 def _after_costs_of_study(row: Row, *, beside: str, source: str, link: str) -> dict[str, Any]:
-    """Put the gain in Sharpe ratio of a stored study into words."""
+    """Return the gain in Sharpe ratio of a stored study, in words."""
     sharpe_gain = row["index_gain"]
     gain_interval = interval(row, "index_gain", 2, signed=True)
     return {

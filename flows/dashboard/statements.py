@@ -1,4 +1,4 @@
-"""Run the SQL that visitors choose apart from all else, and end it when its reader leaves."""
+"""Run the SQL of visitors in separate threads, and end it when its reader leaves."""
 
 import asyncio
 import os
@@ -21,24 +21,24 @@ from flows.dashboard.other_sites import is_of_another_site
 
 STATEMENTS = 2  # at once, each with a thread and a connection of its own
 COME_AGAIN_S = 1
-NICENESS = 10  # of their threads, so that a page that is made meanwhile goes first
+NICENESS = 10  # of their threads, so that pages have priority
 
-Made = TypeVar("Made")
-Work = Callable[[Interruption], Made]  # what is done in a thread, until it is interrupted
+Result = TypeVar("Result")
+Work = Callable[[Interruption], Result]  # runs in a thread, until it ends or is interrupted
 
 
 class Statements:
-    """Hold the threads for SQL that visitors type.
+    """Run the SQL that visitors type, at most `STATEMENTS` at once.
 
-    A statement that finds none free is refused and does not wait.
+    A further statement is refused and does not wait.
     """
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(STATEMENTS)
         self._cancellers = CapacityLimiter(STATEMENTS)
 
-    async def run(self, request: Request, work: Work[Made]) -> Made:
-        """Return what a statement gives.
+    async def run(self, request: Request, work: Work[Result]) -> Result:
+        """Return the result of a statement, which runs in a new thread.
 
         Raises HTTPException: a 403 for a link of another site, a 429 when all places are taken.
         """
@@ -56,10 +56,10 @@ class Statements:
             )
         interruption = Interruption()
         async with self._places, self._ended_with_its_reader(request.receive, interruption):
-            return await _in_a_thread_of_its_own(lambda: work(interruption))
+            return await _in_own_thread(lambda: work(interruption))
 
-    async def run_while_read(self, request: Request, work: Work[Made]) -> Made:
-        """Return what a thread of those for pages makes, and end it when its reader leaves."""
+    async def run_while_read(self, request: Request, work: Work[Result]) -> Result:
+        """Return the result of work in a thread for pages, and end it when its reader leaves."""
         interruption = Interruption()
         async with self._ended_with_its_reader(request.receive, interruption):
             return await run_sync(work, interruption)
@@ -71,27 +71,31 @@ class Statements:
         """Interrupt the work inside when its reader leaves, and when the server ends."""
 
         async def interrupt() -> None:
-            # In a thread, as PostgreSQL is asked over a connection.
+            # In a thread, because the request to PostgreSQL needs a connection.
             await run_sync(interruption.request, limiter=self._cancellers)
 
         async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            message = await receive()
+            while message["type"] != "http.disconnect":
+                message = await receive()
             await interrupt()
 
-        watching = asyncio.create_task(watch())
+        watcher = asyncio.create_task(watch())
         try:
             yield
         except asyncio.CancelledError:  # the server ends
             await interrupt()
             raise
         finally:
-            watching.cancel()
+            watcher.cancel()
 
 
-async def _in_a_thread_of_its_own(work: Callable[[], Made]) -> Made:
-    """Return what a thread makes that does nothing else: its priority cannot be raised again."""
-    result: Future[Made] = Future()
+async def _in_own_thread(work: Callable[[], Result]) -> Result:
+    """Return the result of work in a new thread.
+
+    The thread serves nothing else, as its priority cannot be raised again.
+    """
+    result: Future[Result] = Future()
     result.set_running_or_notify_cancel()
 
     def run() -> None:
@@ -106,7 +110,7 @@ async def _in_a_thread_of_its_own(work: Callable[[], Made]) -> Made:
 
 
 def _lower_priority() -> None:
-    """Let other threads go first; on Linux, where each thread has a priority."""
+    """Let other threads go first, on Linux, where each thread has its own priority."""
     if sys.platform == "linux":
         thread = get_native_id()
         niceness = os.getpriority(os.PRIO_PROCESS, thread)

@@ -1,4 +1,4 @@
-"""The page of one stock: what was said of it over a span of sessions, and what happened."""
+"""The page of one stock: its predictions over a span of sessions, and their outcomes."""
 
 from datetime import date
 from typing import Any
@@ -30,7 +30,7 @@ SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
 def stock_page(
     conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> dict[str, Any]:
-    """Return what was said of a stock and what happened, by default over the newest sessions."""
+    """Return the predictions of a stock and their outcomes, by default of the newest sessions."""
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     most_sessions = LONGEST
@@ -73,7 +73,7 @@ def _explained(conn: Connection, market: str) -> str:
 
 
 def require_stock(conn: Connection, market: str, symbol: str) -> None:
-    """Raise NotThereError for a market that is not stored, and for a symbol that it does not know.
+    """Raise NotThereError for a market that is not stored, and for an unknown symbol.
 
     A known symbol has a prediction or a price.
     """
@@ -95,8 +95,9 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
     """Score a stock's directions beside the naive rules.
 
-    The sessions are those with an outcome that all of them predict. Columns: predictor, n, rises,
-    acc, mcc (0 when one class is never predicted); no row without an outcome.
+    The sessions are those with an outcome and a direction of every rule, or all with an outcome if
+    there are none. Columns: predictor, n, rises, acc, mcc (0 when one class is never predicted); no
+    row without an outcome.
     """
     settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
     if settled.empty:
@@ -108,10 +109,10 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
         columns = {MODEL: "direction"}
     else:
         scored = with_rules
-        columns = {MODEL: "direction"} | {rule: rule for rule in NAIVE_RULES}
+        columns = {MODEL: "direction", **{rule: rule for rule in NAIVE_RULES}}
 
     rose = (scored["realised_return"] > 0).to_numpy()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for predictor, column in columns.items():
         predicted = scored[column]
         predicted_rise = (predicted == "rise").to_numpy()
@@ -129,11 +130,11 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
 
 
 def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
-    """Return a stock's prices, directions and probabilities on one axis of time.
+    """Return a chart of a stock's prices, directions and probabilities over the same sessions.
 
-    Directions are marked by how they came out. The close is as it was traded and, where it is
-    known, as adjusted for splits and dividends; the band is a standard deviation over the seeds
-    around the probability of a rise.
+    Directions are marked by whether they were correct. The close is as it was traded and, if it
+    differs, as adjusted for splits and dividends. The band around the probability of a rise is a
+    standard deviation over the seeds.
     """
     by_session = bars.set_index("session").sort_index()
     by_target = directions.drop_duplicates("target").set_index("target").sort_index()
@@ -151,19 +152,19 @@ def _price_panel(bars: pd.DataFrame) -> Panel:
 
 
 def _ways_panel(directions: pd.DataFrame) -> Panel:
-    """Return a panel of marks, a row of them for each of `WAYS`, the first at the top."""
+    """Return a panel of marks, with a row for each of `WAYS`, the first at the top."""
     way_of_direction = way_of(directions)
-    marks = {}
-    for place, way in zip((4, 3, 2, 1), WAYS, strict=True):
+    marks: dict[str, pd.Series[Any]] = {}
+    for height, way in zip((4, 3, 2, 1), WAYS, strict=True):
         targets = way_of_direction.index[way_of_direction == way]
-        marks[way] = pd.Series(place, targets, dtype=float)
+        marks[way] = pd.Series(height, targets, dtype=float)
     return Panel(title="", lines=marks, labels=WAYS[::-1], height=84)
 
 
 def _probability_panel(directions: pd.DataFrame) -> Panel:
     probability = directions["probability"].astype(float)
     std = directions["probability_std"].astype(float)
-    bands = {}
+    bands: dict[str, pd.DataFrame] = {}
     if std.notna().any():
         bands["probability"] = pd.DataFrame(
             {
@@ -181,7 +182,7 @@ def _probability_panel(directions: pd.DataFrame) -> Panel:
 
 
 def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
-    """Return which of `WAYS` each direction with an outcome was, by the index of the rows."""
+    """Return which of `WAYS` each direction with an outcome is, by the index of the rows."""
     settled = directions.dropna(subset=["correct"])
     endings = {True: ", correct", False: ", wrong"}
     return settled["direction"] + settled["correct"].astype(bool).map(endings)
@@ -198,17 +199,16 @@ def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, An
 
     `looks` are the stocks that this one looked at, `looked` those that looked at it.
     """
-    attended = attention.attended(conn, market, ATTENDED)
-    weights = {
-        name: attention.mean_weights(
+    nights = attention.attended(conn, market, ATTENDED)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for name in ("looks", "looked"):
+        weights = attention.mean_weights(
             conn,
             market,
             symbol,
-            attended,
+            nights,
             looks=(name == "looks"),
             most=SOURCES,
         )
-        for name in ("looks", "looked")
-    }
-    tables = {name: records(rows) for name, rows in weights.items()}
-    return {"attention": tables, "nights": len(attended)}
+        tables[name] = records(weights)
+    return {"attention": tables, "nights": len(nights)}

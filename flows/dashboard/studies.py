@@ -11,17 +11,18 @@ from flows.dashboard.markets import NotThereError
 
 
 def study_page(conn: Connection, kind: str, name: str) -> str:
-    """Return the page of a study of a kind.
+    """Return the page of a study: a backtest, a benchmark or a ranking.
 
     Raises NotThereError for one that is not stored or not finished. Rolling scores and calibration
     are computed from predictions and not stored, so only the report has them.
     """
-    pages = {
+    page_functions = {
         "backtest": _backtest_page,
         "benchmark": _benchmark_page,
         "ranking": _ranking_page,
     }
-    page = pages[kind](conn, name)
+    make_page = page_functions[kind]
+    page = make_page(conn, name)
     if page is None:
         raise NotThereError(f"no finished {kind} {name!r} in the store")
     return page

@@ -15,8 +15,10 @@ from flows.signals import signals_of
     persist_result=False,
 )
 def ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
-    """Walk models and rules through what is stored of a market; see
-    `flows.ranking.walk.run_ranking`.
+    """Walk models and rules through the stored history of a market.
+
+    See `flows.ranking.walk.run_ranking`.
     """
     with signals_of(request.attended):
-        return run_ranking(Walk(open_stored_context(request), plan), as_task, workers)
+        walk = Walk(context=open_stored_context(request), plan=plan)
+        return run_ranking(walk, as_task, workers)

@@ -1,5 +1,6 @@
-"""Walk every ranking model and rule through the stored history of a market, and
-score the order of each day once.
+"""Walk every ranking model and rule through the stored history of a market.
+
+The order of each day is scored once.
 """
 
 import hashlib
@@ -58,16 +59,16 @@ log = logging.getLogger(__name__)
 StockDays = Bool[ndarray, "days stocks"]
 
 VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
-# which hold the sessions that the longest leg needs after the last close
+# Bars are read so long after the last close: the outcome of the longest leg needs them.
 AFTERWARDS = timedelta(days=21)
 BEGINNING = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is ordered: the closes from `first` to `last`, by a leg of the return.
+    """Say which closes a walk orders, from `first` to `last`, and by which leg of the return.
 
-    `networks` are asked too, with so many seeds each.
+    The `networks` are trained too, with so many seeds each.
     """
 
     first: date
@@ -79,10 +80,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankingSet:
-    """A file of prices of the benchmark: the market whose calendar and checks it has, and the
-    closes it is scored on.
+    """Describe a price file of the benchmark: its market, and the closes on which it is scored.
 
-    Settings were chosen on the half years before these closes; benchmarks/README.md says which.
+    The file has the calendar and the checks of the market. Settings were chosen on the half years
+    before these closes; benchmarks/README.md says which.
     """
 
     market: str
@@ -101,25 +102,18 @@ SETS: Mapping[str, RankingSet] = {
 
 
 def market_file_of(name: str) -> Path:
-    """Write the market of a set, its index made of its constituents, and return its file."""
-    text = (
-        resources.files("dtml.markets")
-        .joinpath(f"{SETS[name].market}.toml")
-        .read_text(encoding="utf-8")
-    )
+    """Write the market file of a set, with an index of its constituents, and return its path."""
+    shipped = resources.files("dtml.markets") / f"{SETS[name].market}.toml"
+    text = shipped.read_text(encoding="utf-8")
+    text_with_own_index = text.replace("[index]\n", "[index]\nof_constituents = true\n")
     file = data_folder() / "rankings" / f"ranking-{name}.toml"
-    write_whole(
-        file,
-        lambda path: path.write_text(
-            text.replace("[index]\n", "[index]\nof_constituents = true\n")
-        ),
-    )
+    write_whole(file, lambda path: path.write_text(text_with_own_index, encoding="utf-8"))
     return file
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A ranking to be run: its market and its plan."""
+    """Hold a ranking that is to be run: its market and its plan."""
 
     context: MarketContext
     plan: Plan
@@ -127,8 +121,9 @@ class Walk:
     @property
     def rankers(self) -> RankersConfig:
         """Return the settings of its models."""
-        asked = (RelativeConfig.asking(name, self.plan.seeds) for name in self.plan.networks)
-        return RankersConfig(self.plan.leg, networks=tuple(asked))
+        seeds = self.plan.seeds
+        networks = [RelativeConfig.asking(name, seeds) for name in self.plan.networks]
+        return RankersConfig(self.plan.leg, networks=tuple(networks))
 
     @cached_property
     def bars(self) -> tuple[pd.DataFrame, datetime]:
@@ -137,71 +132,69 @@ class Walk:
 
     @cached_property
     def history(self) -> History:
-        """Return what the models read: ranked features and outcomes of the
-        constituents of each day.
-        """
-        return history_of(self.context, self.bars[0], self.plan.leg)
+        """Return what the models read: ranked features and outcomes of each day's constituents."""
+        bars, _ = self.bars
+        return history_of(self.context, bars, self.plan.leg)
 
     @property
     def config(self) -> dict[str, Any]:
         """Return every setting, for the row."""
         market = self.context.market
-        trading = json.loads(json.dumps(asdict(market.trading), default=str))
-        data = {
+        trading_as_json = json.dumps(asdict(market.trading), default=str)
+        return {
+            **asdict(self.rankers),
             "features": list(FEATURES),
             "max_return": market.checks.max_return,
-            "trading": trading,
+            "trading": json.loads(trading_as_json),
+            **named(self.context),
         }
-        return asdict(self.rankers) | data | named(self.context)
 
     @property
     def id(self) -> str:
-        """Return the name of the ranking: its market, its first day, and a
-        digest of all that decides its figures.
+        """Return the name of the ranking: its market, its first day, and a digest.
+
+        The digest is of all that decides its figures.
         """
-        told = [
+        settings = [
             asdict(self.plan),
             self.config,
             self.context.market.settings,
             version("dtml-nightshift"),
         ]
-        digest = hashlib.sha256(json.dumps(told, default=str).encode())
-        digest.update(pd.util.hash_pandas_object(self.bars[0], index=False).to_numpy().tobytes())
+        bars, _ = self.bars
+        row_hashes = pd.util.hash_pandas_object(bars, index=False)
+        digest = hashlib.sha256(json.dumps(settings, default=str).encode())
+        digest.update(row_hashes.to_numpy().tobytes())
         return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
 
     def outcome(self, leg: Leg) -> Grid:
-        """Return the return of each stock-day that is ordered, over a leg."""
-        found = outcomes(
-            self.history.panel, leg, max_return=self.context.experiment.windows.largest_return
-        )
-        return np.where(self.history.there, found, np.nan)
+        """Return the return over a leg of each stock-day that is ordered, NaN for the others."""
+        largest_return = self.context.experiment.windows.largest_return
+        returns = outcomes(self.history.panel, leg, max_return=largest_return)
+        return np.where(self.history.there, returns, np.nan)
 
 
 def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Ranking:
-    """Walk every model and rule through the plan's days and store their scores; a stored ranking is
-    returned as it is.
+    """Walk every model and rule through the plan's days, and store their scores.
 
-    So many `workers`, processes of this machine, train side by side: the figures are the same.
-    Raises DtmlError when too few days lie before the first.
+    A ranking that is already stored is returned without a walk. So many `workers`, processes of
+    this machine, train side by side: the figures are the same. Raises DtmlError when too few days
+    lie before the first.
     """
-    if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
+    stored = stored_ranking(walk.context.engine, walk.id)
+    if stored is not None:
         return stored
-    begun = time.perf_counter()
+    start = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     folder = data_folder() / "rankings" / walk.id
+    once = partial(_once, folder)
     if workers > 1:
         stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
-    scores = stage(
-        "walk", lambda: walk_rankers(walk.history, walked, walk.rankers, partial(_once, folder))
-    )
+    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, once))
     if walk.context.market.code:
-        spans = [(each.trained, each.scored) for each in walked]
-        own = partial(walk_own, walk.context, walk.history, walk.bars[0], spans, workers=workers)
-        scores[OWN] = stage("own code", own)[0]
-    left = stage(
-        "portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], partial(_once, folder))
-    )
-    stage("score", lambda: _store(walk, walked, scores, left, begun))
+        scores[OWN] = stage("own code", lambda: _own_scores(walk, walked, workers))
+    portfolios = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], once))
+    stage("score", lambda: _store(walk, walked, scores, portfolios, start))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
@@ -209,42 +202,50 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     return stored
 
 
+def _own_scores(walk: Walk, walked: list[Fold], workers: int) -> Grid:
+    """Return the scores of the market's own model."""
+    bars, _ = walk.bars
+    spans = [(fold.trained, fold.scored) for fold in walked]
+    scores, _ = walk_own(walk.context, walk.history, bars, spans, workers=workers)
+    return scores
+
+
 def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
 def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
-    """Return the scores of a file of the folder, or train and keep them: an
-    interrupted walk resumes where it was.
+    """Return the scores of a training from its file in the folder; train first if there is none.
+
+    So an interrupted walk resumes where it was.
     """
     file = _file(folder, name)
     if not file.exists():
-        scores = train()
-        with io.BytesIO() as written:
-            np.save(written, scores, allow_pickle=False)
-            write_whole(file, lambda path: path.write_bytes(written.getvalue()))
+        trained_scores = train()
+        with io.BytesIO() as buffer:
+            np.save(buffer, trained_scores, allow_pickle=False)
+            data = buffer.getvalue()
+        write_whole(file, lambda path: path.write_bytes(data))
         log.info("%s: trained, and scored with it: %s", folder.name, name)
-    found: Grid = np.load(file, allow_pickle=False)
-    return found
+    scores: Grid = np.load(file, allow_pickle=False)
+    return scores
 
 
 def _train_apart(walk: Walk, walked: list[Fold], folder: Path, workers: int) -> None:
     """Run the trainings that the folder lacks in processes of their own, the slowest kind first."""
-    missing = [
-        each
-        for each in trainings(walk.history, walked, walk.rankers)
-        if not _file(folder, each.name).exists()
-    ]
-    order = sorted(
-        missing, key=lambda each: (each.predictor not in NETWORKS, each.predictor != "boosting")
-    )
+    all_trainings = trainings(walk.history, walked, walk.rankers)
+    missing = [training for training in all_trainings if not _file(folder, training.name).exists()]
     pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), _begin_worker, (folder, walk.history, walk.rankers)
+        max_workers=workers,
+        mp_context=get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(folder, walk.history, walk.rankers),
     )
     try:
-        for number, done in enumerate([pool.submit(_train_one, each) for each in order], start=1):
-            done.result()
-            log.info("%s: %d of %d trainings done", folder.name, number, len(order))
+        futures = [pool.submit(_train_one, training) for training in sorted(missing, key=_speed)]
+        for number, future in enumerate(futures, start=1):
+            future.result()
+            log.info("%s: %d of %d trainings done", folder.name, number, len(futures))
     except BaseException:
         for process in list(pool._processes.values()):  # a training does not look at signals
             process.kill()
@@ -253,18 +254,27 @@ def _train_apart(walk: Walk, walked: list[Fold], folder: Path, workers: int) -> 
         pool.shutdown(cancel_futures=True)
 
 
-_given: list[tuple[Path, History, RankersConfig]] = []  # what a worker trains from
+def _speed(training: Training) -> int:
+    """Return a number that sorts the slowest kind of training first."""
+    if training.predictor in NETWORKS:
+        return 0
+    if training.predictor == "boosting":
+        return 1
+    return 2
 
 
-def _begin_worker(*given: Any) -> None:
+_worker_inputs: list[tuple[Path, History, RankersConfig]] = []  # one, in a worker process
+
+
+def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     torch.set_num_threads(1)
     threadpool_limits(1)
-    _given.append(given)
+    _worker_inputs.append((folder, history, config))
 
 
 def _train_one(training: Training) -> None:
-    folder, history, config = _given[0]
+    folder, history, config = _worker_inputs[0]
     _once(folder, training.name, partial(training.run, history, config))
 
 
@@ -274,39 +284,46 @@ def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
         row = rankings.ranking(conn, ranking_id)
         if row is None:
             return None
-        tables = (
-            rankings.ranking_scores,
-            rankings.ranking_differences,
-            rankings.ranking_portfolios,
+        return Ranking(
+            row=row,
+            scores=rankings.ranking_scores(conn, ranking_id),
+            differences=rankings.ranking_differences(conn, ranking_id),
+            portfolios=rankings.ranking_portfolios(conn, ranking_id),
         )
-        return Ranking(row, *(read(conn, ranking_id) for read in tables))
 
 
 def _portfolios(
     walk: Walk, walked: list[Fold], order: Grid, once: Callable[..., Grid]
 ) -> pd.DataFrame:
-    """Return what is left of an order after the costs of its market, from
-    models of the days before each close.
+    """Return the portfolios that trade an order, after the costs of the market.
+
+    How much to trade is chosen on the last sessions before the first close, if the history has
+    enough of them. Their scores too come from models of the days before.
     """
-    # How much to trade is chosen on the last sessions before the first close, as far as the history
-    # has enough of them.
-    history, (first, last) = walk.history, (walked[0].scored.start, walked[-1].scored.stop)
-    sessions, scores = history.panel.sessions, order.copy()
+    history = walk.history
+    sessions = history.panel.sessions
+    first = walked[0].scored.start
+    last = walked[-1].scored.stop
+    scores = order.copy()
     begin = max(first - VALIDATION, earliest(history.leg))
     if first - begin >= MINIMUM_DAYS:
-        before = folds(history, sessions[begin], sessions[first - 1])
-        config = RankersConfig(walk.plan.leg)
-        found = walk_rankers(
-            history, before, config, lambda name, train: once(f"validation-{name}", train)
-        )[HEADLINE]
-        scores[begin:first] = found[begin:first]
+        validation_scores = walk_rankers(
+            history,
+            folds(history, sessions[begin], sessions[first - 1]),
+            RankersConfig(walk.plan.leg),
+            lambda name, train: once(f"validation-{name}", train),
+        )
+        scores[begin:first] = validation_scores[HEADLINE][begin:first]
     else:
         begin = first
     days = slice(begin, last)
-    quotes = quotes_of(walk.context, walk.bars[0], history.panel.symbols)
-    ordered = np.where(history.there[days], scores[days], np.nan)
+    bars, _ = walk.bars
     return after_costs(
-        ordered, sessions[days], quotes, walk.context.market.trading, sessions[first]
+        scores=np.where(history.there[days], scores[days], np.nan),
+        as_of=sessions[days],
+        quotes=quotes_of(walk.context, bars, history.panel.symbols),
+        trading=walk.context.market.trading,
+        first=sessions[first],
     )
 
 
@@ -315,16 +332,18 @@ def _store(
     walked: list[Fold],
     models: Mapping[str, Grid],
     portfolios: pd.DataFrame,
-    begun: float,
+    start: float,
 ) -> None:
+    """Score the models and rules over the days of the walk, and store the ranking."""
     days = slice(walked[0].scored.start, walked[-1].scored.stop)
     rules = {name: rule_scores(walk.history.features, name) for name in RULES}
-    scored = {
-        name: np.where(walk.history.there, each, np.nan)[days]
-        for name, each in {**models, **rules}.items()
-    }
-    found = {leg: walk.outcome(leg)[days] for leg in LEGS}
+    predictions: dict[str, Grid] = {}
+    for name, scores in {**models, **rules}.items():
+        predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
+    returns = {leg: walk.outcome(leg)[days] for leg in LEGS}
     parts = dict(_parts(walk, days))
+    ordered_stocks = np.isfinite(predictions["ridge"]).any(axis=0)
+    _, watermark = walk.bars
     row = {
         "id": walk.id,
         "market": walk.context.name,
@@ -332,84 +351,101 @@ def _store(
         "last": walk.plan.last,
         "leg": walk.plan.leg,
         "config": walk.config,
-        "stocks": int(np.isfinite(scored["ridge"]).any(axis=0).sum()),
+        "stocks": int(ordered_stocks.sum()),
         "folds": len(walked),
         "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
         "code_version": version("dtml-nightshift"),
-        "data_watermark": walk.bars[1],
-        "seconds": time.perf_counter() - begun,
+        "data_watermark": watermark,
+        "seconds": time.perf_counter() - start,
         "read_at": datetime.now(UTC),
     }
-    scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, parts)))
-    differences = pd.DataFrame(list(_differences(walk.plan.leg, scored, found)))
+    score_rows = list(_scores(walk.plan.leg, predictions, returns, parts))
+    difference_rows = list(_differences(walk.plan.leg, predictions, returns))
     with transaction(walk.context.engine) as conn:
-        rankings.save_ranking(conn, row, scores, differences, portfolios)
+        rankings.save_ranking(
+            conn, row, pd.DataFrame(score_rows), pd.DataFrame(difference_rows), portfolios
+        )
 
 
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
-    """Return the rule that ordered these days best, which lie before all that
-    are scored; of equals, the first.
+    """Return the rule with the highest mean rank IC on these days; of equals, the first.
+
+    The days lie before all that are scored.
     """
-    mean = {
-        name: np.nanmean(rank_ics(*both_known(each[days], walk.history.outcome[days])))
-        for name, each in rules.items()
-    }
-    return max(mean, key=lambda name: mean[name])
+    mean_rank_ic: dict[str, float] = {}
+    for name, scores in rules.items():
+        known_scores, known_outcome = both_known(scores[days], walk.history.outcome[days])
+        mean_rank_ic[name] = float(np.nanmean(rank_ics(known_scores, known_outcome)))
+    return max(mean_rank_ic, key=lambda name: mean_rank_ic[name])
 
 
 def _scores(
     leg: Leg,
-    scored: Mapping[str, Grid],
-    found: Mapping[Leg, Grid],
+    predictions: Mapping[str, Grid],
+    returns: Mapping[Leg, Grid],
     parts: Mapping[tuple[str, str], StockDays],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each predictor and leg over all days, and for each part
-    of the leg it was trained for.
+    """Yield a row for each predictor and leg over all days, and over each part of the days.
+
+    The parts are scored on `leg` alone, for which the models were trained.
     """
-    for (name, each), (scored_leg, outcome) in product(scored.items(), found.items()):
-        for (part, value), which in parts.items():
-            if part == "all" or scored_leg == leg:
-                made = score_ranking(
-                    np.where(which, each, np.nan), outcome, overlap=sessions_to(scored_leg)
-                )
-                row = {
-                    "predictor": name,
-                    "leg": scored_leg,
-                    "slice": part,
-                    "value": value,
-                    "is_rule": name in RULES,
-                }
-                yield row | figures_of(made)
+    for predictor, scored_leg in product(predictions, returns):
+        for (part, value), is_in_part in parts.items():
+            if part != "all" and scored_leg != leg:
+                continue
+            score = score_ranking(
+                np.where(is_in_part, predictions[predictor], np.nan),
+                returns[scored_leg],
+                overlap=sessions_to(scored_leg),
+            )
+            yield {
+                "predictor": predictor,
+                "leg": scored_leg,
+                "slice": part,
+                "value": value,
+                "is_rule": predictor in RULES,
+                **figures_of(score),
+            }
 
 
 def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays]]:
-    """Yield the parts that are scored alone, as stock-days: years, sectors,
-    thirds by the size of a day's returns.
+    """Yield the parts of the days that are scored alone, each as its name and its stock-days.
+
+    They are years, sectors, and thirds by the size of the return in comparison with the day's
+    others.
     """
-    outcome, years = walk.history.outcome[days], walk.history.panel.sessions[days].year
+    outcome = walk.history.outcome[days]
     yield ("all", ""), np.ones(outcome.shape, dtype=bool)
+    years = walk.history.panel.sessions[days].year
     for year in years.unique():
-        yield ("year", str(year)), np.broadcast_to((years == year)[:, None], outcome.shape)
-    sectors = {each.symbol: each.sector for each in walk.context.market.constituents}
-    own = np.array([sectors.get(symbol) or "" for symbol in walk.history.panel.symbols])
-    for sector in sorted(set(own) - {""}):
-        yield ("sector", sector), np.broadcast_to(own == sector, outcome.shape)
-    with warnings.catch_warnings(
-        action="ignore", category=RuntimeWarning
-    ):  # of days without an outcome
-        size = ranked(np.abs(outcome - np.nanmedian(outcome, axis=1, keepdims=True)))
+        is_of_year = years == year
+        yield ("year", str(year)), np.broadcast_to(is_of_year[:, None], outcome.shape)
+    sectors = {stock.symbol: stock.sector for stock in walk.context.market.constituents}
+    sector_of_stock = np.array([sectors.get(name) or "" for name in walk.history.panel.symbols])
+    for sector in sorted(set(sector_of_stock) - {""}):
+        yield ("sector", sector), np.broadcast_to(sector_of_stock == sector, outcome.shape)
+    # NumPy warns of days without an outcome.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        median = np.nanmedian(outcome, axis=1, keepdims=True)
+        size = ranked(np.abs(outcome - median))
+    third = np.floor(3 * (size + 0.5)).clip(0, 2)
     for number, value in enumerate(("small", "middle", "large")):
-        yield ("move", value), np.floor(3 * (size + 0.5)).clip(0, 2) == number
+        yield ("move", value), third == number
 
 
 def _differences(
-    leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid]
+    leg: Leg, predictions: Mapping[str, Grid], returns: Mapping[Leg, Grid]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the paired difference of every two predictors on the leg that the
-    models were trained for.
-    """
-    for one, other in product(scored, scored):
-        if one != other:
-            gain = paired_rank_ic(scored[one], scored[other], found[leg])
-            cells = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
-            yield {"predictor": one, "other": other, "leg": leg} | cells
+    """Yield the paired difference of every two predictors on the leg of the training."""
+    for first, second in product(predictions, predictions):
+        if first == second:
+            continue
+        gain = paired_rank_ic(predictions[first], predictions[second], returns[leg])
+        yield {
+            "predictor": first,
+            "other": second,
+            "leg": leg,
+            "gain": gain.value,
+            "gain_low": gain.low,
+            "gain_high": gain.high,
+        }

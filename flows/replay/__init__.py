@@ -1,1 +1,1 @@
-"""Past nights and single predictions made again from what the store kept of them."""
+"""Past nights and single predictions, reproduced from the rows of the store."""

@@ -1,6 +1,7 @@
 """Open the past of a market: its nights, its bars at any moment, and what its models predict.
 
-A past night is replayed from what was known to it, and what differs is said, to the last bit.
+A past night is replayed from the bars that it knew, and every difference is reported, to the last
+bit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,14 +33,14 @@ FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", 
 
 
 class NotReplayedError(DtmlError):
-    """Say that a past prediction was made again and differs, or cannot be made."""
+    """Say that a past prediction was reproduced and differs, or cannot be reproduced."""
 
 
 @dataclass
 class Archive:
-    """Read, and never write, a market's past.
+    """Read the past of a market, without ever writing to it.
 
-    That is its nights, its bars as known at any moment, and its models, loaded once.
+    The past is its nights, its bars as known at any moment, and its models, each loaded once.
     """
 
     engine: Engine
@@ -59,7 +60,7 @@ class Archive:
     def night(self, as_of: date | None) -> dict[str, Any]:
         """Return the row of a complete night, by default the last.
 
-        Raises UsageError, which says which there are.
+        Raises UsageError, which says which nights are complete, if this one is not.
         """
         if as_of is None:
             return self.nights()[-1]
@@ -80,7 +81,8 @@ class Archive:
         """
         name = self.market.name
         with reading(self.engine) as conn:
-            newest_first = conn.execute(stored_nights.night_log(name)).mappings().all()
+            nights = conn.execute(stored_nights.night_log(name))
+            newest_first = nights.mappings().all()
         complete = [dict(row) for row in reversed(newest_first) if row["status"] in COMPLETE]
         if not complete:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
@@ -89,7 +91,7 @@ class Archive:
     def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
         """Return a market context over these stocks and the index of a run.
 
-        What the market says today does not matter.
+        The market's list and index of today do not matter.
         """
         without_stocks = replace(market_then(self.market, run), constituents=())
         market = without_stocks.with_symbols(sorted(symbols))
@@ -105,9 +107,9 @@ class Archive:
     def of_night(
         self, night: Mapping[str, Any]
     ) -> tuple[MarketContext, dict[str, Any], pd.DataFrame]:
-        """Return a market context over the stocks that a night looked at.
+        """Return a market context over the stocks of a night, the row of its run, and predictions.
 
-        Beside it are its run's row, and what it predicted.
+        The stocks are those that the night predicted or left out.
         """
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
@@ -125,7 +127,7 @@ class Archive:
     ) -> pd.DataFrame:
         """Read the bars that a window ending at `as_of` can reach, as known at a moment.
 
-        Each has its `known_at`.
+        Each row has the moment from which it was known, `known_at`.
         """
         first = first_needed(context, model.ensemble.windows, as_of)
         return read_bars(context, first, as_of, known_at)
@@ -144,7 +146,7 @@ class Archive:
 
 
 def _why_incomplete(row: Mapping[str, Any] | None) -> str:
-    """Say what became of a night that is not complete."""
+    """Return the part of a message that says why a night is not complete."""
     if row is None:
         return "was never run"
     if row["reason"]:
@@ -155,12 +157,12 @@ def _why_incomplete(row: Mapping[str, Any] | None) -> str:
 def market_then(market: Market, run: Mapping[str, Any]) -> Market:
     """Return the market with the index and the constituents that a run was trained on."""
     universe = run["universe"]
-    constituents = []
+    constituents: list[Constituent] = []
     for symbol, since, until in universe["constituents"]:
         constituents.append(
             Constituent(
-                symbol,
-                symbol,
+                symbol=symbol,
+                source_symbol=symbol,
                 since=date.fromisoformat(since) if since else None,
                 until=date.fromisoformat(until) if until else None,
             )
@@ -172,11 +174,11 @@ def market_then(market: Market, run: Mapping[str, Any]) -> Market:
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
     """Say how a market's index and list of today differ from those a run was trained on.
 
-    None where they do not. A market without a list takes its stocks from the prices, and has none
-    to compare.
+    None where they do not. The list of a market that takes its stocks from the prices is not
+    compared: it has none.
     """
     then = market_then(market, run)
-    changes = []
+    changes: list[str] = []
     if then.index.symbol != market.index.symbol:
         changes.append(f"the index is {market.index.symbol}, was {then.index.symbol}")
     if market.constituents:
@@ -191,35 +193,35 @@ def _changes_of_list(then: Market, now: Market) -> list[str]:
     new_symbols = {symbol for symbol, _, _ in stays_now - stays_then}
     old_symbols = {symbol for symbol, _, _ in stays_then - stays_now}
     joined = sorted(new_symbols - set(then.symbols))
-    left = sorted(old_symbols - set(now.symbols))
+    departed = sorted(old_symbols - set(now.symbols))
     with_other_dates = sorted(new_symbols - set(joined))
-    changes = []
+    changes: list[str] = []
     if joined:
         changes.append(f"{', '.join(joined)} joined")
-    if left:
-        changes.append(f"{', '.join(left)} left")
+    if departed:
+        changes.append(f"{', '.join(departed)} left")
     if with_other_dates:
         changes.append(f"{', '.join(with_other_dates)} has other dates")
     return changes
 
 
 def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
-    """Return where figures are the same to the last bit, missing ones (NaN) included."""
+    """Return, for each figure, whether both are the same to the last bit; NaN equals NaN."""
     then = np.asarray(stored, dtype=float)
     now = np.asarray(again, dtype=float)
     return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
 
 
 def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
-    """Return the stocks that a night looked at: those it predicted, and those it left out."""
+    """Return the stocks of a night: those it predicted, and those it left out."""
     left_out = {gap["symbol"] for gap in night["gaps"]}
     return set(predicted) | left_out
 
 
 def made_by(run: Mapping[str, Any], device: str) -> str:
-    """Say what decides last bits: what computes now, and the code that trained a run.
+    """Return what decides the last bits: this code, torch and device, and the code of the training.
 
-    A store keeps no more.
+    A store records no more of the machine that trained.
     """
     return (
         f"code {version('dtml-nightshift')}, torch {version('torch')}, on {device}; "
@@ -229,11 +231,12 @@ def made_by(run: Mapping[str, Any], device: str) -> str:
 
 @dataclass(frozen=True)
 class Replay:
-    """Hold a night beside what it gives when it is run again from bars as known at `known_at`.
+    """Hold a night beside the result of running it again from bars as known at `known_at`.
 
-    `predictions` has a row a stock: `symbol` and `FIGURES` as stored, `replayed_probability` and so
-    on as predicted again on `device`, missing where there is none. `failure` says why nothing could
-    be predicted, `reordered` what differs in the order of the stocks.
+    `predictions` has a row for each stock: `symbol` and `FIGURES` as stored, and
+    `replayed_probability` and so on as predicted again on `device`, missing where there is no
+    prediction. `failure` says why nothing could be predicted, `reordered` what differs in the order
+    of the stocks.
     """
 
     night: Mapping[str, Any]
@@ -247,7 +250,7 @@ class Replay:
 
     @property
     def inputs_equal(self) -> bool | None:
-        """Return whether the model read what it had read; None when nothing was read."""
+        """Return whether the model's inputs are the same as then; None when nothing was read."""
         if self.inputs_hash is None:
             return None
         return bool(self.night["inputs_hash"] == self.inputs_hash)
@@ -262,9 +265,9 @@ class Replay:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and by how much.
+        """Return the stock whose probability differs most, and the difference.
 
-        NaN where one side has none.
+        The difference is NaN if one side has no probability.
         """
         rows = self.differing
         difference = (rows["replayed_probability"] - rows["probability"]).abs()
@@ -288,20 +291,21 @@ class Replay:
 
     @property
     def reasons(self) -> list[str]:
-        """Say in words what differs; return nothing when all is equal to the last bit."""
+        """Return what differs, in words; empty when all is equal to the last bit."""
         if self.failure is not None:
             return [self.failure]
-        reasons = []
+        reasons: list[str] = []
         if not self.inputs_equal:
             reasons.append(
                 f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., "
                 f"the night recorded {str(self.night['inputs_hash'])[:12]}...: "
                 "stored prices or the calendar were changed since"
             )
-        count = self.night["predictions"]
-        held = int(self.predictions["probability"].notna().sum())
-        if count != held:
-            reasons.append(f"stored predictions: the night made {count}, {held} are there")
+        recorded = self.night["predictions"]
+        has_stored = self.predictions["probability"].notna()
+        stored = int(has_stored.sum())
+        if recorded != stored:
+            reasons.append(f"stored predictions: the night made {recorded}, {stored} are there")
         if self.left_out != self.left_out_again:
             then = ", ".join(self.left_out) or "none"
             now = ", ".join(self.left_out_again) or "none"
@@ -312,7 +316,7 @@ class Replay:
         return reasons
 
     def _differences(self) -> list[str]:
-        """Say how many predictions differ, and, where the inputs do not, what may be the cause."""
+        """Say how many predictions differ and, where the inputs do not, what may be the cause."""
         rows = self.differing
         if rows.empty:
             return []
@@ -332,7 +336,7 @@ class Replay:
 def replay_of(
     archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None
 ) -> Replay:
-    """Run a complete night again from bars as it knew them, or as known at a moment.
+    """Run a complete night again from the bars that it knew, or from those known at a moment.
 
     If it cannot be run, `failure` says why.
     """
@@ -365,46 +369,52 @@ def replay_of(
 def _reordered(
     context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
 ) -> str | None:
-    """Say what differs when a night's stocks are ordered again.
+    """Say how many places and scores differ when a night's stocks are ordered again.
 
-    None where nothing does, or none were.
+    None where none differs, or where the night ordered no stocks.
     """
     target = night["target"]
     with reading(context.engine) as conn:
         stored = rankings.orders(conn, context.name, first=target, last=target)
         if stored.empty:
             return None
-        trained = load_trained(context, rankings.ranker(conn, stored["ranker_id"].iloc[-1]) or {})
+        ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
+        trained = load_trained(context, ranker or {})
     stored = stored[stored["ranker_id"] == trained.row["id"]]
     probabilities = again.set_index("symbol")["probability"]
     order = order_night(context, trained, night["as_of"], probabilities, moment)
     beside = stored.merge(order, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
     differing = int((~is_same).sum())
-    return f"order: {differing} of {len(beside)} places and scores" if differing else None
+    if differing == 0:
+        return None
+    return f"order: {differing} of {len(beside)} places and scores"
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     """Count the bars of a replay's windows that changed between its night and its moment.
 
-    They are `restated`, `new` or `gone`.
+    The counts are of bars that were `restated`, are `new`, or are `gone`.
     """
     context = archive.context(replay.run, {*replay.predictions["symbol"], *replay.left_out})
     then = _known_at(archive, context, replay, replay.night["known_at"])
     now = _known_at(archive, context, replay, replay.known_at)
     beside = pd.concat([then, now], axis=1, keys=["then", "now"])
     in_both = beside.dropna()
+    is_restated = in_both["then"] != in_both["now"]
+    is_new = beside["then"].isna()
+    is_gone = beside["now"].isna()
     return {
-        "restated": int((in_both["then"] != in_both["now"]).sum()),
-        "new": int(beside["then"].isna().sum()),
-        "gone": int(beside["now"].isna().sum()),
+        "restated": int(is_restated.sum()),
+        "new": int(is_new.sum()),
+        "gone": int(is_gone.sum()),
     }
 
 
 def _known_at(
     archive: Archive, context: MarketContext, replay: Replay, moment: datetime
 ) -> "pd.Series[pd.Timestamp]":
-    """Return since when each bar that a replay reads was known, as of a moment."""
+    """Return the moment since which each bar of a replay was known, by symbol and session."""
     model = archive.model(replay.run)
     bars = archive.bars(context, model, replay.night["as_of"], moment)
     names = {*context.market.symbols, context.market.index.symbol}

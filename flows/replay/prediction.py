@@ -1,6 +1,6 @@
-"""Make one prediction, or the model that made it, again from its receipt.
+"""Reproduce one prediction from its receipt, or the model that made it.
 
-What differs is said, to the last bit.
+Every difference is reported, to the last bit.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from db.engine import reading
 from db.errors import StoreUsageError
 from db.rows import nights, predictions, runs
 from db.rows.nights import COMPLETE
-from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
+from dtml.checkpoints import checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market
@@ -58,7 +58,7 @@ class Receipt:
 
     @classmethod
     def read(cls, text: str) -> "Receipt":
-        """Read it as the views show it; raise UsageError for anything else."""
+        """Parse a receipt in the form that the views show; raise UsageError for anything else."""
         try:
             run_id, symbol, day = text.split("/")
             return cls(run_id, symbol, date.fromisoformat(day))
@@ -74,13 +74,13 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Hold a stored prediction beside the one made again.
+    """Hold a stored prediction beside its reproduction.
 
-    `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be
-    predicted any more. `universe` says which stocks the model saw and how that is known,
-    `changed_since` how the market's index and list differ today, which changes nothing here;
-    `night_hash` is the digest of the windows that the night recorded (None: not a night, or none
-    recorded), `inputs_hash` that of the windows now.
+    `prediction` is its stored row. `again` maps `FIGURES` to the reproduced values, or is None when
+    the stock can no longer be predicted. `universe` says which stocks the model saw and how that is
+    known, and `changed_since` how the market's index and list differ today, which changes nothing
+    here. `night_hash` is the digest of the windows that the night recorded (None if it was not a
+    night, or recorded none), `inputs_hash` that of the windows now.
     """
 
     receipt: Receipt
@@ -96,12 +96,13 @@ class Reproduction:
     @property
     def config_digest(self) -> str:
         """Return the SHA-256 of the settings of the run."""
-        return hashlib.sha256(json.dumps(self.run["config"], sort_keys=True).encode()).hexdigest()
+        settings = json.dumps(self.run["config"], sort_keys=True)
+        return hashlib.sha256(settings.encode()).hexdigest()
 
     @property
     def reasons(self) -> list[str]:
-        """Say in words what differs; return nothing when all is equal to the last bit."""
-        reasons = []
+        """Return what differs, in words; empty when all is equal to the last bit."""
+        reasons: list[str] = []
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
             reasons.append(
                 f"inputs: SHA-256 {self.inputs_hash[:12]}..., "
@@ -113,9 +114,9 @@ class Reproduction:
         differing = [name for name in FIGURES if not same(self.prediction[name], self.again[name])]
         if differing:
             first = differing[0]
-            apart = abs(self.prediction[first] - self.again[first])
+            difference = abs(self.prediction[first] - self.again[first])
             reasons.append(
-                f"{', '.join(differing)}: {first} {apart:.2g} apart; "
+                f"{', '.join(differing)}: {first} {difference:.2g} apart; "
                 f"{made_by(self.run, self.device)}"
             )
         return reasons
@@ -143,16 +144,16 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
 
 
 def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
-    """Predict again what a receipt names, from the bars that its row says it saw."""
+    """Predict again what a receipt names, from the bars that the prediction was made from."""
     name = archive.market.name
     target = pd.Timestamp(receipt.target)
     with reading(archive.engine) as conn:
         stored = predictions.predictions(conn, name, run_id=run["id"])
         on_target = stored[stored["target"] == target]
-        named = on_target[on_target["symbol"] == receipt.symbol]
-        if named.empty:
+        rows_of_receipt = on_target[on_target["symbol"] == receipt.symbol]
+        if rows_of_receipt.empty:
             raise StoreUsageError(_missing(receipt, stored))
-        (prediction,) = records(named)
+        (prediction,) = records(rows_of_receipt)
         as_of = prediction["as_of"].date()
         night = nights.night(conn, name, as_of)
     symbols = set(on_target["symbol"])
@@ -167,14 +168,17 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         universe = "as its model's training recorded them"
     known_at = prediction["known_at"].to_pydatetime()
     context = archive.context(run, symbols)
-    again, inputs_hash = archive.again(context, archive.model(run), as_of, known_at)
-    again_named = again[again["symbol"] == receipt.symbol]
+    reproduced, inputs_hash = archive.again(context, archive.model(run), as_of, known_at)
+    reproduced = reproduced[reproduced["symbol"] == receipt.symbol]
+    again: Mapping[str, float] | None = None
+    if not reproduced.empty:
+        (again,) = records(reproduced[list(FIGURES)])
     return Reproduction(
         receipt=receipt,
         run=run,
         device=choose_device(archive.device).type,
         prediction=prediction,
-        again=None if again_named.empty else records(again_named[list(FIGURES)])[0],
+        again=again,
         universe=f"{len(symbols)} stocks, {universe}",
         changed_since=changed_since(archive.market, run),
         night_hash=night_hash,
@@ -183,7 +187,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
 
 
 def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
-    """Say that a run made no such prediction, and which it made."""
+    """Return the message that a run made no such prediction, and which ones it made."""
     if stored.empty:
         return f"run {receipt.run_id} has made no prediction"
     first = stored["target"].min().date()
@@ -196,12 +200,11 @@ def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Retraining:
-    """Hold a model trained again: its checkpoint's SHA-256, and what differs.
+    """Hold the result of training a model again: its checkpoint's SHA-256, and what differs.
 
     `differing` maps each parameter that differs to its largest difference. If the run's own weights
-    are lost, no difference is known but that of the SHA-256. Where there is none, the checkpoint
-    was `restored`. On a GPU some sums have no fixed order: weights within TOLERANCE of the run's
-    are equal.
+    are lost, only the SHA-256 can be compared; if it is the same, the checkpoint was `restored`. On
+    a GPU some sums have no fixed order: weights within TOLERANCE of the run's count as equal.
     """
 
     run: Mapping[str, Any]
@@ -214,23 +217,24 @@ class Retraining:
 
     @property
     def restored(self) -> bool:
-        """Return whether lost weights came out as they were."""
+        """Return whether lost weights were reproduced to the last bit."""
         return self.lost and self.checkpoint_hash == self.run["checkpoint_hash"]
 
     @property
     def is_close(self) -> bool:
-        """Return whether weights differ by no more than the order of a GPU's sums may change."""
+        """Return whether the weights differ, but no more than by the order of a GPU's sums."""
         if self.lost or self.device == "cpu":
             return False
         return 0 < max(self.differing.values(), default=0) <= TOLERANCE
 
     @property
     def reasons(self) -> list[str]:
-        """Say in words what differs; return nothing when all weights are the same to the last bit.
+        """Return what differs, in words; empty when all weights are the same to the last bit.
 
         Weights that are close on a GPU count as the same.
         """
-        if self.restored or not (self.lost or self.differing) or self.is_close:
+        has_difference = self.lost or bool(self.differing)
+        if self.restored or self.is_close or not has_difference:
             return []
         reasons = [self._lost_weights() if self.lost else self._differing_weights()]
         if self.first != self.run["train_first"]:
@@ -259,7 +263,7 @@ class Retraining:
 def retrain(
     archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report
 ) -> Retraining:
-    """Train the model of a run again on the bars and the universe that it knew, and compare.
+    """Train the model of a run again on the same bars and universe, and compare the weights.
 
     It trains in a temporary folder. A checkpoint that is missing or damaged is restored if training
     gives the same weights; if not, the archive predicts with the new ones. Raises UsageError for a
@@ -272,7 +276,7 @@ def retrain(
             f"{run['id']} went on from the weights of the model before, which its row does not name"
         )
     file = weights_file(run["checkpoint_path"])
-    kept = _kept(archive, run)
+    stored_weights = _stored_weights(archive, run)
     market = market_then(archive.market, run)
     context = MarketContext(
         market=market,
@@ -287,11 +291,13 @@ def retrain(
     with TemporaryDirectory() as folder:
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
-    if kept is None and sha == run["checkpoint_hash"]:
+    weights_then: Mapping[str, Tensor] = fitted.ensemble.weights
+    if stored_weights is not None:
+        weights_then = stored_weights
+    elif sha == run["checkpoint_hash"]:
         save_ensemble(fitted.ensemble, file, write_whole)
-    elif kept is None:
+    else:
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
-    weights_then = (kept or fitted.ensemble).weights
     return Retraining(
         run=run,
         device=choose_device(archive.device).type,
@@ -299,23 +305,24 @@ def retrain(
         parameters=len(weights_then),
         differing=_differences(weights_then, fitted.ensemble.weights),
         first=fitted.first,
-        lost=kept is None,
+        lost=stored_weights is None,
     )
 
 
 def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the largest difference of each parameter that differs."""
-    differences = {}
+    differences: dict[str, float] = {}
     for name, weights in then.items():
         if not torch.equal(weights, now[name]):
-            differences[name] = float((weights - now[name]).abs().max())
+            change = weights - now[name]
+            differences[name] = float(change.abs().max())
     return differences
 
 
-def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:
+def _stored_weights(archive: Archive, run: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
     """Return the weights of a run; None when they are lost."""
     try:
-        return archive.model(run).ensemble
+        return archive.model(run).ensemble.weights
     except DtmlError as error:
         log.warning("%s; training it again", error)
         return None

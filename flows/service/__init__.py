@@ -1,1 +1,1 @@
-"""Prefect: the flows, their schedules and deployments, the server, and who is told of a night."""
+"""Prefect: the flows, their schedules and deployments, the server, and alerts of nights."""

@@ -1,6 +1,6 @@
 """Raise alerts of nights.
 
-They are kept once in the store, told to Prefect, and sent to the services that Apprise knows.
+Each is stored once, emitted as an event of Prefect, and sent to services by Apprise.
 """
 
 import logging
@@ -37,7 +37,7 @@ SENDING_S = 10  # after this, the rest of the alerts wait for the next time
 
 @dataclass(frozen=True)
 class Alert:
-    """Say what to know of one night of a market."""
+    """Hold one piece of news about a night of a market."""
 
     market: str
     as_of: date
@@ -48,13 +48,13 @@ class Alert:
 def after_night(engine: Engine, market: str, as_of: date) -> None:
     """Raise and send the alerts of a night that has ended.
 
-    A failure here is a warning, never the night's.
+    A failure here is only a warning: the night does not fail.
     """
     try:
         with reading(engine) as conn:
             alerts = list(_of_night(conn, market, as_of))
         tell(engine, alerts)
-    except Exception as error:  # noqa: BLE001 - news of a night is not worth the night
+    except Exception as error:  # noqa: BLE001 - a night must not fail for want of an alert
         log.warning("alerts of %s, night of %s, not raised: %s", market, as_of, error)
 
 
@@ -64,32 +64,38 @@ def watch_markets(
     now: datetime | None = None,
     delay: timedelta = DELAY,
 ) -> list[MarketStatus]:
-    """Return how each market stands, after raising what is late or refused and sending what waits.
+    """Return the status of each market, after raising alerts and sending those that wait.
 
-    `markets` maps each name to its definition, or to None if unknown: then it cannot be known to be
-    late.
+    There is an alert for each night that is late or refused. `markets` maps each name to its
+    definition, or to None if that is unknown: such a market is never late.
     """
     now = now or datetime.now(UTC)
-    statuses = [market_status(engine, name, market, now, delay) for name, market in markets.items()]
-    tell(engine, [alert for status in statuses for alert in _of_status(status)])
+    statuses: list[MarketStatus] = []
+    alerts: list[Alert] = []
+    for name, market in markets.items():
+        status = market_status(engine, name, market, now, delay)
+        statuses.append(status)
+        alerts += _of_status(status)
+    tell(engine, alerts)
     return statuses
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Keep each alert once, emit new ones as Prefect events, and send all that wait.
+    """Store each alert once, emit new ones as Prefect events, and send all that wait.
 
-    Returns the new ones. Raises StoreError where they cannot be kept.
+    Returns the new ones. Raises StoreError where they cannot be stored.
     """
     now = datetime.now(UTC)
-    raised = list(alerts)
-    new_alerts = []
-    if raised:
+    all_alerts = list(alerts)
+    new_alerts: list[Alert] = []
+    if all_alerts:
         with transaction(engine) as conn:
-            new_alerts = [
-                alert for alert in raised if nights.raise_alert(conn, **vars(alert), raised_at=now)
-            ]
+            for alert in all_alerts:
+                is_new = nights.raise_alert(conn, **vars(alert), raised_at=now)
+                if is_new:
+                    new_alerts.append(alert)
     for alert in new_alerts:
-        # The command itself says what was refused or is late.
+        # The command itself prints which night was refused or is late.
         level = logging.WARNING if alert.kind == "below_rule" else logging.INFO
         log.log(level, "%s: %s", alert.market, alert.message)
         _emit(alert)
@@ -98,9 +104,9 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send every alert of the last days that was not taken yet, oldest first.
+    """Send every alert of the last days that no service has accepted yet, oldest first.
 
-    Without an address they stay.
+    Without an address they wait.
     """
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
@@ -149,7 +155,7 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
 
 def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
-    """Return what has drifted in a night and had not in the one before."""
+    """Return the measures that have drifted in a night and had not in the night before."""
     before, _ = nights.neighbours(conn, market, as_of)
     drifted = nights.drift(conn, market, as_of).query("drifted == 1")
     if not before:
@@ -159,28 +165,28 @@ def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str,
 
 
 def _of_status(status: MarketStatus) -> Iterable[Alert]:
-    """Yield what is refused or late of a market, and that its calendar ends."""
+    """Yield the alerts of a market: its night is refused or late, or its calendar ends."""
     is_refused = status.outcome == "refused"
     if is_refused and status.as_of is not None:
         message = f"night of {status.as_of} refused: {status.reason}"
         yield Alert(status.market, status.as_of, "refused", message)
     if status.is_late and status.due is not None:
-        is_told = is_refused and status.as_of == status.due.as_of
-        if not is_told:
+        is_reported_as_refused = is_refused and status.as_of == status.due.as_of
+        if not is_reported_as_refused:
             yield Alert(status.market, status.due.as_of, "late", late_message(status))
     if status.calendar_ends is not None and status.note is not None:
         yield Alert(status.market, status.calendar_ends, "calendar", status.note)
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Say by which rule the model came to be beaten with a target's scores.
+    """Return the message that a rule beats the model since a target's scores.
 
-    None if not, or if so before. A model is beaten when its whole interval of the running MCC lies
-    below a rule's whole interval. The rule's figure alone would not do: the best of three rules is
-    lucky, and is checked every night. Of simulated markets without any signal, 9 in 10 would get an
-    alert within a year because a rule's figure lies above their interval; 2 in 10 get one because
-    the intervals lie apart. ACC is left out: where most days rise, it rewards a model for always
-    predicting a rise.
+    None if no rule does, or if one did before. A model is beaten when its whole interval of the
+    running MCC lies below a rule's whole interval. The rule's figure alone would not do: the best
+    of three rules is lucky, and is checked every night. Of simulated markets without any signal, 9
+    in 10 would get an alert within a year because a rule's figure lies above their interval, but
+    only 2 in 10 because the intervals do not overlap. ACC is not used: where most days rise, it
+    rewards a model for always predicting a rise.
     """
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
@@ -189,7 +195,7 @@ def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
 
 
 def _beaten(scores: pd.DataFrame) -> str | None:
-    """Say by which rule these scores show the model beaten; None if by none."""
+    """Return the message that these scores show a rule beating the model; None if none does."""
     pair = beside_rules(scores)
     if pair is None:
         return None
@@ -206,7 +212,7 @@ def _beaten(scores: pd.DataFrame) -> str | None:
 
 
 def _emit(alert: Alert) -> None:
-    """Tell Prefect, inside a flow: an automation can act on it."""
+    """Emit an event inside a flow of Prefect, on which an automation can act."""
     if "prefect" not in sys.modules:  # no flow runs this, and the import would take seconds
         return
     from prefect.context import FlowRunContext
@@ -229,7 +235,7 @@ def _emit(alert: Alert) -> None:
 
 
 def find_receivers() -> Any:
-    """Return the services of DTML_ALERTS as an `apprise.Apprise`, None without any.
+    """Return the services of DTML_ALERTS as an `apprise.Apprise`, or None if there are none.
 
     Unknown addresses are a warning. Redirects are refused: a redirected POST would arrive as a GET
     without its body, and look delivered.
@@ -242,7 +248,11 @@ def find_receivers() -> Any:
     for library in ("apprise", "urllib3"):  # their lines quote addresses, which may hold a token
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
     receivers = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
-    unknown = sum(not receivers.add(re.sub("^http", "json", address)) for address in addresses)
+    unknown = 0
+    for address in addresses:
+        apprise_address = re.sub("^http", "json", address)
+        if not receivers.add(apprise_address):
+            unknown += 1
     if unknown:
         log.warning(
             "Apprise knows no service of %d addresses in %s: see `apprise --details`",

@@ -1,34 +1,34 @@
-"""Bound the number and the time of connections that send nothing, or half a request."""
+"""Limit the number and the time of connections that send nothing, or half a request."""
 
 import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_UNFINISHED = 64  # connections; the oldest makes room, so that a new caller is heard
-PATIENCE_S = 10.0  # after which a request that was begun must be whole
+MOST_UNFINISHED = 64  # connections; of more, the oldest is closed, so that new callers get in
+PATIENCE_S = 10.0  # between two checks; a request must be complete after two of them
 
 
 class BoundedConnection(H11Protocol):
-    """Speak HTTP, and hang up on a caller whose request is not whole.
+    """Speak HTTP, and hang up on a caller whose request is incomplete for too long.
 
-    That is so after `PATIENCE_S` to twice that.
+    Too long is `PATIENCE_S` to twice that.
     """
 
     begun: float
     check: asyncio.TimerHandle
-    # the request, or this connection, that was not whole at the last check
+    # What was unfinished at the last check: a request, or this connection.
     unfinished_before: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection; where many have not asked anything, the oldest makes room."""
+        """Accept a connection, and close the oldest unfinished one if there are too many."""
         super().connection_made(transport)
         self.begun = self.loop.time()
         self.check = self.loop.call_later(PATIENCE_S, self._hang_up_on_the_unfinished)
-        everyone: set[Any] = self.connections
+        all_connections: set[Any] = self.connections
         unfinished_connections = [
             connection
-            for connection in everyone
+            for connection in all_connections
             if isinstance(connection, BoundedConnection) and connection.unfinished
         ]
         if len(unfinished_connections) > MOST_UNFINISHED:
@@ -42,9 +42,9 @@ class BoundedConnection(H11Protocol):
 
     @property
     def unfinished(self) -> object:
-        """Return the request that is waited for, or this connection where none has begun.
+        """Return the request that is incomplete, or this connection if none has begun.
 
-        None for neither.
+        None for a connection whose request is complete, or that is kept alive after an answer.
         """
         if self.cycle is None:
             return self

@@ -1,4 +1,4 @@
-"""Keep the schedules of markets as deployments on a Prefect server: make, clear and watch them."""
+"""Turn the schedules of markets into deployments on a Prefect server, clear and watch them."""
 
 import hashlib
 import logging
@@ -61,9 +61,9 @@ class Job:
 
 
 def service_tag() -> str:
-    """Return what marks the deployments of a service on a shared server.
+    """Return the tag of a service's deployments, by which it finds them on a shared server.
 
-    It is a digest of its machine, folder and store.
+    It is a digest of the service's machine, folder and store.
     """
     store = location(open_engine())  # without connecting
     owner = f"{platform.node()} {data_folder()} {store}"
@@ -72,11 +72,11 @@ def service_tag() -> str:
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
-    """Return the deployment of a job, one run of it at a time.
+    """Return the deployment of a job, of which one run at a time is allowed.
 
-    A second run is cancelled, or waits if it is a night. Its name says whose it is, as a server
-    identifies deployments by name. A night that is due while missed ones are caught up must not be
-    lost; nights that are due every minute must not queue up.
+    A second run is cancelled, or waits if it is a night: a night that is due while missed ones are
+    caught up must not be lost. But nights that are due every minute must not queue up. The name of
+    the deployment has the tag of the service, as a server identifies deployments by name.
     """
     schedule = job.schedule
     strategy = ConcurrencyLimitStrategy.CANCEL_NEW
@@ -95,7 +95,7 @@ def deployment_of(job: Job) -> RunnerDeployment:
 
 
 def require_cron(cron: str) -> None:
-    """Raise UsageError for what the server cannot read as a cron."""
+    """Raise UsageError for a text that the server cannot read as a cron."""
     if not CRONITER.is_valid(cron):
         raise UsageError(
             f"{cron!r} is no cron: write minute, hour, day, month and weekday, "
@@ -117,26 +117,26 @@ def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
     On a new server no run from before can be alive: unfinished runs are marked as crashed and
     their concurrency slots freed. Returns how many overdue runs were cancelled.
     """
-    kept = list(deployments)
+    current = list(deployments)
     with get_client(sync_client=True) as client:
-        _delete_other_deployments(client, kept)
-        past_runs = _cancel_past_runs(client, kept)
+        _delete_other_deployments(client, current)
+        past_runs = _cancel_past_runs(client, current)
         if server_is_new:
-            _crash_unfinished_runs(client, kept)
-            _free_places(client, kept)
+            _crash_unfinished_runs(client, current)
+            _free_places(client, current)
     return past_runs
 
 
-def _delete_other_deployments(client: SyncPrefectClient, kept: Sequence[UUID]) -> None:
-    tagged = filters.DeploymentFilterTags(all_=[service_tag()])
-    mine = filters.DeploymentFilter(tags=tagged)
-    for deployment in client.read_deployments(deployment_filter=mine):
-        if deployment.id not in kept:
+def _delete_other_deployments(client: SyncPrefectClient, current: Sequence[UUID]) -> None:
+    has_tag = filters.DeploymentFilterTags(all_=[service_tag()])
+    of_service = filters.DeploymentFilter(tags=has_tag)
+    for deployment in client.read_deployments(deployment_filter=of_service):
+        if deployment.id not in current:
             client.delete_deployment(deployment.id)
 
 
 def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int:
-    """Cancel the runs that were due before now, and return how many they were."""
+    """Cancel the runs that were due before now, and return their number."""
     count = 0
     due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
     while True:
@@ -157,14 +157,17 @@ def _crash_unfinished_runs(client: SyncPrefectClient, deployments: list[UUID]) -
 
 
 def _free_places(client: SyncPrefectClient, deployments: Sequence[UUID]) -> None:
-    """Free the places of runs: a server forgets who held them, but stores how many are held."""
+    """Free the concurrency slots of runs.
+
+    A server that is restarted stores how many slots are taken, but not by which runs.
+    """
     for deployment in deployments:
         free = GlobalConcurrencyLimitUpdate(active_slots=0)
         client.update_global_concurrency_limit(f"deployment:{deployment}", free)
 
 
 def start_catching_up(deployment: UUID, as_of: date) -> None:
-    """Start a run of the nights' deployment, for those that were missed up to a session."""
+    """Start a run of the nights' deployment that catches up missed nights up to a session."""
     with get_client(sync_client=True) as client:
         client.create_flow_run_from_deployment(
             deployment, name="catch-up", parameters={"as_of": str(as_of)}
@@ -181,7 +184,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
             try:
                 ended_since = filters.FlowRunFilterEndTime.model_validate({"after_": since})
                 runs = _runs(client, list(jobs), ENDED, end_time=ended_since)
-            except Exception as error:  # noqa: BLE001 - a server that is busy is asked again; its end is seen elsewhere
+            except Exception as error:  # noqa: BLE001 - a busy server is asked again; others notice its end
                 log.info("the server was not reached: %s", error)
                 continue
             for run in runs:
@@ -193,7 +196,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
 
 
 def _line(run: FlowRun, job: Job) -> str:
-    """Return when and how a run ended, and what its state says."""
+    """Return when and how a run ended, and the message of its state."""
     assert run.state is not None
     assert run.end_time is not None
     state = str(run.state.name)
@@ -214,13 +217,14 @@ def _runs(
 ) -> list[FlowRun]:
     """Return the newest runs of deployments in these states, oldest first.
 
-    `when` filters them by a time.
+    `when` has further filters, by a time.
     """
-    mine = filters.FlowRunFilterDeploymentId(any_=deployments)
-    of_types = filters.FlowRunFilterStateType(any_=types)
-    state = filters.FlowRunFilterState(type=of_types)
-    wanted = filters.FlowRunFilter(deployment_id=mine, state=state, **when)
+    run_filter = filters.FlowRunFilter(
+        deployment_id=filters.FlowRunFilterDeploymentId(any_=deployments),
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
+        **when,
+    )
     newest_first = client.read_flow_runs(
-        flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC
+        flow_run_filter=run_filter, sort=FlowRunSort.EXPECTED_START_TIME_DESC
     )
     return newest_first[::-1]

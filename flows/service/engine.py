@@ -1,12 +1,12 @@
-"""Run Prefect's engine for one run of `dtml serve` in a process of its own.
+"""Run Prefect's engine for one run of `dtml serve` in a new process.
 
-That is done where runs cannot be forked. Prefect would look in the working folder first for the
-modules of a flow; here they are imported before.
+This is for machines where runs cannot be forked. Prefect would look for the modules of a flow in
+the working folder first; so they are imported here before.
 """
 
 import runpy
 
-from flows.service import flows as _flows  # noqa: F401 - what a run imports
+from flows.service import flows as _flows  # noqa: F401 - a run imports it
 from flows.translating import flow as _flow  # noqa: F401 - as above
 
 if __name__ == "__main__":

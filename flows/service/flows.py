@@ -1,7 +1,7 @@
 """Every Prefect flow of a market: nights, catching up, training, refetching and watching.
 
-`nightly`, `missed` and `train` are run by commands and return what they made; the `scheduled_`
-flows are run by schedules and say in their last state what they did, or why they did nothing.
+`nightly`, `missed` and `train` are run by commands and return their results. The `scheduled_` flows
+are run by schedules; their last state says what they did, or why they did nothing.
 """
 
 import logging
@@ -47,7 +47,7 @@ from flows.signals import end_with_service, signals_of
 log = logging.getLogger(__name__)
 
 MINUTE = timedelta(minutes=1)
-WAITS = (300, 900, 2700)  # seconds: a rate limit of Yahoo's passes within the hour
+WAITS = (300, 900, 2700)  # seconds between tries: a rate limit of Yahoo ends within the hour
 
 P = ParamSpec("P")
 Outcome = State[None]
@@ -55,7 +55,9 @@ Outcome = State[None]
 
 def as_task(name: str, work: Callable[[], Any]) -> Any:
     """Run one stage as a task of the flow around it."""
-    return task(name=name, cache_policy=NO_CACHE)(work)()
+    make_task = task(name=name, cache_policy=NO_CACHE)
+    stage = make_task(work)
+    return stage()
 
 
 @flow(name="nightly", flow_run_name="{request.market} {as_of}", persist_result=False)
@@ -80,7 +82,7 @@ def missed(request: RunRequest, last: date) -> CaughtUp:
 
 @flow(name="train", flow_run_name="{request.market} {as_of}", persist_result=False)
 def train(request: RunRequest, as_of: date) -> Model:
-    """Train one market's model on what is stored; see `flows.nightly.train.train_model`."""
+    """Train one market's model on its stored prices; see `flows.nightly.train.train_model`."""
     with signals_of(request.attended):
         return _trained(open_stored_context(request), as_of)
 
@@ -98,9 +100,9 @@ def _skipped(reason: str) -> Outcome:
 
 
 def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
-    """Make a run of the service of this work.
+    """Return this work as a run of the service, whose end is a state.
 
-    A failure of ours is one line, without its traceback.
+    An error of ours becomes one line without a traceback.
     """
 
     @wraps(work)
@@ -126,9 +128,9 @@ def scheduled_night(
 ) -> Outcome:
     """Run the night of the last session that had closed when the run was due.
 
-    Those missed before it are run too. It is skipped on a day without a session, unless `any_day`
-    or `as_of` is given. When the source failed, it is tried again after each of `waits`, in
-    seconds.
+    Nights that were missed before it are run too. The run is skipped on a day without a session,
+    unless `any_day` or `as_of` is given. When the source fails, the night is tried again after each
+    of `waits`, in seconds.
     """
     due = _due()
     context = open_context(request)
@@ -156,7 +158,7 @@ def scheduled_night(
 @flow(name="training", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_training(request: RunRequest) -> Outcome:
-    """Train on what was stored of the sessions that had closed when the run was due."""
+    """Train on the stored sessions that had closed when the run was due."""
     context = open_stored_context(request)
     as_of = choose_as_of(context, None, _due())
     model = _trained(context, as_of)
@@ -166,10 +168,7 @@ def scheduled_training(request: RunRequest) -> Outcome:
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
-    """Fetch the whole stored history again.
-
-    It ends with the last session that had closed when the run was due.
-    """
+    """Fetch the whole stored history again, up to the last session that had closed when due."""
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
@@ -194,22 +193,22 @@ def watch(
     market_files: Sequence[Path] = (),
     delay_minutes: int = DELAY // MINUTE,
 ) -> list[str]:
-    """Raise an alert for each late or refused night of these markets, and return what is wrong.
+    """Raise an alert for each late or refused night of these markets, and return the problems.
 
-    See `flows.service.alerts.watch_markets`. A market without a night is passed over.
+    See `flows.service.alerts.watch_markets`. A market without a night is ignored. Without names,
+    all markets are watched.
     """
     end_with_service()
     engine = open_store()
-    known_markets = named_markets(engine, (), market_files)
-    watched = {
-        name: market for name, market in known_markets.items() if not markets or name in markets
-    }
+    watched = named_markets(engine, (), market_files)
+    if markets:
+        watched = {name: market for name, market in watched.items() if name in markets}
     statuses = watch_markets(engine, watched, delay=delay_minutes * MINUTE)
     return [status.problem for status in statuses if status.problem]
 
 
 def _due() -> datetime:
-    """Return when the run was to start, however late it is; now where it was started by hand."""
+    """Return the moment at which the run was due; now if it was started by hand."""
     due = flow_run.scheduled_start_time.timestamp()
     return datetime.fromtimestamp(due, UTC)  # a plain datetime, not Prefect's type
 
@@ -219,10 +218,10 @@ def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> Cau
 
     While the source fails for `as_of`, they are tried again after each of `waits`, in seconds.
     """
-    done = CaughtUp()
+    total = CaughtUp()
     for wait in (*waits, None):
         attempt = catch_up(context, as_of, partial(run_night, stage=as_task))
-        done = CaughtUp(nights=[*done.nights, *attempt.nights], refused=attempt.refused)
+        total = CaughtUp(nights=[*total.nights, *attempt.nights], refused=attempt.refused)
         for night in attempt.nights:
             leave_artifact(context, night)
             after_night(context.engine, context.name, night.row["as_of"])
@@ -231,13 +230,13 @@ def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> Cau
             break
         log.warning("%s; the next try is in %d s", refusal, wait)
         time.sleep(wait)
-    for day in sorted(done.refused):
+    for day in sorted(total.refused):
         after_night(context.engine, context.name, day)
-    return done
+    return total
 
 
 def _summary(caught_up: CaughtUp) -> str:
-    """Return in a line which nights were run, and what the last of them predicted."""
+    """Return in one line which nights were run, and how many stocks the last one predicted."""
     nights = ", ".join(str(night.row["as_of"]) for night in caught_up.nights)
     last = caught_up.nights[-1].row
     line = (
@@ -250,23 +249,23 @@ def _summary(caught_up: CaughtUp) -> str:
 
 
 def leave_artifact(context: MarketContext, night: Night) -> None:
-    """Leave an artifact with a key like `night-simulated`; a failure is a line in the log."""
+    """Create a Prefect artifact with a key like `night-simulated`; a failure is only logged."""
     row = night.row
     try:
         with reading(context.engine) as conn:
             scores = stored_scores.running_scores(conn, context.name, last=row["as_of"])
         key = f"night-{context.name.replace('_', '-')}"  # small letters, digits and dashes
         create_markdown_artifact(night_page(context.name, scores, night), key=key)
-    except Exception as error:  # noqa: BLE001 - a page is not worth a night
+    except Exception as error:  # noqa: BLE001 - a night must not fail for want of a page
         log.warning("night of %s of %s: no artifact is left: %s", row["as_of"], context.name, error)
 
 
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
     """Return a night's page as Markdown.
 
-    It has the latest running scores beside the naive rules, and where the report lies.
+    It has the latest running scores of the model and the naive rules, and the path of the report.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for score in records(scores):
         acc = with_interval(score, "acc")
         mcc = with_interval(score, "mcc")

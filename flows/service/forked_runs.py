@@ -1,8 +1,8 @@
-"""Fork the runs of `dtml serve` from a process that has imported what they need.
+"""Fork the runs of `dtml serve` from a process that has imported their modules.
 
-Prefect's runner starts `python -m prefect.engine` for each run, whose imports take longer than most
-runs' work. Here the engine runs in a fork of a process that holds the modules and nothing else: no
-thread, no connection.
+Prefect's runner starts `python -m prefect.engine` for each run, and its imports take longer than
+the work of most runs. Here the engine runs in a fork of a process that has imported the modules and
+has neither threads nor connections.
 """
 
 import atexit
@@ -31,21 +31,21 @@ PRELOADED = (
     "flows.service.flows",
     "flows.translating.flow",
 )
-END_S = 30.0  # which a run has after SIGTERM
+END_S = 30.0  # for a run to end after SIGTERM
 
 log = logging.getLogger(__name__)
 
 
 def fork_runs() -> None:
-    """Have Prefect's runner fork its runs from now on.
+    """Make Prefect's runner fork its runs from now on.
 
-    It starts `flows.service.engine` where it cannot fork. Call it once the environment is the runs'
-    own: what is imported reads it.
+    Where it cannot fork, it starts `flows.service.engine`. Call this when the environment variables
+    have the values that the runs need: some modules read them when they are imported.
     """
     forks = get_context("forkserver")
     forks.set_forkserver_preload([*PRELOADED, "pyarrow.dataset", "vl_convert"])
     starter: Any = import_module("prefect.runner._starter_engine")
-    ordinary = starter.run_process
+    run_ordinary_process = starter.run_process
     can_fork = True
     try:
         ensure_running()
@@ -56,14 +56,15 @@ def fork_runs() -> None:
     async def run_process(command: list[str], **options: Any) -> Any:
         python, *arguments = command
         if arguments != ["-m", ENGINE]:
-            return await ordinary(command, **options)
+            return await run_ordinary_process(command, **options)
         if not can_fork:
-            return await ordinary([python, "-P", "-m", "flows.service.engine"], **options)
+            engine_command = [python, "-P", "-m", "flows.service.engine"]
+            return await run_ordinary_process(engine_command, **options)
         process = forks.Process(target=_run_engine, args=(options["env"],))
-        await to_thread.run_sync(process.start)  # which waits for the imports
+        await to_thread.run_sync(process.start)  # in a thread: it waits for the imports
         try:
-            status = options["task_status_handler"](process)
-            options["task_status"].started(status)
+            status_of = options["task_status_handler"]
+            options["task_status"].started(status_of(process))
             await anyio.wait_readable(process.sentinel)
         finally:
             with CancelScope(shield=True):
@@ -74,7 +75,7 @@ def fork_runs() -> None:
 
 
 def _end(process: Any) -> None:
-    """End a run, at once where it does not end by itself within END_S."""
+    """End a run; kill it if it does not end by itself within END_S."""
     if process.is_alive():
         process.terminate()
         process.join(END_S)
@@ -87,11 +88,13 @@ def _run_engine(environment: Mapping[str, str]) -> None:
     end_with_parent()
     os.environ.clear()
     os.environ.update(environment)
-    del os.environ[SERVICE]  # whose child this is not
-    gc.freeze()  # what was imported is no garbage
+    del os.environ[SERVICE]  # the service is not the parent of this process
+    gc.freeze()  # the imported modules are no garbage
     gc.set_threshold(20_000, 20, 20)
-    sys.argv = [ENGINE]  # it would take an argument for the number of a run
+    sys.argv = [ENGINE]  # the engine would read an argument as the number of a run
+    engine_file = str(import_module(ENGINE).__file__)
     try:
-        runpy.run_path(str(import_module(ENGINE).__file__), run_name="__main__")
+        runpy.run_path(engine_file, run_name="__main__")
     finally:
-        atexit._run_exitfuncs()  # which a fork skips: Prefect sends its last events there
+        # A fork skips the exit functions, in which Prefect sends its last events.
+        atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""Run Prefect's own server for nobody but this machine's holders of its login."""
+"""Run Prefect's own server, only for users of this machine who know its login."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from flows.service.bounded_connections import BoundedConnection
 
 HOST = "127.0.0.1"  # localhost may also be ::1, where another program may have the port
-END_LIMIT_S = 10  # to record the last runs of tasks
+END_LIMIT_S = 10  # for the server to record the last runs of tasks
 
 
 class OwnPagesOnly:
-    """Refuse what a page of another origin sends.
+    """Reject cross-origin requests.
 
-    A browser says whose page asks, and nothing else does.
+    Only browsers say of which origin the page is that sends a request.
     """
 
     def __init__(self, app: ASGIApp, origin: str) -> None:
@@ -30,7 +30,7 @@ class OwnPagesOnly:
         self.origin = origin.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what no page sends, and what our own do."""
+        """Pass on the requests of our own pages, and those that no page sends."""
         if scope["type"] in ("http", "websocket"):
             origins = [value for name, value in scope["headers"] if name == b"origin"]
             if any(origin != self.origin for origin in origins):
@@ -47,25 +47,25 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """Return an application that answers requests to 127.0.0.1 by that name.
+    """Return the application, answering only requests to 127.0.0.1 by that name.
 
-    It answers no page but its own.
+    Of requests by pages, it answers those of its own pages alone.
     """
     by_name = TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False)
     return OwnPagesOnly(by_name, origin)
 
 
 def main() -> None:
-    """Serve on an inherited socket until told to end.
+    """Serve on an inherited socket until a signal.
 
-    Its number is the first argument; the second says whether it serves one command alone
-    (`temporary`), or with schedules and pages.
+    The first argument is the number of the socket. The second says whether the server is for one
+    command (`temporary`), or has schedules and pages.
     """
     listening = socket.socket(fileno=int(sys.argv[1]))
     is_temporary = sys.argv[2] == "temporary"
     origin = f"http://{HOST}:{listening.getsockname()[1]}"
     Thread(target=_end_with_parent, daemon=True).start()
-    # Prefect allows every origin unless it is told otherwise.
+    # By default Prefect allows every origin.
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origin
     if is_temporary:
         os.environ["PREFECT_UI_ENABLED"] = "0"
@@ -89,7 +89,7 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """End when the parent dies: nothing else closes the other end of standard input."""
-    # sys.stdin's buffer is locked while this waits, and Python cannot exit then
+    # Not by sys.stdin: its buffer would be locked while this waits, and Python could not exit.
     os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)

@@ -1,6 +1,6 @@
-"""Start Prefect servers of our own.
+"""Start Prefect servers of our own: child processes on loopback, which need a login.
 
-They are child processes on loopback, behind a login, that end with their parent.
+They end with their parent.
 """
 
 import atexit
@@ -32,11 +32,11 @@ from flows.settings import err, prefect_folder
 HOST = "127.0.0.1"
 USUAL_PORT = 4200
 START_LIMIT_S = 600  # a first start makes Prefect's tables: minutes on a busy machine
-PATIENCE_S = 20  # after which the user is told what the command waits for
+PATIENCE_S = 20  # until the user is told what the command waits for
 ANSWER_S = 30
 END_LIMIT_S = 10
 LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
-SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server asks for: user:password
+SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server expects: user:password
 WAITING = "waiting for Prefect's server, which a busy machine takes minutes to start"
 REMEDY = (
     "run the same command again when the machine is less busy, or set PREFECT_API_URL to a "
@@ -50,8 +50,8 @@ _temporary: list["Server"] = []
 class Server:
     """Hold a server that this process started, its login, and its socket.
 
-    The socket is kept open as long as the server may be asked: after its death another program
-    could listen there and receive the login.
+    The socket stays open as long as requests may be sent to the server: after its death another
+    program could listen there and receive the login.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -60,8 +60,8 @@ class Server:
     listening: socket.socket
 
     def stop(self) -> None:
-        """End it, at once where it does not end by itself."""
-        with self.listening, self.process:  # closes its pipe too, and waits for its end
+        """End the server; kill it if it does not end by itself within END_LIMIT_S."""
+        with self.listening, self.process:  # closes the pipe too, and waits for the process
             self.process.terminate()
             try:
                 self.process.wait(END_LIMIT_S)
@@ -72,21 +72,22 @@ class Server:
 def require_server() -> None:
     """Let the flows of this process and its children use a server.
 
-    It is that of PREFECT_API_URL, else a temporary one. A temporary one ends with this process.
-    Call this before the first import of prefect, which reads the variables once. Raises DtmlError
-    when the server does not start.
+    It is the server of PREFECT_API_URL, or a temporary one that ends with this process. Call this
+    before the first import of prefect, which reads the variables once. Raises DtmlError when the
+    server does not start.
     """
     folder = prefect_folder()
     if os.environ.get("PREFECT_API_URL"):
         return
-    with tempfile.TemporaryFile() as words, _start_lock(folder):
-        server = _start(partial(_listen, 0), folder, words, with_schedules=False)
+    with tempfile.TemporaryFile() as log, _start_lock(folder):
+        server = _start(partial(_listen, 0), folder, log, with_schedules=False)
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
         import prefect.flow_engine  # noqa: F401 - it takes as long as the server does to start
 
-        _wait(server, lambda: _last_line(words))
-    Thread(target=_end_with, args=(server,), daemon=True).start()
+        _wait(server, lambda: _last_line(log))
+    watcher = Thread(target=_end_with, args=(server,), daemon=True)
+    watcher.start()
 
 
 def stop_temporary_servers() -> None:
@@ -96,7 +97,7 @@ def stop_temporary_servers() -> None:
 
 
 def _end_with(server: Server) -> None:
-    """End this process with its temporary server: asking that one again would wait in vain."""
+    """End this process when its temporary server ends: later requests would wait in vain."""
     code = server.process.wait()
     if server in _temporary:
         err.print(
@@ -107,21 +108,21 @@ def _end_with(server: Server) -> None:
 
 @contextmanager
 def own_server(folder: Path) -> Iterator[Server]:
-    """Start a server that also runs schedules and shows pages, and end it afterwards.
+    """Start a server that also runs schedules and serves pages, and end it afterwards.
 
-    It answers when it is yielded. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free
-    port, and keeps its log in `folder`, beside its login for the reader of its pages:
+    It is ready when it is yielded. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free
+    port. In `folder` are its log and its login, which the user needs to read its pages:
     PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises DtmlError when it does not start.
     """
     log_file = folder / "server.log"
     login_file = folder / "login"
-    with _start_lock(folder) as starting:
+    with _start_lock(folder) as start_lock:
         with log_file.open("wb") as log:
             server = _start(_usual_socket, folder, log, with_schedules=True)
         try:
             _write_private(login_file, server.login)
             _wait(server, lambda: f"see {log_file}")
-            starting.release()
+            start_lock.release()
             yield server
         finally:
             login_file.unlink(missing_ok=True)
@@ -132,30 +133,30 @@ def own_server(folder: Path) -> Iterator[Server]:
 def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
     """Let one server of a folder start at a time.
 
-    Of two that make Prefect's tables at once, one would end. Raises DtmlError when another one
-    takes longer than START_LIMIT_S.
+    If two created Prefect's tables at once, one of them would fail. Raises DtmlError when another
+    one takes longer than START_LIMIT_S.
     """
     lock = FileLock(folder / "start.lock")
     try:
         try:
-            held = lock.acquire(timeout=PATIENCE_S)
+            acquired = lock.acquire(timeout=PATIENCE_S)
         except Timeout:
             err.print(WAITING)
-            held = lock.acquire(timeout=START_LIMIT_S)
+            acquired = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
         raise DtmlError(
             f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
         ) from error
-    with held:
+    with acquired:
         yield lock
 
 
 def _start(
-    listen: Callable[[], socket.socket], folder: Path, words: IO[bytes], *, with_schedules: bool
+    listen: Callable[[], socket.socket], folder: Path, log: IO[bytes], *, with_schedules: bool
 ) -> Server:
-    """Start a server on a socket that listens already: no other program can answer in its place.
+    """Start a server on a socket that already listens, so that no other program can take its place.
 
-    `listen` opens the socket. From here on the environment names the server and its login.
+    `listen` opens the socket. Afterwards the environment names the server and its login.
     """
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
@@ -173,8 +174,8 @@ def _start(
         env=_server_environment(url, login),
         cwd=folder,  # Prefect reads settings from files in its working folder
         stdin=subprocess.PIPE,
-        stdout=words,
-        stderr=words,
+        stdout=log,
+        stderr=log,
         pass_fds=[socket_number],
         # Ctrl-C goes to the command alone, which ends the server last.
         start_new_session=True,
@@ -186,15 +187,15 @@ def _start(
 
 
 def _server_environment(url: str, login: str) -> dict[str, str]:
-    """Return the variables of a server.
+    """Return the environment variables of a server.
 
-    Of our variables and PostgreSQL's, some of them secrets, it needs two.
+    It gets two of our variables and none of PostgreSQL's: some of them are secrets.
     """
-    needed = ("DTML_DATA", "DTML_DEBUG")
+    needed_names = ("DTML_DATA", "DTML_DEBUG")
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name in needed or not name.startswith(("DTML_", "PG"))
+        if name in needed_names or not name.startswith(("DTML_", "PG"))
     }
     environment[SERVER_LOGIN] = login
     environment["PREFECT_UI_API_URL"] = url
@@ -203,7 +204,7 @@ def _server_environment(url: str, login: str) -> dict[str, str]:
 
 
 def _keep_from_proxies() -> None:
-    """Have no proxy asked for loopback: it would see the login, and ask its own loopback."""
+    """Send no request for loopback to a proxy, which would see the login and ask its own host."""
     for name in ("NO_PROXY", "no_proxy"):
         hosts = os.environ.get(name)
         if hosts == "*":
@@ -231,7 +232,7 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
-        # Python repeats the address there
+        # After " (while" Python repeats the address.
         reason = str(error.strerror or error).partition(" (while")[0]
         raise DtmlError(
             f"Prefect's server cannot listen on {HOST}, port {port}: {reason}; "
@@ -247,21 +248,24 @@ def _write_private(file: Path, text: str) -> None:
         opened.write(f"{text}\n")
 
 
-def _wait(server: Server, words: Callable[[], str]) -> None:
-    """Wait until the server answers who knows its login, and nobody else.
+def _wait(server: Server, reason: Callable[[], str]) -> None:
+    """Wait until the server answers requests with its login, and only those.
 
-    Raises DtmlError, with `words` on what it logged, when it does not.
+    Raises DtmlError when it does not; `reason` returns what its log says, or where it is.
     """
-    begun = time.monotonic()
-    user_was_told = False
-    # Longer each time: the socket listens before there is a server, and a dead one never answers.
+    start = time.monotonic()
+    user_is_informed = False
+    # The limit of a request doubles: the socket listens before there is a server, and a request to
+    # a dead server is never answered.
     answer_s = 1.0
-    while time.monotonic() - begun < START_LIMIT_S:
+    while time.monotonic() - start < START_LIMIT_S:
         code = server.process.poll()
         if code is not None:
-            raise DtmlError(f"Prefect's server ended with {code} at its start: {words()}; {REMEDY}")
-        if not user_was_told and time.monotonic() - begun > PATIENCE_S:
-            user_was_told = True
+            raise DtmlError(
+                f"Prefect's server ended with {code} at its start: {reason()}; {REMEDY}"
+            )
+        if not user_is_informed and time.monotonic() - start > PATIENCE_S:
+            user_is_informed = True
             err.print(WAITING)
         with suppress(OSError, HTTPException):
             answer_s = min(2 * answer_s, ANSWER_S)
@@ -274,15 +278,15 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
             return
         time.sleep(0.2)
     raise DtmlError(
-        f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({words()}): "
+        f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({reason()}): "
         f"{REMEDY}"
     )
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server of PREFECT_API_URL asks for no login.
+    """Return a warning if the server of PREFECT_API_URL needs no login.
 
-    None, too, for one that does not answer.
+    None if it needs one, if it does not answer, and if the variable is not set.
     """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
@@ -297,9 +301,9 @@ def warning_of_open_server() -> str | None:
 
 
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
-    """Return whether the Prefect server of an API takes requests without a login.
+    """Return whether the Prefect server of an API accepts requests without a login.
 
-    Raises OSError without an answer.
+    Raises OSError if it does not answer.
     """
     try:
         ask(url.rstrip("/"), None, answer_s)
@@ -311,9 +315,9 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
 
 
 def ask(url: str, login: str | None, answer_s: float) -> None:
-    """Ask a Prefect API for its version, which takes a login where there is one.
+    """Ask a Prefect API for its version, with a login unless it is None.
 
-    Raises OSError unless it answers.
+    Raises OSError if the API does not answer, or refuses the login.
     """
     headers = {}
     if login is not None:
@@ -327,7 +331,8 @@ def ask(url: str, login: str | None, answer_s: float) -> None:
 def _last_line(log: IO[bytes]) -> str:
     """Return the last line of a server's log, for a message."""
     log.seek(0)
-    lines = log.read().decode(errors="replace").strip().splitlines()
+    text = log.read().decode(errors="replace")
+    lines = text.strip().splitlines()
     if not lines:
         return "it said nothing"
     return lines[-1]

@@ -1,4 +1,4 @@
-"""Run the schedules of markets until told to end: `dtml serve`."""
+"""Run the schedules of markets until a signal: `dtml serve`."""
 
 import asyncio
 import os
@@ -39,14 +39,14 @@ DEATH = "Prefect's server ended with {}: start the command again"
 class Service:
     """Describe what is served: markets by name, the requests of their runs, when nights are due.
 
-    `translations` are the parameters of the runs that translate what is queued; None where there is
+    `translations` are the parameters of the runs that translate queued texts; None where there is
     no model.
     """
 
     markets: Mapping[str, Market]
     requests: Mapping[str, RunRequest]
     delay: timedelta
-    cron: str | None  # in place of the nights' own
+    cron: str | None  # of all nights, in place of those of their exchanges
     translations: Mapping[str, Any] | None = None
 
     def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
@@ -88,8 +88,9 @@ def serve_markets(service: Service) -> None:
     # An interrupt may come before the runner has started, which handles later ones.
     with suppress(KeyboardInterrupt), _server() as server:
         if server is not None:
-            # From now on: a request to a dead server waits ten minutes for its answer.
-            Thread(target=_end_with, args=(server, end), daemon=True).start()
+            # Already now: a request to a dead server waits ten minutes for its answer.
+            watcher = Thread(target=_end_with, args=(server, end), daemon=True)
+            watcher.start()
         try:
             _serve(service, end, server_is_new=server is not None)
         finally:
@@ -107,23 +108,23 @@ def service_of(
     delay: timedelta,
     cron: str | None,
 ) -> Service:
-    """Return the service of these markets, else of all with a night, and of a queue with a model.
+    """Return the service of these markets, or of all that have a night if none is named.
 
-    `request` holds the other settings of their runs. Raises UsageError where there is neither a
-    market nor a model.
+    It translates queued texts too if there is a model. `request` has the other settings of the
+    runs. Raises UsageError where there is neither a market nor a model.
     """
     translations = {"device": request.device} if model_names() else None
     names_of_files = {file.stem for file in files}  # a file may be named beside its market
-    asked: list[tuple[str, Path | None]] = []
-    asked.extend((name, None) for name in names if name not in names_of_files)
-    asked.extend((str(file), file.absolute()) for file in files)
-    if not asked:
-        stored_markets = _stored_markets(anyhow=translations is not None)
-        asked.extend((name, None) for name in stored_markets)
+    sources: list[tuple[str, Path | None]] = []
+    sources.extend((name, None) for name in names if name not in names_of_files)
+    sources.extend((str(file), file.absolute()) for file in files)
+    if not sources:
+        stored_markets = _stored_markets(may_be_none=translations is not None)
+        sources.extend((name, None) for name in stored_markets)
 
-    markets = {}
-    requests = {}
-    for name, file in asked:
+    markets: dict[str, Market] = {}
+    requests: dict[str, RunRequest] = {}
+    for name, file in sources:
         market = read_market(name, file)
         markets[market.name] = market
         requests[market.name] = replace(request, market=market.name, market_file=file)
@@ -136,11 +137,11 @@ def service_of(
     )
 
 
-def _stored_markets(*, anyhow: bool) -> list[str]:
-    """Return the markets with a night; raise UsageError where there is none, but not `anyhow`."""
+def _stored_markets(*, may_be_none: bool) -> list[str]:
+    """Return the markets with a night; raise UsageError if there is none, unless `may_be_none`."""
     with reading(open_store()) as conn:
         stored = sorted(nights.nights(conn)["market"].unique())
-    if not stored and not anyhow:
+    if not stored and not may_be_none:
         raise UsageError(
             "the store has no night of any market yet: name one, as in `dtml serve simulated`"
         )
@@ -173,7 +174,7 @@ def _server() -> Iterator[Server | None]:
 
 
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
-    """Deploy the schedules of a service on its server, and start what is due until a signal."""
+    """Deploy the schedules of a service on its server, and start runs when due until a signal."""
     from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
     from flows.service.deployments import (
@@ -208,12 +209,13 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
             calendar = service.markets[job.schedule.market].calendar
             last_session = last_closed_session(calendar, now, grace=service.delay)
             start_catching_up(deployment, last_session)
-    Thread(target=print_ended, args=(jobs, end), daemon=True).start()
+    printer = Thread(target=print_ended, args=(jobs, end), daemon=True)
+    printer.start()
     asyncio.run(_until_signal(runner))
 
 
 async def _until_signal(runner: "Runner") -> None:
-    """Start what is due until SIGTERM or SIGINT, which end the runs that are on."""
+    """Start the runs that are due until SIGTERM or SIGINT, which end the current runs too."""
     serving = asyncio.create_task(runner.start())
     await asyncio.sleep(0)  # first the runner sets its own handler, which leaves its runs behind
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -234,7 +236,7 @@ def _end_with(server: Server, end: Event) -> None:
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
-    """Print one line a schedule, the page of the server, and how to end."""
+    """Print one line for each schedule, the page of the server, and how to end the service."""
     from flows.service.deployments import next_run
 
     for schedule, _ in service.schedules(now):

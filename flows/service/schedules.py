@@ -1,6 +1,6 @@
-"""Say when nights, trainings, refetches and translations are due.
+"""Decide when nights, trainings, refetches and translations are due.
 
-They are crons in the time zone of the exchange.
+The schedules are crons in the time zone of the exchange.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from dtml.prices.sessions import (
 DELAY_MINUTES = 150  # from the usual close to the night: by then the source has the day's bars
 DELAY = timedelta(minutes=DELAY_MINUTES)
 TRAINING = "0 6 * * 6"  # Saturday morning, after a whole week of sessions
-REFETCH = "0 4 1 * *"  # once a month, to find restatements older than a night looks for
+REFETCH = "0 4 1 * *"  # once a month, to find restatements older than those a night looks for
 
 Work = Literal["night", "training", "refetch", "watch", "translations"]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Say what of a market, or of all of them, runs by itself, and when: a cron in a time zone."""
+    """Say which work of a market, or of all of them, is due when: a cron in a time zone."""
 
     market: str
     work: Work
@@ -34,14 +34,14 @@ class Schedule:
     timezone: str
 
 
-# The hourly look for nights that are late.
+# The hourly check for nights that are late.
 WATCHING = Schedule(
     market="all",
     work="watch",
     cron="20 * * * *",
     timezone="UTC",
 )
-# The worker that translates what is queued.
+# The worker that translates queued texts.
 TRANSLATING = Schedule(
     market="all",
     work="translations",
@@ -73,10 +73,10 @@ def schedules_of(
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     """Return the cron of a market's nights in its exchange's time zone.
 
-    They are due so long after its usual close.
+    They are due `delay` after its usual close.
     """
     week = usual_week(market.calendar, now.date())
-    due = week.close + delay  # since midnight: of the day after, where it is over 24 hours
+    due = week.close + delay  # since midnight; over 24 hours, it falls on the next day
     minutes = due.seconds // 60
     hour, minute = divmod(minutes, 60)
     weekdays = sorted(_cron_weekday(weekday + due.days) for weekday in week.weekdays)
@@ -84,12 +84,12 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
 
 
 def _cron_weekday(weekday: int) -> int:
-    """Return the number that a cron has for a weekday of Python: its Sunday is 0, not 6."""
+    """Return the number of a weekday in a cron: Sunday is 0, not 6 as in Python."""
     return (weekday + 1) % 7
 
 
 def _weekday_field(weekdays: list[int]) -> str:
-    """Return the field of a cron for these weekdays, which are sorted: a span, or a list."""
+    """Return the field of a cron for these sorted weekdays: a range, or a list."""
     if len(weekdays) == 7:
         return "*"
     if len(weekdays) > 1 and weekdays == list(range(weekdays[0], weekdays[-1] + 1)):
@@ -115,9 +115,9 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return when, in UTC, the market's next night runs that is not skipped.
+    """Return when, in UTC, the market's next night that is not skipped is due.
 
-    Raises DtmlError after the calendar.
+    Raises DtmlError after the end of the calendar.
     """
     week = usual_week(market.calendar, now.date())
     session = last_closed_session(market.calendar, now - delay)

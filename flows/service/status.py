@@ -1,4 +1,4 @@
-"""Say how every market stands: its last night, what is late, its model, its scores.
+"""Report the status of every market: its last night, what is late, its model, its scores.
 
 Nothing is written.
 """
@@ -35,7 +35,7 @@ from flows.service.schedules import DELAY, next_night
 TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
 REJECTED_SESSIONS = 30
 CALENDAR_WARNING = timedelta(days=60)  # before a calendar ends
-WAITING_DAYS = 7  # an alert that nobody took in a week is no longer sent
+WAITING_DAYS = 7  # an alert that no service accepted in a week is no longer sent
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Skill:
 
 @dataclass(frozen=True)
 class ModelAge:
-    """Hold the latest model, and when the policy wants another.
+    """Hold the latest model, and when the policy requires another.
 
-    That is by age in sessions, if missing, or never.
+    A policy is an age in sessions, "if missing", or "never".
     """
 
     run_id: str
@@ -76,13 +76,11 @@ class Due:
 
 @dataclass(frozen=True)
 class MarketStatus:
-    """Hold how a market stands.
-
-    What depends on its exchange (ages, what is due) is missing where that is unknown.
+    """Hold the status of a market.
 
     `outcome` is that of the last night: complete, complete_with_gaps, refused, running or
     interrupted; None before the first. `age` counts the sessions closed since the last complete
-    night; `problem` says what is late or was refused.
+    night. What depends on the exchange (ages, what is due) is missing if that is unknown.
     """
 
     market: str
@@ -107,7 +105,7 @@ class MarketStatus:
 
     @property
     def problem(self) -> str | None:
-        """Return what `--check` complains of, in one line, or None."""
+        """Return the problem that `--check` reports, in one line, or None."""
         if self.outcome == "refused":
             return f"{self.market}: night of {self.as_of} refused: {self.reason}"
         if self.is_late:
@@ -116,7 +114,7 @@ class MarketStatus:
 
 
 def late_message(late: MarketStatus) -> str:
-    """Say which night is late, and how far the market has come."""
+    """Return the message that says which night is late, and its status."""
     assert late.due is not None
     message = f"night of {late.due.as_of} is not complete, due since {moment(late.due.since)}"
     if late.as_of == late.due.as_of:
@@ -125,31 +123,31 @@ def late_message(late: MarketStatus) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Format a moment to be read."""
+    """Return a moment as text for people, in UTC and to the minute."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def named_markets(
     engine: Engine, names: Sequence[str], files: Sequence[Path]
 ) -> dict[str, Market | None]:
-    """Return the markets asked for by name or file.
+    """Return the markets of these names and files.
 
-    By default they are all that the store has a night or a fetch of. A name that neither the
-    package nor a file, given or stored, defines maps to None. Raises UsageError for one that the
-    store lacks.
+    Without names they are all of which the store has a night or a fetch. A name maps to None if
+    neither the package nor a file, given or stored, defines it. Raises UsageError for a name that
+    the store lacks.
     """
-    markets_of_files = {}
+    markets_of_files: dict[str, Market] = {}
     for file in files:
         market = read_market(file.stem, file)
         markets_of_files[market.name] = market
     with reading(engine) as conn:
         stored = markets.markets(conn)
-    wanted = [*names, *markets_of_files] if names else stored
-    for name in wanted:
+    chosen_names = [*names, *markets_of_files] if names else stored
+    for name in chosen_names:
         if name not in stored:
-            held = f"it has {', '.join(stored)}" if stored else "it has none yet"
-            raise UsageError(f"the store has no night and no fetch of market {name!r}: {held}")
-    return {name: markets_of_files.get(name) or _known_market(name) for name in wanted}
+            known = f"it has {', '.join(stored)}" if stored else "it has none yet"
+            raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
+    return {name: markets_of_files.get(name) or _known_market(name) for name in chosen_names}
 
 
 def _known_market(name: str) -> Market | None:
@@ -163,7 +161,7 @@ def _known_market(name: str) -> Market | None:
 def market_status(
     engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
 ) -> MarketStatus:
-    """Return how one market stands; `market` is None for one whose file was not named."""
+    """Return the status of one market; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
         last = nights.night(conn, name, complete=False)
         complete = nights.night(conn, name, complete=True)
@@ -201,16 +199,16 @@ def market_status(
 
 
 def _is_late(last_complete: date | None, due: Due | None) -> bool:
-    """Return whether a night is due that lies after the last complete one."""
+    """Return whether a night after the last complete one is due."""
     if due is None:
         return False
     return last_complete is None or last_complete < due.as_of
 
 
 def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
-    """Return who ordered the stocks of the last complete night.
+    """Return the predictor that ordered the stocks of the last complete night.
 
-    Where that was earned, say since when.
+    If it is the champion, the text says since when.
     """
     if not complete:
         return None
@@ -222,15 +220,19 @@ def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None)
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
-    """Return alerts of the last days that nobody took yet, oldest first: the columns of alert."""
+    """Return the alerts of the last days that no service has accepted yet, oldest first.
+
+    The columns are those of the table alert.
+    """
     unsent = nights.alerts(conn, market, unsent=True)
-    return unsent[unsent["raised_at"] >= pd.Timestamp(now) - timedelta(days=WAITING_DAYS)]
+    oldest = pd.Timestamp(now) - timedelta(days=WAITING_DAYS)
+    return unsent[unsent["raised_at"] >= oldest]
 
 
 def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
     """Return the last night that should be complete by now.
 
-    Two hours have passed since its scheduled moment.
+    At least two hours have passed since its scheduled moment.
     """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
     since = next_night(market, session_close(market.calendar, session), delay)
@@ -242,7 +244,7 @@ def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
 
 @dataclass(frozen=True)
 class _Clock:
-    """Hold what the calendar of a market's exchange says now."""
+    """Hold what the calendar of a market's exchange gives for one moment."""
 
     closed: date | None = None
     due: Due | None = None
@@ -273,7 +275,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
 
 
 def end_of_calendar(calendar: AnyCalendar, last: date) -> str:
-    """Say that the calendar of a market ends, and what to do."""
+    """Return the message that the calendar of a market ends, and what to do."""
     return f"the calendar {calendar} ends on {last}: {REMEDY}"
 
 
@@ -287,7 +289,7 @@ def _sessions_since(market: Market | None, day: date | None, closed: date | None
 def _model_age(
     market: Market | None, run: Mapping[str, Any] | None, closed: date | None
 ) -> ModelAge | None:
-    """Return how old the model of a run is, and when another is due; None without a run."""
+    """Return the age of a run's model, and when another model is due; None without a run."""
     if run is None:
         return None
     age = _sessions_since(market, run["train_last"], closed)
@@ -301,7 +303,7 @@ def _model_age(
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
-    """Return the model's figure and the best among the rules that were scored on as many nights."""
+    """Return the model's figure, and the best figure of the rules scored on as many nights."""
     pair = beside_rules(scores[scores[figure].notna()])
     if pair is None:
         return None

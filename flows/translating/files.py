@@ -1,6 +1,6 @@
 """Translate files line by line, resuming after an interruption.
 
-The result appears when it is whole.
+The result appears when it is complete.
 """
 
 import hashlib
@@ -24,15 +24,16 @@ from translation.translate import translate
 log = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 1000
-WRONG_SHARE = 0.5  # of the first lines that read like the target language: the file surely is in it
+# If more than this share of the first lines reads like the target language, the file is in it.
+WRONG_SHARE = 0.5
 
 
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
-    """Write a translation for each line of `source` to `to`; return how many lines it has.
+    """Write a translation of each line of `source` to `to`, and return the number of lines.
 
-    Work in progress is kept beside `to`, with the suffix .partial, for one text, model and search.
-    Raises UsageError for a file that is empty, not UTF-8, or in the language that the model writes,
-    and for a place that cannot be written to; TranslationError while another process writes it.
+    Work in progress is stored beside `to`, with the suffix .partial, for one text, model and
+    search. Raises UsageError for a file that is empty, not UTF-8, or in the target language, and
+    for a place that cannot be written to; TranslationError while another process writes it.
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)
@@ -54,26 +55,28 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
 def _translate(
     model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
 ) -> None:
-    """Write the translation of `source` to `to`, in parts, after those done before.
+    """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
-    `key` says which work it is: another leaves nothing to resume from.
+    `key` identifies the work: the lines of a run with another key are discarded.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
-    done = _lines_done(partial, notes, key)
-    if not done:
+    count = _finished_lines(partial, notes, key)
+    if not count:
         _require_direction(model, source)
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))
     else:
-        log.info("%d lines were done before", done)
-    lines = islice(lines_of(source), done, None)
-    while part := list(islice(lines, LINES_AT_ONCE)):
+        log.info("%d lines were done before", count)
+    remaining_lines = islice(lines_of(source), count, None)
+    part = list(islice(remaining_lines, LINES_AT_ONCE))
+    while part:
         translations = translate(model, part, how)
         _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
-        done += len(part)
+        count += len(part)
         if err.is_terminal:
-            log.info("%d lines", done)
+            log.info("%d lines", count)
+        part = list(islice(remaining_lines, LINES_AT_ONCE))
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
     partial.replace(to)
@@ -81,7 +84,10 @@ def _translate(
 
 
 def _read_whole(source: Path) -> tuple[int, str]:
-    """Count a text's lines and hash them: an unreadable line is known before the work begins."""
+    """Return the number of lines of a text and their hash.
+
+    Reading the whole text finds an unreadable line before the work begins.
+    """
     total = 0
     digest = hashlib.sha256()
     for line in lines_of(source):
@@ -104,14 +110,20 @@ def _require_place(source: Path, to: Path) -> None:
         raise UsageError(f"{to.parent} may not be written to: choose another folder")
 
 
-def _lines_done(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """Return how many lines the same work has written whole, and cut off one that was cut."""
-    if not partial.exists() or not notes.exists() or json.loads(notes.read_text()) != key:
+def _finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
+    """Return the number of lines that an earlier run of the same work has finished.
+
+    A line that was written in part is removed from the file.
+    """
+    if not partial.exists() or not notes.exists():
         return 0
-    written = partial.read_bytes()
-    whole = written[: written.rfind(b"\n") + 1]
-    partial.write_bytes(whole)
-    return whole.count(b"\n")
+    if json.loads(notes.read_text()) != key:
+        return 0
+    content = partial.read_bytes()
+    end = content.rfind(b"\n") + 1
+    finished = content[:end]
+    partial.write_bytes(finished)
+    return finished.count(b"\n")
 
 
 def _append(file: Path, lines: list[str]) -> None:
@@ -126,7 +138,7 @@ def _append(file: Path, lines: list[str]) -> None:
 
 
 def _require_direction(model: Model, source: Path) -> None:
-    """Raise UsageError for a text in the language that the model writes."""
+    """Raise UsageError for a text in the model's target language."""
     first_lines = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
     encoded_lines = model.source.encode_all(first_lines)
     wrong = sum(model.language_id.reads_like_target(line) for line in encoded_lines)

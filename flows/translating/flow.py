@@ -38,16 +38,15 @@ log = logging.getLogger(__name__)
 def train_translator(
     recipe: Recipe, device: str, attended: bool = False
 ) -> tuple[Model, Mapping[str, Score]]:
-    """Train a recipe's model, store it, and score it with the usual search.
+    """Train a recipe's model, store it, and score it on the recipe's test sets.
 
-    The test sets are those of the recipe. `attended`: a person waits, and the first Ctrl-C ends
-    the run.
+    The search is the default one. `attended`: a person waits, and the first Ctrl-C ends the run.
     """
     engine = open_store()
     place = choose_device(device)
     with signals_of(attended):
         model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, say))
-        scores = {}
+        scores: dict[str, Score] = {}
         for name, test in recipe.tests.items():
             named_test = replace(test, name=name)  # as `dtml translate score` calls it
             score_test = partial(score_on, model, named_test, Search(), engine)
@@ -56,9 +55,9 @@ def train_translator(
 
 
 def say(line: object) -> None:
-    """Log a line about a training, and print it where the log shows warnings alone.
+    """Log a line about a training, and print it where the log shows only warnings.
 
-    Hours without a line look dead.
+    A training that prints nothing for hours would seem to have stopped.
     """
     log.info("%s", line)
     if not err.is_terminal:
@@ -74,9 +73,9 @@ def translate_queue(
     attention: bool = False,
     attended: bool = False,
 ) -> State[Any]:
-    """Translate what is queued for these models, or for any, until nothing is.
+    """Translate the texts that are queued for these models, or for any, until none is queued.
 
-    The state that it returns holds counts of texts.
+    The returned state has counts of texts.
     """
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)

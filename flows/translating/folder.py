@@ -8,17 +8,17 @@ from translation.errors import UsageError
 
 
 def models_folder() -> Path:
-    """Return where models lie, a folder each."""
+    """Return the folder of the models, which has a folder for each."""
     return data_folder() / "translation"
 
 
 def work_folder(name: str) -> Path:
-    """Return where a training keeps the state that it resumes from."""
+    """Return the folder of the state from which a training resumes."""
     return data_folder() / "training" / "translation" / name
 
 
 def model_names() -> list[str]:
-    """Return the models that are whole, by name."""
+    """Return the names of the models whose training has finished."""
     card_files = models_folder().glob(f"[!.]*/{CONFIG}")
     return sorted(file.parent.name for file in card_files)
 
@@ -43,5 +43,5 @@ def chosen(name: str | None) -> Path:
 
 
 def cards() -> list[Card]:
-    """Return what each model says of itself."""
+    """Return the card of each model."""
     return [read_card(models_folder() / name) for name in model_names()]

@@ -83,20 +83,20 @@ def train_and_store(
 
 
 def assist(recipe: Recipe, device: str) -> None:
-    """Take part in a training that another process of the group records."""
+    """Take part in a training whose results another process of the group stores."""
     process_group, place = join_process_group(device)
     train_model(recipe, models_folder(), work_folder(recipe.name), place, process_group)
 
 
 def _progress_row(name: str, check: Check) -> dict[str, Any]:
-    """Return what is stored of a check: all but the estimate of the time left."""
+    """Return the columns of a check: all its figures but the estimate of the time left."""
     figures = asdict(check)
     del figures["seconds_left"]
     return {"model": name, "at": datetime.now(UTC), **figures}
 
 
 def _model_row(model: Model) -> dict[str, Any]:
-    """Return what is stored of a trained model."""
+    """Return the columns of a trained model."""
     card = model.card
     training_facts = card.made
     progress = training_facts["progress"]
@@ -129,19 +129,19 @@ def _model_row(model: Model) -> dict[str, Any]:
 def named_test(
     card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)
 ) -> Corpus:
-    """Return a test set of the model's recipe by its name, or one made of the files named.
+    """Return a test set of the model's recipe by its name, or one of the named files.
 
-    The sentences of a table are in `columns`. Raises UsageError for a name that is neither, and
-    for files in the other direction.
+    The sentences of a table are in `columns`. Raises UsageError for a name that is neither, and for
+    files in the other direction.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
         return _recipe_test(test, recipe_tests[test])
     if not Path(test).exists():
-        known = "it has no test"
+        available = "it has no test"
         if recipe_tests:
-            known = f"its tests are {', '.join(recipe_tests)}"
-        raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
+            available = f"its tests are {', '.join(recipe_tests)}"
+        raise UsageError(f"{test!r} is no test set of {card.name} ({available}) and no file")
     corpus = Corpus(
         source=Path(test),
         target=references,

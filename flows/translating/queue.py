@@ -1,4 +1,4 @@
-"""Look at the queue of texts before anything is loaded: whether there is something to do.
+"""Check whether the queue has texts to translate, before a model is loaded.
 
 This file needs no torch.
 """
@@ -14,7 +14,7 @@ from flows.translating.folder import model_names
 
 
 def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, int] | None:
-    """Return the counts of a worker that would find no text to take, else None."""
+    """Return the counts of a worker if it would find no text to take, else None."""
     usable_models = usable(models, broken=())
     with reading(engine) as conn:
         is_ready = translation_queue.is_ready(conn, usable_models)
@@ -24,7 +24,7 @@ def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, i
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Return what a worker did, in a line."""
+    """Return the counts of a worker as one line."""
     line = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
     if counts["waiting"]:
         line += f"; waiting for a model that can be opened: {counts['waiting']}"
@@ -32,7 +32,7 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
-    """Return the models of this folder whose texts can be taken, of all or of those asked for."""
+    """Return the models of this folder that can translate, among `models` unless it is None."""
     names = [name for name in model_names() if name not in broken]
     if models is None:
         return names
@@ -40,7 +40,7 @@ def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]
 
 
 def waiting(engine: Engine, models: Collection[str] | None) -> int:
-    """Count the texts that are still queued, and that no worker of this folder can translate."""
+    """Return the number of texts that are still queued for `models`, or for any if it is None."""
     with reading(engine) as conn:
         counts = translation_queue.queue_counts(conn)
     queued = counts[counts["status"] == "queued"]

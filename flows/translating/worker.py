@@ -1,4 +1,4 @@
-"""Work off the queue of texts: take some, translate them, store them, until nothing is queued."""
+"""Empty the queue of texts: take some, translate them, store them, until none is queued."""
 
 import logging
 import os
@@ -39,10 +39,11 @@ def work_off(
     *,
     attended: bool = False,
 ) -> dict[str, int]:
-    """Take texts, translate and store them, model by model, until nothing is queued.
+    """Take texts, translate and store them, model by model, until none is queued.
 
-    Returns how many were done, failed and wait. A text that cannot be translated fails alone, with
-    the reason. Texts of a model that is missing or cannot be opened wait, as it may be in training.
+    Returns how many are done, have failed, and wait. A text that cannot be translated fails alone,
+    with the reason. Texts of a model that is missing or cannot be opened wait, as it may still be
+    in training.
     """
     worker = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     counts = Counter({"done": 0, "failed": 0})
@@ -50,10 +51,12 @@ def work_off(
     broken: set[str] = set()
     with _unwound_first(attended):
         try:
-            while taken := translation_queue.take_texts(
-                engine, worker, usable(models, broken), AT_ONCE, LEASE_S
-            ):
-                name = taken[0]["model"]
+            while True:
+                names = usable(models, broken)
+                texts = translation_queue.take_texts(engine, worker, names, AT_ONCE, LEASE_S)
+                if not texts:
+                    break
+                name = texts[0]["model"]
                 try:
                     if model is None or model.card.name != name:
                         model = open_model(name, device)
@@ -62,10 +65,10 @@ def work_off(
                     broken.add(name)
                     _give_back(engine, worker)
                     continue
-                counts.update(_translated(engine, worker, model, taken, how))
+                counts.update(_translated(engine, worker, model, texts, how))
         finally:
             _give_back(engine, worker)
-    return dict(counts) | {"waiting": waiting(engine, models)}
+    return {**counts, "waiting": waiting(engine, models)}
 
 
 def _give_back(engine: Engine, worker: str) -> None:
@@ -74,22 +77,23 @@ def _give_back(engine: Engine, worker: str) -> None:
 
 
 class _Ended(BaseException):
-    """Say that a signal came; nothing but what waits for it may catch it."""
+    """Say that a signal came; only `_unwound_first` may catch it."""
 
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let a signal unwind the work, which gives back its texts.
+    """Let a signal unwind the work inside, so that it gives back its texts.
 
-    Then the handler that was there before ends it.
+    Afterwards the signal is raised again for the handler that was there before.
     """
     if not attended:
         yield
         return
 
     def unwind(number: int, _frame: FrameType | None) -> None:
-        for handled in handlers_before:
-            signal.signal(handled, signal.SIG_IGN)  # a second one would interrupt the unwinding
+        for ignored_number in handlers_before:
+            # A second signal would interrupt the unwinding.
+            signal.signal(ignored_number, signal.SIG_IGN)
         received.append(number)
         raise _Ended
 
@@ -110,60 +114,61 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 
 
 def _translated(
-    engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search
+    engine: Engine, worker: str, model: Model, texts: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
-    """Translate taken texts, renewing their lease.
+    """Translate texts that the worker has taken, renewing their lease.
 
-    Returns how many were stored as done and as failed. A text that was taken as `unfit` fails for
+    Returns how many were stored as done and as failed. A text whose `unfit` has a reason fails for
     that reason.
     """
-    ids = [text["id"] for text in taken]
-    renewed = time.monotonic()
+    ids = [text["id"] for text in texts]
+    last_renewal = time.monotonic()
 
-    def renew_lease(_done: int) -> None:
-        nonlocal renewed
-        if time.monotonic() - renewed > LEASE_S / 4:
-            renewed = time.monotonic()
+    def renew_lease(_parts: int) -> None:
+        nonlocal last_renewal
+        if time.monotonic() - last_renewal > LEASE_S / 4:
+            last_renewal = time.monotonic()
             with transaction(engine) as conn:
                 translation_queue.renew(conn, worker, ids, LEASE_S)
 
-    def translate_texts(texts: Sequence[str]) -> list[Translation]:
-        return translate(model, texts, how=how, report=renew_lease)
+    def translate_all(sources: Sequence[str]) -> list[Translation]:
+        return translate(model, sources, how=how, report=renew_lease)
 
-    fit_texts = [text for text in taken if text["unfit"] is None]
-    failures = {text["id"]: text["unfit"] for text in taken if text["unfit"] is not None}
-    rows = []
+    fit_texts = [text for text in texts if text["unfit"] is None]
+    failures = {text["id"]: text["unfit"] for text in texts if text["unfit"] is not None}
+    rows: list[dict[str, Any]] = []
     if fit_texts:
-        results = _translations(translate_texts, [text["text"] for text in fit_texts])
+        results = _translations(translate_all, [text["text"] for text in fit_texts])
         for text, result in zip(fit_texts, results, strict=True):
             if isinstance(result, Translation):
                 rows.append(_row(text["id"], result))
             else:
                 failures[text["id"]] = result
     with transaction(engine) as conn:
-        done = translation_queue.finish_texts(conn, worker, rows)
-        failed = 0
+        finished_count = translation_queue.finish_texts(conn, worker, rows)
+        failed_count = 0
         for text_id in ids:
             if text_id in failures:
-                failed += translation_queue.fail_texts(conn, worker, [text_id], failures[text_id])
-    return {"done": done, "failed": failed}
+                reason = failures[text_id]
+                failed_count += translation_queue.fail_texts(conn, worker, [text_id], reason)
+    return {"done": finished_count, "failed": failed_count}
 
 
 def _translations(
-    translate_texts: Callable[[Sequence[str]], list[Translation]], texts: Sequence[str]
+    translate_all: Callable[[Sequence[str]], list[Translation]], sources: Sequence[str]
 ) -> Sequence[Translation | str]:
-    """Return the translation of each text, or why there is none."""
+    """Return for each text its translation, or the reason why it cannot be translated."""
     try:
-        return translate_texts(texts)
+        return translate_all(sources)
     except StoreError:
         raise
-    except Exception as error:  # noqa: BLE001 - given back, a text that breaks a worker would break each next one
-        if len(texts) == 1:
+    except Exception as error:  # noqa: BLE001 - if it were given back, the text would break every worker
+        if len(sources) == 1:
             return [_reason(error)]
-    # One by one: some text breaks the others.
+    # One of the texts fails, so each is translated alone.
     results: list[Translation | str] = []
-    for text in texts:
-        results.extend(_translations(translate_texts, [text]))
+    for source in sources:
+        results.extend(_translations(translate_all, [source]))
     return results
 
 
@@ -175,10 +180,10 @@ def _reason(error: Exception) -> str:
 
 
 def _row(text_id: int, translation: Translation) -> dict[str, Any]:
-    """Return what the queue stores of a translated text."""
+    """Return the columns that the queue stores of a translated text."""
     return {
         "id": text_id,
-        "translation": translation.text.replace("\0", ""),  # which PostgreSQL cannot hold
+        "translation": translation.text.replace("\0", ""),  # PostgreSQL cannot store a NUL
         "score": translation.score,
         "attention": [_attention(part) for part in translation.attention] or None,
         "reason": translation.warning,
@@ -188,7 +193,7 @@ def _row(text_id: int, translation: Translation) -> dict[str, Any]:
 def _attention(part: Attention) -> dict[str, Any]:
     """Return the attention of a part of a text, rounded, as plain values."""
     weights = part.weights.double().round(decimals=4)
-    heads = {}
+    heads: dict[str, Any] = {}
     for name, head_weights in part.heads.items():
         heads[name] = head_weights.double().round(decimals=3).tolist()
     return {

@@ -29,7 +29,8 @@ from dtml.errors import DtmlError, UsageError
 from flows.settings import MODELS, WEIGHTS, data_folder
 from translation.atomic_files import write_folder_whole, write_whole
 
-STORE, MANIFEST = "dtml.sqlite", "manifest.json"
+STORE = "dtml.sqlite"
+MANIFEST = "manifest.json"
 FORMAT = 1
 NOT_A_MODEL = f"it lies outside of the folder {MODELS} of the data folder"
 MOST_NAMED = 5  # files that a message names
@@ -37,8 +38,10 @@ MOST_NAMED = 5  # files that a message names
 
 @dataclass(frozen=True)
 class Manifest:
-    """List what a backup holds: rows of each table, SHA-256 of each file, and
-    runs whose weights could not be kept.
+    """List what a backup holds.
+
+    `rows` counts the rows of each table, `files` has the SHA-256 of each file, and `absent` the
+    runs whose weights could not be copied.
     """
 
     made_at: str
@@ -50,25 +53,29 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield each training with weights: its name, the checkpoint's path below
-    the data folder, SHA-256, any fault.
+    """Yield the checkpoint of each training that has one, and what is wrong with its file.
+
+    A checkpoint is the name of its run, its path below the data folder, its SHA-256, and the fault,
+    or None.
     """
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
         rankers = rankings.rankers(conn)
     for run in (*runs.itertuples(), *rankers.itertuples()):
-        path, sha = str(run.checkpoint_path), str(run.checkpoint_hash)
-        yield str(run.id), path, sha, _what_is_wrong(data_folder() / path, sha)
+        path = str(run.checkpoint_path)
+        sha = str(run.checkpoint_hash)
+        yield str(run.id), path, sha, _fault_of(data_folder() / path, sha)
 
 
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
-    """Write the store as it is at one moment, and its checkpoints, into a new folder; others may
-    write meanwhile.
+    """Write the store as it is at one moment, and its checkpoints, into a new folder.
 
-    The folder appears whole or not at all. Raises UsageError for a folder that is not empty.
+    Others may write to the store meanwhile. The folder appears whole or not at all. Raises
+    UsageError for a folder that is not empty.
     """
     folder = folder.absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    is_empty_folder = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty_folder:
         raise UsageError(f"{folder} already exists and is not an empty folder: name a new one")
     try:
         write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
@@ -81,77 +88,87 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
 
 def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
     rows = write_snapshot(engine, folder / STORE, progress)
-    files, absent = _keep_checkpoints(folder, progress)
+    files, absent = _copy_checkpoints(folder, progress)
     files[STORE] = _sha256(folder / STORE)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    manifest = Manifest(made_at, version("dtml-nightshift"), REVISION, rows, files, absent)
-    text = json.dumps({"format": FORMAT} | asdict(manifest), indent=2)
+    manifest = Manifest(
+        made_at=made_at,
+        program=version("dtml-nightshift"),
+        schema=REVISION,
+        rows=rows,
+        files=files,
+        absent=absent,
+    )
+    text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read a backup's manifest and check every file; raise UsageError for no
-    known backup, DtmlError for damage.
+    """Read a backup's manifest, and check every file that it lists.
+
+    Raises UsageError for a folder that is no backup this version can read, and DtmlError for a
+    damaged file.
     """
     manifest = _read_manifest(folder)
     _require_nothing_else(folder, manifest)
     for name, sha in manifest.files.items():
-        if wrong := _what_is_wrong(folder / name, sha):
+        fault = _fault_of(folder / name, sha)
+        if fault is not None:
             raise DtmlError(
-                f"the backup {folder} is damaged: {name}: {wrong}; nothing was restored"
+                f"the backup {folder} is damaged: {name}: {fault}; nothing was restored"
             )
     return manifest
 
 
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
-    """Fill an empty store and the data folder from what `read_backup` read, comparing every row.
+    """Fill an empty store and the data folder from a backup, comparing every row.
 
-    Raises UsageError for a store that has rows, for weights of no model in the backup, and where
-    files with other weights are in the way.
+    `manifest` is what `read_backup` returned for the folder. Raises UsageError for a store that has
+    rows, for weights of no model in the backup, and for a file with other weights in the data
+    folder.
     """
     prepare(target)
     with reading(target) as conn:
         require_empty(conn)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
         counts = table_counts(conn)
-        if differing := [
-            name for name, count in manifest.rows.items() if counts.get(name) != count
-        ]:
+        differing = [name for name, count in manifest.rows.items() if counts.get(name) != count]
+        if differing:
             raise DtmlError(
                 f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
                 f"from its {MANIFEST}; no row was restored"
             )
-        for name, sha in _weights_of_models(
-            folder, manifest, source
-        ):  # first: no row may lack its weights
+        # The weights come before the rows: no row may lack its weights.
+        for name, sha in _weights_of_models(folder, manifest, source):
             _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
 
 
 def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list[tuple[str, str]]:
-    """Return path and SHA-256 of the weights that a backup's store names;
-    UsageError for any it does not.
+    """Return the path and SHA-256 of the weights in a backup.
+
+    Raises UsageError for weights that the store of the backup, `source`, does not name.
     """
-    named = {(path, sha) for _, path, sha, _ in checkpoints(source)}
-    kept = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
-    if others := [name for name, sha in kept if (name, sha) not in named]:
+    in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
+    weights = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
+    others = [name for name, sha in weights if (name, sha) not in in_store]
+    if others:
         raise UsageError(
             f"{folder} holds weights of no model in its store: {_some(others)}; nothing was "
             "restored"
         )
-    return kept
+    return weights
 
 
 def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
-    """Raise UsageError for a backup with a file that its manifest does not
-    name, or with a link in place of one.
-    """
+    """Raise UsageError if a backup has a file that its manifest does not name, or a link."""
     expected = {MANIFEST, MODELS, *manifest.files}
-    lying = (*folder.iterdir(), *(folder / MODELS).glob("*"))
-    names = {file.relative_to(folder).as_posix(): file for file in lying}
-    if others := [
-        name for name, file in names.items() if name not in expected or file.is_symlink()
-    ]:
+    others: list[str] = []
+    for file in (*folder.iterdir(), *(folder / MODELS).glob("*")):
+        name = file.relative_to(folder).as_posix()
+        if name not in expected or file.is_symlink():
+            others.append(name)
+    if others:
         raise UsageError(
             f"{folder} holds what no backup of dtml does: {_some(others)}; nothing was restored. "
             "Remove it, and trust such a backup no further than the person who made it"
@@ -160,16 +177,18 @@ def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
 
 def _some(names: Sequence[str]) -> str:
     """Return a few of the names, quoted, and how many more there are."""
-    named = ", ".join(ascii(name) for name in sorted(names)[:MOST_NAMED])
-    return named if len(names) <= MOST_NAMED else f"{named} and {len(names) - MOST_NAMED} more"
+    first_names = ", ".join(ascii(name) for name in sorted(names)[:MOST_NAMED])
+    if len(names) <= MOST_NAMED:
+        return first_names
+    return f"{first_names} and {len(names) - MOST_NAMED} more"
 
 
 def _read_manifest(folder: Path) -> Manifest:
     try:
-        said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if said.pop("format") != FORMAT:
+        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if values.pop("format") != FORMAT:
             raise UsageError(f"{folder} was made by a newer dtml: update this one")
-        manifest = Manifest(**said)
+        manifest = Manifest(**values)
         others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(
@@ -183,64 +202,75 @@ def _read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _keep_checkpoints(
+def _copy_checkpoints(
     folder: Path, progress: Progress
 ) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Copy the checkpoints of a snapshot's runs; return SHA-256 by path, and
-    the runs whose weights are lost.
+    """Copy the checkpoints of a snapshot's runs into the folder that holds the snapshot.
+
+    Returns the SHA-256 of each copy by its path, and the runs whose weights are lost.
     """
-    files, absent = {}, []
-    snapped = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
-    for run_id, path, sha, wrong in checkpoints(snapped):
-        if wrong is None and WEIGHTS.fullmatch(path):
+    files: dict[str, str] = {}
+    absent: list[dict[str, str]] = []
+    snapshot_engine = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
+    for run_id, path, sha, fault in checkpoints(snapshot_engine):
+        if fault is None and WEIGHTS.fullmatch(path):
             progress("copying", path, 0)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(data_folder() / path, folder / path)
             files[path] = sha
         else:
-            absent.append({"run_id": run_id, "path": path, "why": wrong or NOT_A_MODEL})
-    snapped.dispose()
+            absent.append({"run_id": run_id, "path": path, "why": fault or NOT_A_MODEL})
+    snapshot_engine.dispose()
     for path, sha in files.items():
         if _sha256(folder / path) != sha:
             raise DtmlError(f"{path} changed while it was copied: try again")
     return files, absent
 
 
-def _what_is_wrong(file: Path, sha: str) -> str | None:
+def _fault_of(file: Path, sha: str) -> str | None:
+    """Return why a file is not the one with this SHA-256, or None if it is."""
     if not file.is_file():
         return "it does not exist"
-    return None if _sha256(file) == sha else "it was changed or damaged"
+    if _sha256(file) != sha:
+        return "it was changed or damaged"
+    return None
 
 
-def _put_back(kept: Path, file: Path, sha: str) -> None:
+def _put_back(saved: Path, file: Path, sha: str) -> None:
+    """Copy a saved file to `file`, unless it is there; raise UsageError if that is another one."""
     if not file.exists():
-        write_whole(file, lambda partial: shutil.copyfile(kept, partial))
-    if wrong := _what_is_wrong(file, sha):
+        write_whole(file, lambda partial: shutil.copyfile(saved, partial))
+    fault = _fault_of(file, sha)
+    if fault is not None:
         raise UsageError(
-            f"{file} is not the one of the backup ({wrong}): set DTML_DATA to an empty folder"
+            f"{file} is not the one of the backup ({fault}): set DTML_DATA to an empty folder"
         )
 
 
 @contextmanager
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
     """Open the store of a backup read only; upgrade one of an older schema in a copy."""
-    # The copy has a fixed name below the data folder, so that the next restore removes what a
-    # killed one left.
-    with ExitStack() as undone:
-        if is_older := revision != REVISION:
+    is_older = revision != REVISION
+    with ExitStack() as cleanup:
+        if is_older:
+            # The copy has a fixed name below the data folder, so that the next restore removes what
+            # a killed one left.
             folder = data_folder() / "restored.partial"
             shutil.rmtree(folder, ignore_errors=True)
-            undone.callback(shutil.rmtree, folder, ignore_errors=True)
+            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
             folder.mkdir(parents=True)
             file = Path(shutil.copy(file, folder))
         engine = open_engine(f"sqlite:///{file.absolute()}", read_only=not is_older)
-        undone.callback(engine.dispose)
+        cleanup.callback(engine.dispose)
         if is_older:
             upgrade(engine)
         yield engine
 
 
 def _sha256(file: Path) -> str:
-    """Return the SHA-256 in hexadecimal; that of dtml.checkpoints would import torch."""
+    """Return the SHA-256 of a file in hexadecimal.
+
+    `dtml.checkpoints` has such a function too, but to import it would load torch.
+    """
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Examine this machine: can it run nights, and if not, what has to be done?"""
+"""Examine whether this machine can run nights, and if not, say what has to be done."""
 
 import os
 import platform
@@ -22,6 +22,7 @@ from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.markets import load_market
+from dtml.markets.definition import AnyCalendar
 from dtml.prices.sessions import last_known_day
 from dtml.sources.yahoo import YahooSource
 from dtml.training.self_test import TOLERANCE, self_test
@@ -49,7 +50,10 @@ DISTRIBUTION = "dtml-nightshift"
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold what was found of a part of the machine; a night can do without what is not `needed`."""
+    """Hold the result of one check of the machine.
+
+    A night can do without a part that is not `needed`.
+    """
 
     part: str
     said: str
@@ -58,37 +62,47 @@ class Finding:
 
 
 def examined(device: str = "auto") -> Iterator[Finding]:
-    """Yield what each part of this machine is like, one after the other; a check that fails is a
-    finding too.
+    """Yield a finding for each part of this machine, one after the other.
 
-    The self-test runs on the `device`: cpu, cuda, or auto for each there is. Starts a temporary
-    Prefect server where none is set, asks Yahoo for a week, and makes the store's tables where
-    there are none.
+    A check that fails is a finding too. The self-test runs on the `device`: cpu, cuda, or auto for
+    every device of the machine. Starts a temporary Prefect server where none is set, asks Yahoo for
+    a week, and makes the store's tables where there are none.
     """
     checks: dict[str, Callable[[], str]] = {
         "python": _python,
         "packages": _packages,
         "processor": _processor,
+        "data folder": lambda: _writable(data_folder(), "DTML_DATA"),
+        "reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS"),
+        "database": _database,
+        "clock": _clock,
+        "calendars": _calendars,
+        "prefect": _prefect,
+        "yahoo": _yahoo,
     }
-    checks |= {"data folder": lambda: _writable(data_folder(), "DTML_DATA")}
-    checks |= {"reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS")}
-    checks |= {"database": _database, "clock": _clock, "calendars": _calendars}
-    checks |= {"prefect": _prefect, "yahoo": _yahoo}
-    checks |= {name: partial(_device, name) for name in devices(device)}
+    for name in devices(device):
+        checks[name] = partial(_device, name)
     for part, check in checks.items():
         needed = part not in ("yahoo", "calendars")
         try:
             yield Finding(part, check(), needed=needed)
         except (DtmlError, StoreError) as error:
             yield Finding(part, str(error), is_well=False, needed=needed)
-        except Exception as error:  # noqa: BLE001 - whatever a machine does to a check is what was to be found
+        except Exception as error:  # noqa: BLE001 - any failure of a check is a finding
             yield Finding(part, f"{type(error).__name__}: {error}", is_well=False, needed=needed)
 
 
 def devices(asked: str) -> list[str]:
-    """Return the names of the devices asked for: cpu, cuda, or auto for each that there is."""
-    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    return {"cpu": ["cpu"], "cuda": found or ["cuda"]}.get(asked, ["cpu", *found])
+    """Return the names of the devices to test: those of `asked`, which is cpu, cuda or auto.
+
+    "cuda" stays in the list where the machine has no GPU: its check then fails, and says so.
+    """
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if asked == "cpu":
+        return ["cpu"]
+    if asked == "cuda":
+        return gpus or ["cuda"]
+    return ["cpu", *gpus]
 
 
 def _python() -> str:
@@ -96,35 +110,39 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    """Return the versions of what nights are made of; raise DtmlError for one
-    outside the range that was tested.
+    """Return the versions of the main packages.
+
+    Raises DtmlError if the version of a required package is outside the range that was tested.
     """
-    wanted = [Requirement(line) for line in requires(DISTRIBUTION) or () if "extra ==" not in line]
-    wrong = [
-        f"{each.name} {version(each.name)}"
-        for each in wanted
-        if version(each.name) not in each.specifier
-    ]
-    if wrong:
+    untested: list[str] = []
+    for line in requires(DISTRIBUTION) or ():
+        if "extra ==" in line:
+            continue
+        requirement = Requirement(line)
+        installed = version(requirement.name)
+        if installed not in requirement.specifier:
+            untested.append(f"{requirement.name} {installed}")
+    if untested:
         raise DtmlError(
-            f"{', '.join(wrong)}: not a version that was tested; pip install -c "
+            f"{', '.join(untested)}: not a version that was tested; pip install -c "
             "constraints.txt -e ."
         )
-    named = ("torch", "prefect", "pandas", "sqlalchemy", "yfinance")
-    return f"dtml {version(DISTRIBUTION)}, " + ", ".join(
-        f"{name} {version(name)}" for name in named
-    )
+    main_packages = ("torch", "prefect", "pandas", "sqlalchemy", "yfinance")
+    versions = ", ".join(f"{name} {version(name)}" for name in main_packages)
+    return f"dtml {version(DISTRIBUTION)}, {versions}"
 
 
 def _processor() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{cores} cores, {torch.get_num_threads()} threads of torch, {memory:.0f} GiB of memory"
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    threads = torch.get_num_threads()
+    return f"{cores} cores, {threads} threads of torch, {memory_gib:.0f} GiB of memory"
 
 
 def _writable(folder: Path, variable: str) -> str:
-    """Return how much room a folder has; raise DtmlError where nothing can be
-    written or there is little room.
+    """Return how much room a folder has.
+
+    Raises DtmlError where nothing can be written, or where less than `ROOM` is free.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,30 +163,32 @@ def _writable(folder: Path, variable: str) -> str:
 
 
 def _database() -> str:
-    """Return where the store is; raise StoreError where it cannot be read or
-    written, or is of another version.
+    """Return where the store is.
+
+    Raises StoreError where it cannot be read or written, or has the schema of another version.
     """
     engine = open_engine()
-    with transaction(
-        engine
-    ) as conn:  # waits for its turn to write, as a night does, and writes nothing
+    # A transaction waits for its turn to write, as a night does; this one writes nothing.
+    with transaction(engine) as conn:
         conn.execute(text("select 1"))
     prepare(engine)
     return f"{engine.dialect.name}, {location(engine)}"
 
 
 def _clock() -> str:
-    """Return this machine's time and zone; raise DtmlError where the database's
-    clock is far from it.
+    """Return this machine's time and zone.
+
+    Raises DtmlError if the clock of a PostgreSQL server differs by more than `APART_S`.
     """
     local = datetime.now().astimezone()
     engine = open_engine()
     if engine.dialect.name == "postgresql":
         with reading(engine) as conn:
-            theirs = conn.execute(text("select current_timestamp")).scalar_one()
-        if (apart := abs((datetime.now(UTC) - theirs).total_seconds())) > APART_S:
+            database_time = conn.execute(text("select current_timestamp")).scalar_one()
+        difference_s = abs((datetime.now(UTC) - database_time).total_seconds())
+        if difference_s > APART_S:
             raise DtmlError(
-                f"this clock is {apart:.0f} s from the database's: set it right, as by NTP"
+                f"this clock is {difference_s:.0f} s from the database's: set it right, as by NTP"
             )
     ZoneInfo("Asia/Seoul")  # raises where the machine has no table of time zones
     return (
@@ -182,7 +202,7 @@ def _calendars() -> str:
 
     Raises DtmlError where that is within sixty days, or past.
     """
-    ends = {}
+    ends: dict[AnyCalendar, date] = {}
     for market in named_markets(open_engine(), (), ()).values():
         if market is not None:
             ends[market.calendar] = last_known_day(market.calendar)
@@ -195,11 +215,14 @@ def _calendars() -> str:
 
 
 def _prefect() -> str:
-    """Return the server that flows would use, after it answered; raise
-    DtmlError where it does not.
+    """Return the server that flows would use, once it has answered.
+
+    Raises DtmlError where it does not answer.
     """
-    if url := os.environ.get("PREFECT_API_URL"):
-        if warning := warning_of_open_server():
+    url = os.environ.get("PREFECT_API_URL")
+    if url:
+        warning = warning_of_open_server()
+        if warning:
             raise DtmlError(warning.removeprefix("warning: "))
         try:
             ask(url.rstrip("/"), os.environ.get(LOGIN), ANSWER_S)
@@ -209,18 +232,19 @@ def _prefect() -> str:
                 f"it asks for a login, set {LOGIN}=USER:PASSWORD"
             ) from error
         return f"the server at {url}"
-    begun = time.monotonic()
+    start = time.monotonic()
     require_server()
     stop_temporary_servers()
-    return f"a temporary server started in {time.monotonic() - begun:.0f} s"
+    return f"a temporary server started in {time.monotonic() - start:.0f} s"
 
 
 def _yahoo() -> str:
     """Return what Yahoo answered for an index; raise DtmlError where there was no answer."""
-    market, today = load_market(PROBED), date.today()  # noqa: DTZ011 - any day will do
-    market = replace(market, constituents=())
+    market = replace(load_market(PROBED), constituents=())
     symbol = market.index.symbol
-    answer = YahooSource(market).fetch({symbol: today - timedelta(days=7)}, today)
+    today = date.today()  # noqa: DTZ011 - any day will do
+    a_week_ago = today - timedelta(days=7)
+    answer = YahooSource(market).fetch({symbol: a_week_ago}, today)
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
         without = "nights from files and of the simulated market need no network"
@@ -229,40 +253,55 @@ def _yahoo() -> str:
             "inspects TLS"
         )
         raise DtmlError(f"{outcome['status']}: {outcome['detail']}; {without}. {proxy}")
-    return (
-        f"{len(answer.bars)} bars of {symbol}, the last of {answer.bars['session'].max():%Y-%m-%d}"
-    )
+    last_session = answer.bars["session"].max()
+    return f"{len(answer.bars)} bars of {symbol}, the last of {last_session:%Y-%m-%d}"
 
 
 def _device(name: str) -> str:
-    """Return what a device is and how the self-test of a few seconds ended on it."""
-    device, begun = torch.device(name) if ":" in name else choose_device(name), time.monotonic()
+    """Return what a device is, and how a self-test of a few seconds ended on it."""
+    device = torch.device(name) if ":" in name else choose_device(name)
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        said = self_test(device, StateFolder(Path(folder), write_whole))
-    if (apart := _translations_apart(device)) > TOLERANCE:
-        raise DtmlError(f"the scores of a translation are {apart:.1e} from those of the CPU")
-    what = "CPU"
-    if device.type == "cuda":
-        of = torch.cuda.get_device_properties(device)
-        bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
-        what = f"{of.name}, {of.total_memory / 2**30:.0f} GiB, {bf16}"
-    return f"{what}: {said}, translated, in {time.monotonic() - begun:.0f} s"
+        training_result = self_test(device, StateFolder(Path(folder), write_whole))
+    difference = _difference_of_translations(device)
+    if difference > TOLERANCE:
+        raise DtmlError(f"the scores of a translation are {difference:.1e} from those of the CPU")
+    description = _described(device)
+    seconds = time.monotonic() - start
+    return f"{description}: {training_result}, translated, in {seconds:.0f} s"
 
 
-def _translations_apart(device: torch.device) -> float:
-    """Return how far the scores of a small Transformer's translations on a
-    device are from those on the CPU.
+def _described(device: torch.device) -> str:
+    if device.type != "cuda":
+        return "CPU"
+    gpu = torch.cuda.get_device_properties(device)
+    bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+    return f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}"
+
+
+def _difference_of_translations(device: torch.device) -> float:
+    """Return how much the scores of translations differ between a device and the CPU.
+
+    It is the largest difference over the translations of a small Transformer.
     """
     sources = [[5, 9, 4, 7], [8, 3, 6], [10, 11]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        network = (
-            TransformerConfig(13, 13, 16, 2, 32, encoder_layers=2, decoder_layers=2).build().eval()
+        config = TransformerConfig(
+            source_vocabulary=13,
+            target_vocabulary=13,
+            d_model=16,
+            heads=2,
+            d_ff=32,
+            encoder_layers=2,
+            decoder_layers=2,
         )
-    expected = search(IncrementalTransformer(network), sources, Search(extra=5))
-    found = search(
-        IncrementalTransformer(network.to(device)), sources, Search(extra=5), device=device
-    )
-    return max(
-        abs(one[0].score - other[0].score) for one, other in zip(found, expected, strict=True)
-    )
+        network = config.build().eval()
+    settings = Search(extra=5)
+    on_cpu = search(IncrementalTransformer(network), sources, settings)
+    on_device = search(IncrementalTransformer(network.to(device)), sources, settings, device=device)
+    differences: list[float] = []
+    for cpu_hypotheses, device_hypotheses in zip(on_cpu, on_device, strict=True):
+        difference = device_hypotheses[0].score - cpu_hypotheses[0].score
+        differences.append(abs(difference))
+    return max(differences)

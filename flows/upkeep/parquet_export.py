@@ -1,5 +1,6 @@
-"""Keep a folder of Parquet files beside the store: views by market and year,
-written anew where they changed.
+"""Keep a folder of Parquet files beside the store: views by market and year.
+
+A file is written again when its rows have changed.
 """
 
 import json
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Engine
 
-from db.admin.copying import Progress, snapshot
+from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.exporting import Part, exportable, parts
 from db.engine import location
 from db.errors import StoreError
@@ -35,138 +36,147 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Exported:
-    """Count what an export did: files written, with their rows, files left as
-    they were, files removed.
-    """
+    """Count the files of an export, and the rows of those that it wrote."""
 
     written: int = 0
     rows: int = 0
-    kept: int = 0
+    kept: int = 0  # files that were up to date
     removed: int = 0
 
 
 def export(
     engine: Engine, folder: Path, views: Sequence[str], markets: frozenset[str], progress: Progress
 ) -> Exported:
-    """Bring the files of these views up to date, of these markets or of all without one; others
-    stay as they are.
+    """Bring the files of these views up to date, for these markets, or for all if there is none.
 
-    A file is of one moment and is there whole or as it was; interrupted, the next export goes on.
-    Raises UsageError for a folder that holds something else or another store's files,
-    StoreUsageError for a view that cannot be exported.
+    Files of other views and markets stay as they are. Each file is written atomically from one
+    moment of the store; after an interruption, the next export goes on. Raises UsageError for a
+    folder that holds something else or another store's files, and StoreUsageError for a view that
+    cannot be exported.
     """
     _claim(folder, location(engine))
-    done = Exported()
+    counts = Exported()
     for view in dict.fromkeys(views):
         with snapshot(engine) as conn:
-            found = list(parts(conn, view, markets))
-        there = set(_files(folder / view, markets))
-        for part in found:
-            file = (
-                folder / view / f"market={quote(part.market, safe='')}" / f"year={part.year}" / FILE
-            )
-            there.discard(file)
-            progress("exporting", f"{view}, {part.market}, {part.year}", done.rows)
-            _bring_up_to_date(engine, part, file, done)
-        for file in there:
-            _remove(file, done)
-    return done
+            current_parts = list(parts(conn, view, markets))
+        obsolete = set(_files(folder / view, markets))
+        for part in current_parts:
+            market_folder = folder / view / f"market={quote(part.market, safe='')}"
+            file = market_folder / f"year={part.year}" / FILE
+            obsolete.discard(file)
+            progress("exporting", f"{view}, {part.market}, {part.year}", counts.rows)
+            _bring_up_to_date(engine, part, file, counts)
+        for file in obsolete:
+            _remove(file, counts)
+    return counts
 
 
 def export_if_asked(engine: Engine, market: str) -> None:
-    """Export a market's part of VIEWS to the folder of DTML_EXPORT, if it names
-    one: what fails is a warning.
+    """Export a market's part of VIEWS to the folder that DTML_EXPORT names, if it is set.
+
+    A failure is logged as a warning.
     """
-    if (folder := export_folder()) is None:
+    folder = export_folder()
+    if folder is None:
         return
     try:
-        done = export(engine, folder, VIEWS, frozenset([market]), lambda *_: None)
+        counts = export(engine, folder, VIEWS, frozenset([market]), NO_PROGRESS)
     except (DtmlError, StoreError, OSError) as error:
         log.warning("the night is stored, but %s was not exported to %s: %s", market, folder, error)
     else:
         log.info(
-            "%s: %d Parquet files of %s written, %d kept", folder, done.written, market, done.kept
+            "%s: %d Parquet files of %s written, %d kept",
+            folder,
+            counts.written,
+            market,
+            counts.kept,
         )
 
 
 def exported(folder: Path) -> dict[str, list[Path]]:
-    """Return the views of which a folder holds files, and these; raise UsageError for no export."""
+    """Return the exported files of a folder by their view; raise UsageError for no export."""
     if not (folder / MARKER).is_file():
         raise UsageError(
             f"{folder} is no folder that `dtml db export` wrote: name one that has {MARKER}"
         )
-    return {
-        view: files
-        for view in exportable()
-        if (files := sorted(_files(folder / view, frozenset())))
-    }
+    files_by_view: dict[str, list[Path]] = {}
+    for view in exportable():
+        files = sorted(_files(folder / view, frozenset()))
+        if files:
+            files_by_view[view] = files
+    return files_by_view
 
 
 def _claim(folder: Path, store: str) -> None:
     """Mark an empty folder as this store's; raise UsageError for one that holds anything else."""
     marker = folder / MARKER
     if not marker.is_file():
-        there = [folder] if folder.is_file() else folder.glob("*")
-        if any(
-            not each.name.startswith(MARKER) for each in there
-        ):  # a killed export may have left a part of it
+        contents = [folder] if folder.is_file() else folder.glob("*")
+        # A killed export may have left a part of the marker.
+        if any(not path.name.startswith(MARKER) for path in contents):
             raise UsageError(
                 f"{folder} holds something else than an export: name a new or empty folder"
             )
-        write_whole(
-            marker,
-            lambda partial: partial.write_text(json.dumps({"format": FORMAT, "store": store})),
-        )
+        text = json.dumps({"format": FORMAT, "store": store})
+        write_whole(marker, lambda partial: partial.write_text(text))
     try:
-        said = json.loads(marker.read_text())
-        mine = (said["format"], said["store"])
+        values = json.loads(marker.read_text())
+        marked_format = values["format"]
+        marked_store = values["store"]
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{marker} cannot be read ({error}): name a new folder") from error
-    if mine != (FORMAT, store):
+    if (marked_format, marked_store) != (FORMAT, store):
         raise UsageError(
-            f"{folder} is an export of {mine[1]} (format {mine[0]}), not of {store}: name a "
-            "new folder"
+            f"{folder} is an export of {marked_store} (format {marked_format}), not of {store}: "
+            "name a new folder"
         )
 
 
 def _files(folder: Path, markets: frozenset[str]) -> Iterator[Path]:
+    """Yield the exported files in a view's folder, of these markets, or of all if there is none."""
     for file in folder.glob(f"market=*/year=*/{FILE}"):
         if not markets or unquote(file.parts[-3].removeprefix("market=")) in markets:
             yield file
 
 
-def _bring_up_to_date(engine: Engine, part: Part, file: Path, done: Exported) -> None:
+def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) -> None:
+    """Write the file of a part if its rows have changed, and remove it if it has none."""
     with snapshot(engine) as conn:
         state = part.fingerprint(conn).encode()
         if state and _state_of(file) == state:
-            done.kept += 1
+            counts.kept += 1
             return
-        found = part.tables(conn)
-        if (first := next(found, None)) is None:
-            _remove(file, done)
+        tables = part.tables(conn)
+        first = next(tables, None)
+        if first is None:
+            _remove(file, counts)
             return
-        schema, found = part.schema.with_metadata({STATE: state}), chain([first], found)
-        del first  # which would else be held until the last is written
-        write_whole(file, partial(_write, schema, found, done))
-    done.written += 1
+        tables = chain([first], tables)
+        del first  # otherwise it would stay in memory until the last table is written
+        schema = part.schema.with_metadata({STATE: state})
+        write_whole(file, partial(_write, schema, tables, counts))
+    counts.written += 1
 
 
-def _write(schema: pa.Schema, tables: Iterable[pa.Table], done: Exported, file: Path) -> None:
+def _write(schema: pa.Schema, tables: Iterable[pa.Table], counts: Exported, file: Path) -> None:
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for table in tables:
-            done.rows += table.num_rows
+            counts.rows += table.num_rows
             writer.write_table(table)
 
 
 def _state_of(file: Path) -> bytes | None:
-    """Return what the rows of a file were read from; None for none, and for one that is damaged."""
+    """Return the fingerprint of the rows from which a file was written.
+
+    None if there is no such file, or if it is damaged.
+    """
     try:
         return (pq.read_metadata(file).metadata or {}).get(STATE)
     except (OSError, pa.ArrowException):
         return None
 
 
-def _remove(file: Path, done: Exported) -> None:
+def _remove(file: Path, counts: Exported) -> None:
     if file.exists():
         file.unlink()
-        done.removed += 1
+        counts.removed += 1

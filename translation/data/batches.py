@@ -1,4 +1,4 @@
-"""Group sentences of similar length into batches, so that little of what is computed is padding."""
+"""Group sentences of similar length into batches, so that these have little padding."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +20,8 @@ Indices = Int[ndarray, " sentences"]
 class Batch:
     """Token numbers (int64) of some pairs.
 
-    `source` and `target_output` end with END, `target_input` begins with BEGIN: it is
-    `target_output` moved by one position. Rows are filled up with PAD.
+    `source` and `target_output` end with END. `target_input` is `target_output` moved by one
+    position, and begins with BEGIN. Rows are filled up with PAD.
     """
 
     source: Int[Tensor, "sentences source"]
@@ -64,7 +64,7 @@ def batch_indices(
 
 
 def _bounds(longest: list[int], tokens: int) -> list[int]:
-    """Return where each batch starts, and the end, from the longer side of each row."""
+    """Return the row at which each batch starts, and the end, from each row's longer side."""
     bounds = [0]
     rows = 0  # of the batch that is being filled
     width = 0

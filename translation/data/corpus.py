@@ -28,9 +28,9 @@ Pair = tuple[str, str]
 class Corpus:
     """Parallel text: two files whose lines translate each other, or one table.
 
-    Files are UTF-8, plain or gzip (told by their first bytes, not their names). Without `target`,
-    `source` is a table with a tab between its columns, and `columns` are the indices of its two
-    texts, from 0 on.
+    Files are UTF-8, plain or gzip (recognised by their first bytes, not their names). Without
+    `target`, `source` is a table with a tab between its columns, and `columns` are the indices of
+    its two texts, from 0 on.
     """
 
     source: Path
@@ -39,7 +39,9 @@ class Corpus:
     name: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.target is None and (min(self.columns) < 0 or self.columns[0] == self.columns[1]):
+        first, second = self.columns
+        has_bad_columns = min(first, second) < 0 or first == second
+        if self.target is None and has_bad_columns:
             raise UsageError(
                 f"columns must be two different numbers of 0 or more, not {self.columns}"
             )
@@ -61,9 +63,11 @@ class Corpus:
         for number, line in enumerate(lines_of(file), start=1):
             row = line.split("\t")
             if len(row) <= max(self.columns):
-                has = f"{file.name} has {len(row)} column{'s'[: len(row) != 1]} at line {number}"
-                asked = f"columns {first} and {second} (counted from 0) are needed"
-                raise UsageError(f"{has}, but {asked}: separate columns by tabs")
+                noun = "column" if len(row) == 1 else "columns"
+                raise UsageError(
+                    f"{file.name} has {len(row)} {noun} at line {number}, but columns {first} and "
+                    f"{second} (counted from 0) are needed: separate columns by tabs"
+                )
             yield row[first], row[second]
         if not number:
             raise UsageError(f"{file} is empty: it has no sentences")
@@ -81,8 +85,10 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
         if first is not None and second is not None:
             yield first, second
     if sources != targets:
-        counts = f"{source.name} has {sources:,} lines, {target.name} {targets:,}"
-        raise UsageError(f"{counts}: line n of one must translate line n of the other")
+        raise UsageError(
+            f"{source.name} has {sources:,} lines, {target.name} {targets:,}: "
+            "line n of one must translate line n of the other"
+        )
     if not sources:
         raise UsageError(f"{source} and {target} are empty: they have no sentences")
 
@@ -90,8 +96,8 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
 def lines_of(file: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text, plain or gzip; only "\\n" and "\\r\\n" end a line."""
     try:
-        with file.open("rb") as start:
-            is_gzip = start.read(2) == GZIP
+        with file.open("rb") as beginning:
+            is_gzip = beginning.read(2) == GZIP
         with gzip.open(file) if is_gzip else file.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
                 text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
@@ -109,15 +115,18 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        place = f"line {number}, byte {error.start + 1} (0x{line[error.start]:02x})"
-        raise UsageError(f"{file.name} is not UTF-8 at {place}: convert it to UTF-8") from error
+        byte = line[error.start]
+        raise UsageError(
+            f"{file.name} is not UTF-8 at line {number}, byte {error.start + 1} (0x{byte:02x}): "
+            "convert it to UTF-8"
+        ) from error
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
     """Raise UsageError if a file's name has the code of the other side's language.
 
-    An example is train.de.txt.gz for English. A code counts if it stands between dots; names
-    without one pass, and so does a table, which holds both languages.
+    An example is train.de.txt.gz for English. A code counts if it stands between dots. Names
+    without a code are accepted, and so is a table, which has both languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
@@ -125,11 +134,12 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
         (corpus.source, "source", source_language, target_language),
         (corpus.target, "target", target_language, source_language),
     )
-    for file, side, own, other in sides:
+    for file, side, language, opposite_language in sides:
         parts = file.name.lower().split(".")
-        if other.lower() in parts and own.lower() not in parts:
+        if opposite_language.lower() in parts and language.lower() not in parts:
             raise UsageError(
-                f"the name of {file.name} says {other}, but the {side} language is {own}: swap them"
+                f"the name of {file.name} says {opposite_language}, but the {side} language is "
+                f"{language}: swap them"
             )
 
 
@@ -138,8 +148,8 @@ class Rules:
     """The rules by which pairs are dropped from a corpus.
 
     `longest` is the limit of pieces of either side; `ratio` that of (longer + 1) / (shorter + 1),
-    in pieces; `drop_repeated` drops a pair that came before; `drop_same` a pair whose two sides are
-    the same text. This is off by default: names, numbers and titles may well be the same in two
+    in pieces; `drop_repeated` drops a pair that occurred before; `drop_same` a pair whose two sides
+    are the same text. This is off by default: names, numbers and titles may well be the same in two
     languages.
     """
 
@@ -184,7 +194,7 @@ class Sentences:
 class Examples:
     """Pairs as token numbers without BEGIN and END.
 
-    `dropped` is how many others were dropped, by reason.
+    `dropped` counts the other pairs, which were dropped, by reason.
     """
 
     source: Sentences
@@ -201,16 +211,19 @@ class Examples:
 
     def summary(self) -> str:
         """Return a line that says how many pairs were kept and dropped."""
+        total = len(self) + sum(self.dropped.values())
+        line = f"{len(self):,} of {total:,} pairs kept"
+        if not self.dropped:
+            return line
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.dropped.items()))
-        kept = f"{len(self):,} of {len(self) + sum(self.dropped.values()):,} pairs kept"
-        return f"{kept}; dropped: {reasons}" if reasons else kept
+        return f"{line}; dropped: {reasons}"
 
 
 Encoded = tuple["array[int]", "array[int]"]  # the source's token numbers and the target's
 
 
 def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
-    """Encode the pairs that the rules keep, in memory: about 4 bytes a piece.
+    """Encode the pairs that the rules keep, in memory, with about 4 bytes for each piece.
 
     Raises UsageError if none is kept.
     """
@@ -221,7 +234,7 @@ def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Ru
 def shards(
     pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, size: int
 ) -> Iterator[Examples]:
-    """Yield what `clean` returns at most `size` pairs at a time, for corpora larger than memory.
+    """Yield the result of `clean` in shards of at most `size` pairs, for large corpora.
 
     Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair; without
     `drop_repeated` memory is constant. `dropped` counts the pairs dropped since the last shard. No
@@ -230,18 +243,19 @@ def shards(
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
     stream = iter(pairs)
-    seen = set[bytes]()
-    dropped = Counter[str]()
+    hashes: set[bytes] = set()  # of the pairs so far
+    dropped: Counter[str] = Counter()
     waiting: list[Encoded] = []
-    has_some = False
+    has_pairs = False
     while chunk := list(islice(stream, CHUNK)):
-        waiting += _kept(chunk, source, target, rules, seen, dropped)
-        has_some = has_some or bool(waiting)
-        while len(waiting) > size:  # not >=: pairs dropped after the shard's last one count to it
+        waiting += _kept_pairs(chunk, source, target, rules, hashes, dropped)
+        has_pairs = has_pairs or bool(waiting)
+        # Not >=: the pairs that are dropped after the last one of a shard count to it.
+        while len(waiting) > size:
             yield _examples(waiting[:size], dropped)
             waiting = waiting[size:]
             dropped.clear()
-    if not has_some:
+    if not has_pairs:
         reasons = _examples([], dropped).summary()
         raise UsageError(
             f"no pair is left to learn from ({reasons}): check the files, or relax the rules"
@@ -249,26 +263,26 @@ def shards(
     yield _examples(waiting, dropped)
 
 
-def _kept(
+def _kept_pairs(
     chunk: Sequence[Pair],
     source: Tokenizer,
     target: Tokenizer,
     rules: Rules,
-    seen: set[bytes],
+    hashes: set[bytes],
     dropped: Counter[str],
 ) -> Iterator[Encoded]:
     """Yield the pairs of a chunk that the rules keep; count the others in `dropped`."""
     sources = source.encode_all([first for first, _ in chunk])
     targets = target.encode_all([second for _, second in chunk])
     for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):
-        reason = _reason(pair, len(source_tokens), len(target_tokens), rules, seen)
+        reason = _reason(pair, len(source_tokens), len(target_tokens), rules, hashes)
         if reason is None:
             yield array("i", source_tokens), array("i", target_tokens)
         else:
             dropped[reason] += 1
 
 
-def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]) -> str | None:
+def _reason(pair: Pair, source: int, target: int, rules: Rules, hashes: set[bytes]) -> str | None:
     """Return why a pair with so many pieces is dropped, or None if it is kept."""
     shorter, longer = sorted((source, target))
     if not shorter:
@@ -282,9 +296,9 @@ def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]
     if rules.drop_repeated:
         text = "\n".join(pair).encode(errors="replace")
         key = hashlib.blake2b(text, digest_size=8).digest()
-        if key in seen:
+        if key in hashes:
             return "repeated"
-        seen.add(key)
+        hashes.add(key)
     return None
 
 

@@ -42,24 +42,24 @@ class CachedCorpus:
 def cache_corpus(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
 ) -> CachedCorpus:
-    """Train the tokenizers and encode the corpora into `folder`, unless it holds them already.
+    """Train the tokenizers and encode the corpora into `folder`, unless it has those of the recipe.
 
-    Those of the same recipe stay as they are. `choose` returns the size of network where the recipe
-    names none; without it, the number of pairs decides. Raises UsageError for corpora that cannot
-    be used; see `translation.data.corpus`.
+    If the recipe names no size of network, `choose` returns it, or, if that is None, it depends on
+    the number of pairs. Raises UsageError for corpora that cannot be used; see
+    `translation.data.corpus`.
     """
     scored = [recipe.validation, *recipe.tests.values()]
     for corpus in (recipe.train, *scored):
         check_languages(corpus, recipe.source_language, recipe.target_language)
     for corpus in scored:
-        _read_through(corpus)  # their mistakes must show before the training
+        _read_through(corpus)  # raises for a mistake, which must be found before the training
     corpus_hash = hash_of(recipe.train, recipe.validation)
     key = _key(recipe, corpus_hash)
     notes = _notes(folder)
     if notes.get("key") != key:
-        notes = _write_cache(recipe, folder, choose) | {"key": key}
+        notes = {**_write_cache(recipe, folder, choose), "key": key}
         text = json.dumps(notes)
-        sync(folder)  # before the notes that describe it
+        sync(folder)  # before the notes, which describe the other files
         write_whole(folder / NOTES, lambda partial: partial.write_text(text))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
@@ -79,7 +79,7 @@ def _read_through(corpus: Corpus) -> None:
 
 
 def _key(recipe: Recipe, corpus_hash: str) -> str:
-    """Return all that the cached files depend on."""
+    """Return a text of all settings on which the cached files depend."""
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     parts = [
         corpus_hash,
@@ -94,7 +94,7 @@ def _key(recipe: Recipe, corpus_hash: str) -> str:
 def _notes(folder: Path) -> dict[str, Any]:
     """Read the notes of a folder.
 
-    They are empty if missing or cut short, as then none of its files is reliable.
+    They are empty if the file is missing or damaged, as then none of the other files is reliable.
     """
     file = folder / NOTES
     try:
@@ -106,9 +106,9 @@ def _notes(folder: Path) -> dict[str, Any]:
 def _write_cache(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None
 ) -> dict[str, Any]:
-    """Write tokenizers and pairs.
+    """Write the tokenizers and the encoded pairs.
 
-    Returns the size, and how many pairs of each corpus were dropped for which reason.
+    Returns the size of network, and for each corpus the number of dropped pairs by reason.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)
@@ -154,9 +154,9 @@ def _files(folder: Path, name: str, side: str) -> _Files:
 
 
 def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    """Write the pairs of all shards into two files a side.
+    """Write the pairs of all shards into two files for each side.
 
-    Returns how many were dropped for which reason.
+    Returns the number of dropped pairs by reason.
     """
     source = _SideWriter(_files(folder, name, "source"))
     target = _SideWriter(_files(folder, name, "target"))
@@ -169,7 +169,7 @@ def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]
 
 
 class _SideWriter:
-    """Writes one side of a corpus shard by shard, anew from the first."""
+    """Writes one side of a corpus shard by shard, over earlier files."""
 
     def __init__(self, files: _Files) -> None:
         self.files = files
@@ -203,7 +203,7 @@ def _mapped(files: _Files) -> Sentences:
 
 
 def hash_of(*corpora: Corpus) -> str:
-    """Return the SHA-256 of the files' bytes; raises what reading the first line of each does."""
+    """Return the SHA-256 of the files' bytes; raises the errors of reading their first lines."""
     digest = hashlib.sha256()
     for corpus in corpora:
         for file in (corpus.source, corpus.target):

@@ -21,10 +21,10 @@ from translation.errors import TranslationError
 
 Counts = Int[ndarray, " vocabulary"]
 
-MIN_PIECES = 8  # in a text: a name or two are no evidence
+MIN_PIECES = 8  # in a text: a name or two are not enough evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
-# Of pieces as clearly of the source language: names spelled in bytes take many pieces.
+# Of pieces that are as clearly of the source language: names in bytes have many pieces.
 MAX_SHARE_AGAINST = 1 / 8
 BLOCK = 1 << 22  # tokens counted at once
 SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over the corpus
@@ -41,13 +41,14 @@ class LanguageIdentifier:
     target: Counts
 
     def __post_init__(self) -> None:
-        source, target = self.source, self.target
-        if source.shape != target.shape or source.ndim != 1 or not source.size:
+        shape = self.source.shape
+        target_shape = self.target.shape
+        if shape != target_shape or len(shape) != 1 or shape == (0,):
             raise ValueError(
-                f"both counts must belong to one vocabulary, not to {source.shape} and "
-                f"{target.shape} pieces"
+                f"both counts must belong to one vocabulary, not to {shape} and "
+                f"{target_shape} pieces"
             )
-        if min(source.min(), target.min()) < 0:
+        if min(self.source.min(), self.target.min()) < 0:
             raise ValueError("counts must be 0 or more")
 
     @cached_property
@@ -62,11 +63,12 @@ class LanguageIdentifier:
     def reads_like_target(self, tokens: Sequence[int]) -> bool:
         """Return whether a text is almost certainly in the target language.
 
-        `tokens` are of the source's tokenizer. It takes `MIN_PIECES` pieces or more, special tokens
-        left out; a mean evidence above `MIN_EVIDENCE`, so that a text of 8 pieces is at least e^12
-        times as likely in the target language; and at most `MAX_SHARE_AGAINST` of the pieces below
-        -`MIN_EVIDENCE`, so that a source sentence with names of the other script passes. Raises
-        IndexError for a number outside of the vocabulary.
+        `tokens` are those of the source's tokenizer. The conditions are `MIN_PIECES` pieces or
+        more, special tokens not counted; a mean evidence above `MIN_EVIDENCE`, so that a text of 8
+        pieces is at least e^12 times as likely in the target language; and at most
+        `MAX_SHARE_AGAINST` of the pieces below -`MIN_EVIDENCE`, so that a source sentence with
+        names in the other script is not recognised. Raises IndexError for a number outside of the
+        vocabulary.
         """
         pieces = np.asarray(tokens, dtype=np.int64)
         evidence = self.evidence[pieces[pieces >= SPECIAL]]
@@ -81,15 +83,19 @@ class LanguageIdentifier:
 
     @classmethod
     def from_json(cls, card: Mapping[str, Any]) -> "LanguageIdentifier":
-        """Make one from what `to_json` returned; raises TranslationError for anything else."""
+        """Return the classifier of a result of `to_json`.
+
+        Raises TranslationError for anything else.
+        """
         try:
             return cls(
                 source=np.array(card["source"], dtype=np.int64),
                 target=np.array(card["target"], dtype=np.int64),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            damage = f"counts of pieces are damaged ({error})"
-            raise TranslationError(f"{damage}: restore the model or train it again") from error
+            raise TranslationError(
+                f"counts of pieces are damaged ({error}): restore the model or train it again"
+            ) from error
 
 
 def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tuple[Counts, Counts]:
@@ -97,7 +103,8 @@ def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tu
     if source.digest == target.digest:
         target_tokens = examples.target.tokens
     else:
-        places = np.linspace(0, len(examples) - 1, min(len(examples), SAMPLE)).astype(int)
+        count = min(len(examples), SAMPLE)
+        places = np.linspace(0, len(examples) - 1, count).astype(int)
         texts = [target.decode(examples.target[place].tolist()) for place in places.tolist()]
         encoded = source.encode_all(texts)
         target_tokens = np.array(list(chain.from_iterable(encoded)), dtype=np.int64)
@@ -106,6 +113,6 @@ def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tu
 
 def _counts(tokens: Int[ndarray, " tokens"], size: int) -> Counts:
     counts = np.zeros(size, dtype=np.int64)
-    for start in range(0, len(tokens), BLOCK):  # in blocks: numpy copies what it counts
+    for start in range(0, len(tokens), BLOCK):  # in blocks: numpy copies the tokens that it counts
         counts += np.bincount(tokens[start : start + BLOCK], minlength=size)
     return counts

@@ -2,9 +2,8 @@
 
 Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); a character that has no piece
 of its own is spelled in bytes, so no text is unknown. Text is composed (Unicode NFC, so that a
-Korean syllable or an accented letter is one character however it was typed) and otherwise left as
-it is: NFKC, SentencePiece's usual normalisation, would turn the no-break spaces of French into
-common ones.
+Korean syllable or an accented letter is always one character) and otherwise not changed: NFKC,
+SentencePiece's usual normalisation, would turn the no-break spaces of French into common ones.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ BYTES = 256
 SMALLEST = 300  # vocabulary: the special pieces, the bytes and a few more
 MAX_LINES = 1_000_000  # more give no better pieces
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
-# SentencePiece takes these for spaces or for no text.
+# SentencePiece reads these characters as spaces or as no text.
 UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
 
 
@@ -52,17 +51,17 @@ class Tokenizer:
         """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
 
         A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is
-        used. If single characters would take more than half of the vocabulary (Chinese, a small
-        Korean one), the rarest are spelled in bytes. Raises UsageError for a `size` below
+        used. If single characters would fill more than half of the vocabulary (Chinese, or a small
+        Korean vocabulary), the rarest are spelled in bytes. Raises UsageError for a `size` below
         `SMALLEST` and for lines without a character.
         """
         if size < SMALLEST:
             raise UsageError(
                 f"a vocabulary needs at least {SMALLEST} pieces, not {size}: raise its size"
             )
-        drawn = [_composed(line).translate(UNREADABLE) for line in _drawn(lines, MAX_LINES)]
+        sample = [_composed(line).translate(UNREADABLE) for line in _sampled(lines, MAX_LINES)]
         counts: Counter[str] = Counter()
-        for line in drawn:
+        for line in sample:
             counts.update(line)
         del counts[" "]
         if not counts:
@@ -70,14 +69,16 @@ class Tokenizer:
                 "no text to learn a vocabulary from: every line of the corpus is empty"
             )
         characters = [character for character, _ in counts.most_common()]
-        rare = characters[(size - SPECIAL - BYTES) // 2 :]
-        return cls(_trained(drawn, size, left_to_bytes=dict.fromkeys(map(ord, rare), " ")))
+        most_characters = (size - SPECIAL - BYTES) // 2
+        rare_characters = characters[most_characters:]
+        left_to_bytes = dict.fromkeys(map(ord, rare_characters), " ")
+        return cls(_trained(sample, size, left_to_bytes))
 
     @classmethod
     def load(cls, file: Path) -> "Tokenizer":
-        """Read what `save` wrote.
+        """Read a file that `save` has written.
 
-        Raises TranslationError if the file is missing, damaged or not by `save`.
+        Raises TranslationError if the file is missing, damaged, or no such file.
         """
         try:
             model = file.read_bytes()
@@ -89,16 +90,17 @@ class Tokenizer:
             if not model:
                 raise RuntimeError("it is empty")
             tokenizer = cls(model)
-            tokenizer.pieces(range(tokenizer.size))  # some damage shows in the pieces alone
+            tokenizer.pieces(range(tokenizer.size))  # some damage is noticed only here
         except (RuntimeError, UnicodeDecodeError) as error:
             raise TranslationError(
                 f"{file} is not a SentencePiece vocabulary, or is damaged: restore it"
             ) from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-        if special != (ours := (PAD, UNKNOWN, BEGIN, END)):
+        expected = (PAD, UNKNOWN, BEGIN, END)
+        if special != expected:
             raise TranslationError(
-                f"{file} numbers its special tokens {special}, not {ours}: train again"
+                f"{file} numbers its special tokens {special}, not {expected}: train again"
             )
         return tokenizer
 
@@ -123,9 +125,9 @@ class Tokenizer:
         return str(self._processor.decode(of_text))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return the piece of each token as written.
+        """Return the piece of each token as SentencePiece writes it.
 
-        In it `▁` is the space before a word, `<0xE2>` a byte, `</s>` END.
+        In a piece `▁` is the space before a word, `<0xE2>` a byte, and `</s>` END.
         """
         return list(self._processor.id_to_piece([int(token) for token in tokens]))
 
@@ -139,25 +141,25 @@ def _composed(text: str) -> str:
     return composed
 
 
-def _drawn(lines: Iterable[str], most: int) -> list[str]:
+def _sampled(lines: Iterable[str], most: int) -> list[str]:
     """Return all lines, or a uniform sample of `most` by reservoir sampling.
 
     See algorithm R of Vitter (1985).
     """
-    drawn: list[str] = []
+    sample: list[str] = []
     random_source = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
     for number, line in enumerate(lines):
         if number < most:
-            drawn.append(line)
+            sample.append(line)
             continue
         place = random_source.randrange(number + 1)
         if place < most:
-            drawn[place] = line
-    return drawn
+            sample[place] = line
+    return sample
 
 
 def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
-    """Return the model that SentencePiece learns; the characters `left_to_bytes` get no piece."""
+    """Return the model that SentencePiece learns, without pieces for `left_to_bytes`."""
     model = BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=_short_parts(lines, left_to_bytes),
@@ -179,7 +181,10 @@ def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> 
 
 
 def _short_parts(lines: Sequence[str], left_to_bytes: dict[int, str]) -> Iterator[str]:
-    """Yield the lines in parts that SentencePiece reads, a space for each character left out."""
+    """Yield the lines in parts short enough for SentencePiece.
+
+    Each character of `left_to_bytes` is replaced by a space.
+    """
     for line in lines:
         text = line.translate(left_to_bytes) if left_to_bytes else line
         for start in range(0, len(text), LONGEST_PART):

@@ -1,8 +1,8 @@
 """Search with beams for the best translation by a network that decodes position by position.
 
 One beam is greedy search. The beams of a sentence hold unfinished translations, which are extended
-together. One whose end is among the best of a step is set aside as finished while the others
-continue, so a translation that ends late can still win.
+together. If the end of one is among the best of a step, it is set aside as finished while the
+others continue, so a translation that ends late can still be the best.
 """
 
 import math
@@ -19,7 +19,7 @@ from translation.decoding.incremental import IncrementalDecoder
 from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
-# Share of sentences that are done but stay in a batch: to drop them copies the state of all others.
+# Share of sentences that are done but stay in a batch: dropping them copies the others' state.
 MAX_DONE = 1 / 8
 BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabulary of 10,000
 
@@ -29,14 +29,15 @@ class Search:
     """Settings of a search.
 
     The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams. The
-    search of a sentence ends when as many translations have ended as there are beams, or none can
-    be better than those. `exact` waits for the second alone, which with a large `alpha` comes with
-    the limit of tokens. Raises UsageError for a number out of its range.
+    search of a sentence ends when as many translations are finished as there are beams, or when no
+    other one can be better than these. With `exact` only the second condition counts, which with a
+    large `alpha` holds only at the limit of tokens. Raises UsageError for a number out of its
+    range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
     alpha: float = 0.6  # of the length penalty; 0 for none
-    best: int = 1  # translations to return of a sentence, at most `beams`
+    best: int = 1  # translations to return for a sentence, at most `beams`
     extra: int = 50  # limit of tokens beyond the length of the source, END not counted
     exact: bool = False
     with_attention: bool = False
@@ -164,11 +165,11 @@ class Continuations(NamedTuple):
 
 
 def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
-    """Return the highest sums of a token's score and its beam's log probability, one a beam.
+    """Return the highest sums of a token's score and its beam's log probability.
 
-    `scores` are `[sentences, beams, vocabulary]`, `so_far` is `[sentences, beams]`. The sums lie in
-    the blocks of the vocabulary with the highest maxima: to sort these alone takes a third of the
-    time of `topk` over all.
+    There are as many of them as beams. `scores` are `[sentences, beams, vocabulary]`, `so_far` is
+    `[sentences, beams]`. The sums are in the blocks of the vocabulary with the highest maxima:
+    sorting only these takes a third of the time of `topk` over all.
     """
     beams, vocabulary = scores.shape[1:]
     maxima = _block_maxima(scores)
@@ -177,7 +178,7 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
     block = block_sums.flatten(1).topk(beams).indices
     beam = block // blocks
     first_token = block % blocks * BLOCK
-    # [sentences, chosen blocks, BLOCK], as are the places and sums
+    # The tokens, their places and the sums are [sentences, chosen blocks, BLOCK].
     token = first_token.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
     is_outside = token >= vocabulary
     token = token.clamp(max=vocabulary - 1)
@@ -185,7 +186,7 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
     token_scores = scores.flatten(1).gather(1, place.flatten(1))
     beam_scores = so_far.gather(1, beam)
     sums = token_scores.view_as(token) + beam_scores.unsqueeze(-1)
-    # With more beams than tokens, some that lie outside are among the best, with a sum of -inf.
+    # With more beams than tokens, some outside of the vocabulary are among the best, with -inf.
     sums = sums.masked_fill(is_outside, -math.inf)
     best_sums, chosen = sums.flatten(1).topk(beams)
     return Continuations(
@@ -203,7 +204,8 @@ def _block_maxima(scores: Tensor) -> Tensor:
     vocabulary = scores.shape[-1]
     whole_blocks = vocabulary // BLOCK
     rest = whole_blocks * BLOCK
-    maxima: Tensor = scores[..., :rest].unflatten(-1, (whole_blocks, BLOCK)).amax(dim=-1)
+    scores_by_block = scores[..., :rest].unflatten(-1, (whole_blocks, BLOCK))
+    maxima: Tensor = scores_by_block.amax(dim=-1)
     if rest == vocabulary:
         return maxima
     maximum_of_rest = scores[..., rest:].amax(dim=-1, keepdim=True)
@@ -211,7 +213,7 @@ def _block_maxima(scores: Tensor) -> Tensor:
 
 
 class _Sentence:
-    """A sentence in translation; `finished` holds its complete hypotheses, the best first."""
+    """A sentence that is being translated; `finished` has its hypotheses, the best first."""
 
     def __init__(self, number: int, source: Sequence[int], how: Search) -> None:
         self.number = number
@@ -225,9 +227,10 @@ class _Sentence:
     def is_done(self, length: int, log_probability: float) -> bool:
         """Return whether no unfinished translation of `length` tokens needs to be continued.
 
-        That is so at the limit, when enough have ended, and when none unfinished can be among the
-        best. The most probable of these has `log_probability`, which further tokens only lower: no
-        score can exceed it divided by the highest penalty. A single beam stops at its end.
+        That is so at the limit, when enough are finished, and when no unfinished one can be among
+        the best. The most probable unfinished one has `log_probability`, which further tokens only
+        lower: no score can exceed it divided by the highest penalty. A single beam stops at its
+        end.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -291,10 +294,7 @@ def _padded(source: Sequence[int], longest: int) -> list[int]:
 
 @dataclass
 class _Beams:
-    """The unfinished translations of a batch, `[sentences, beams]`.
-
-    Some of the sentences may be done.
-    """
+    """The unfinished translations of a batch of sentences, some of which may be done."""
 
     how: Search
     state: Any
@@ -303,11 +303,11 @@ class _Beams:
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN
-    # for scores; to allocate it at each step can cost more than to fill it
+    # For scores: to allocate it at each step can take longer than to fill it.
     buffer: Tensor | None = None
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
-        """Decode one position; return the sentences that are done by it."""
+        """Decode one position; return the sentences that are done with it."""
         scores = self._log_probabilities(decoder)
         ends = scores[..., END] + self.so_far
         scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
@@ -315,24 +315,27 @@ class _Beams:
         self._finish(ends, going=continuations.log_probabilities)
         newly_done = self._newly_done(going=continuations.log_probabilities)
         rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
-        done = len(self.sentences) - len(rows)
-        if done > MAX_DONE * len(self.sentences) or not rows:
-            kept = torch.tensor(rows, dtype=torch.long, device=ends.device)
-            self._keep(kept)
-            continuations = continuations.of(kept)
+        done_count = len(self.sentences) - len(rows)
+        if done_count > MAX_DONE * len(self.sentences) or not rows:
+            remaining = torch.tensor(rows, dtype=torch.long, device=ends.device)
+            self._keep(remaining)
+            continuations = continuations.of(remaining)
         if self.sentences:
             self._extend(continuations)
         return newly_done
 
     def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
-        """Return those of the next token, `[sentences, beams, vocabulary]`; note the attention."""
+        """Return the log probabilities of the next token, `[sentences, beams, vocabulary]`.
+
+        Stores the attention of the step, if requested.
+        """
         logits, weights = decoder.step(
             self.state,
             self.tokens[..., self.length],
             need_weights=self.attention is not None,
         )
         if weights is None:
-            self.attention = None  # not asked for, or the network has no attention
+            self.attention = None  # not requested, or the network has no attention
         elif self.attention is not None:
             self.attention[:, :, self.length] = weights
         if self.buffer is None:
@@ -366,14 +369,14 @@ class _Beams:
     def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
         """Add these beams, as they are, to the finished hypotheses of their sentences."""
         token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()
-        ended = zip(
+        ended_beams = zip(
             rows.tolist(),
             beams.tolist(),
             token_lists,
             log_probabilities.tolist(),
             strict=True,
         )
-        for row, beam, tokens, log_probability in ended:
+        for row, beam, tokens, log_probability in ended_beams:
             hypothesis = Hypothesis(
                 tokens=tuple(tokens),
                 score=log_probability / self.how.penalty(self.length + 1),
@@ -393,21 +396,21 @@ class _Beams:
 
     def _newly_done(self, going: Tensor) -> list[_Sentence]:
         """Mark the sentences that are done by this step, and return them."""
-        newly_done = []
+        newly_done: list[_Sentence] = []
         for sentence, best in zip(self.sentences, going[:, 0].tolist(), strict=True):
             if not sentence.done and sentence.is_done(self.length, best):
                 sentence.done = True
                 newly_done.append(sentence)
         return newly_done
 
-    def _keep(self, kept: Tensor) -> None:
-        """Drop all sentences but those of the rows `kept`."""
-        self.sentences = [self.sentences[row] for row in kept.tolist()]
+    def _keep(self, rows: Tensor) -> None:
+        """Drop all sentences but those of these rows."""
+        self.sentences = [self.sentences[row] for row in rows.tolist()]
         if self.sentences:
-            self.state.keep(kept)
-            self.tokens = self.tokens[kept]
+            self.state.keep(rows)
+            self.tokens = self.tokens[rows]
             if self.attention is not None:
-                self.attention = self.attention[kept]
+                self.attention = self.attention[rows]
 
     def _extend(self, continuations: Continuations) -> None:
         """Put the best continuations in place of the beams."""

@@ -12,7 +12,7 @@ from translation.transformer import Weights
 
 
 class Ensemble(nn.Module):
-    """Networks that were trained apart and translate together; see `IncrementalEnsemble`."""
+    """Networks that were trained separately and translate together, by `IncrementalEnsemble`."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class EnsembleState:
 
 
 class IncrementalEnsemble:
-    """Decode by the mean of the networks' probabilities; attention is the mean of theirs."""
+    """Decode by the mean of the networks' probabilities; so is the attention a mean."""
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]) -> None:
         self.decoders = decoders
@@ -53,7 +53,7 @@ class IncrementalEnsemble:
     ) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`; the scores are logarithms of probabilities."""
         total: Tensor | None = None
-        attentions: list[Tensor] = []  # of the networks that have some, if asked for
+        attentions: list[Tensor] = []  # of the networks that have attention, on request
         for decoder, decoder_state in zip(self.decoders, state.states, strict=True):
             scores, weights = decoder.step(decoder_state, tokens, need_weights=need_weights)
             probabilities = scores.softmax(dim=-1)

@@ -1,7 +1,7 @@
-"""Decode position by position: what a search needs, and the Transformer with a key-value cache.
+"""Decode position by position: the interface for a search, and a Transformer with a cache.
 
-A step costs one position of each beam, however many came before: keys and values are computed once.
-Those of the source are stored once a sentence, for all its beams.
+A step computes one position of each beam, however many came before: keys and values are computed
+once. Those of the source are stored once for each sentence, for all its beams.
 """
 
 import copy
@@ -26,11 +26,11 @@ ONEDNN = (
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
-# Positions that there is room for at first, doubled when full: to allocate memory for all at once
-# is slow. No fewer keys are attended to, some of them masked: torch's softmax is five times as slow
-# where they fill no vector of 16.
+# Positions for which the cache has room at first; it is doubled when full, as allocating memory for
+# all at once is slow. There are never fewer keys, some of them masked: if they do not fill a vector
+# of 16, torch's softmax is five times as slow.
 FIRST_CAPACITY = 16
-# Below it torch's own product was faster than oneDNN's, whose layout is made anew for each.
+# With fewer rows, torch's own product was faster than oneDNN's, which has to convert the layout.
 FEW_ROWS = 200
 
 
@@ -38,11 +38,11 @@ class IncrementalDecoder(Protocol):
     """The interface of a network that decodes position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """Encode `source`, and return a state to decode from.
+        """Encode `source`, and return the state from which decoding starts.
 
         `source` is `[sentences, source positions]` tokens, padded with 0 on either side. The state
-        has room for `limit` steps of `beams` beams a sentence, none of which has a token yet, and
-        the methods of `KeyValueCache`: `reorder` and `keep`.
+        has room for `limit` steps of `beams` beams for each sentence, none of which has a token
+        yet, and the methods of `KeyValueCache`: `reorder` and `keep`.
         """
 
     def step(
@@ -60,7 +60,7 @@ class KeyValueCache:
     """The Transformer's state: keys and values of `length` positions.
 
     They never move: each beam attends to those of all beams of its sentence, under a mask of its
-    own past. To continue from another beam is then to copy a row of the mask.
+    own past. To continue from another beam, only a row of the mask is copied.
     """
 
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
@@ -77,8 +77,8 @@ class KeyValueCache:
         self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
 
     def keep(self, sentences: Tensor) -> None:
-        """Drop all sentences but these `[kept]`."""
-        # Faster than [:, sentences].
+        """Drop all sentences but these, `[remaining sentences]`."""
+        # index_select is faster than [:, sentences].
         self.memory = [layer.index_select(1, sentences) for layer in self.memory]
         self.own = [layer.index_select(1, sentences) for layer in self.own]
         self.memory_mask = self.memory_mask[sentences]
@@ -91,7 +91,7 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return which keys each beam attends to, `[.., beams, keys]`; None for all.
+        """Return the mask of the keys of each beam, `[.., beams, keys]`; None for all keys.
 
         For a single beam there are `FIRST_CAPACITY` keys or more.
         """
@@ -107,7 +107,7 @@ class KeyValueCache:
 class IncrementalTransformer:
     """Decode with the Transformer position by position.
 
-    Each step gives the row that a full pass would give. The output layer is a copy: make a new
+    Each step returns the row that a full pass would compute. The output layer is a copy: make a new
     `IncrementalTransformer` after an update of the weights.
     """
 
@@ -115,7 +115,7 @@ class IncrementalTransformer:
         self.network = _with_fast_products(network)
         self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
         self.output_weight = self.network.output_weight.detach()
-        if _is_for_onednn(self.output_weight):  # whose own layout is faster for few rows
+        if _is_for_onednn(self.output_weight):  # its own layout is faster for few rows
             self.output_weight = torch.ops.mkldnn._reorder_linear_weight(self.output_weight)
 
     @torch.no_grad()
@@ -179,8 +179,8 @@ def _attend_past(
     keys[..., length - 1, :, :] = new_key
     values[..., length - 1, :, :] = new_value
     beams = own.shape[-2]
-    seen = length if past is None else past.shape[-1] // beams
-    key, value = own[..., :seen, :, :].flatten(-3, -2)
+    attended_positions = length if past is None else past.shape[-1] // beams
+    key, value = own[..., :attended_positions, :, :].flatten(-3, -2)
     attended, _ = layer.attention.mix(query, key, value, past, need_weights=True)
     return attended
 
@@ -192,10 +192,10 @@ def fast_linear(
     *,
     then: Literal["none", "relu"] = "none",
 ) -> Tensor:
-    """Compute `torch.nn.functional.linear`, where oneDNN is faster by oneDNN.
+    """Compute `torch.nn.functional.linear`, with oneDNN where that is faster.
 
-    It is for many rows and for weights in its layout. The operators are those that torch's own
-    compiler uses for linear maps with batches of varying size; they have no gradients.
+    oneDNN is faster for many rows, and for weights in its layout. The operators are those that
+    torch's own compiler uses for linear maps with batches of varying size; they have no gradients.
     """
     has_few_rows = input.numel() < FEW_ROWS * input.shape[-1]
     is_faster_by_torch = has_few_rows and not weight.is_mkldnn

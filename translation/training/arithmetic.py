@@ -14,7 +14,10 @@ from torch import Tensor, nn
 Precision = Literal["auto", "float32", "bfloat16"]
 Format = Literal["float32", "bfloat16"]
 
-ROWS, INNER, OUTER = 1024, 128, 512  # of the product that is timed: a layer of a small network
+# Sizes of the product that is timed: a layer of a small network.
+ROWS = 1024
+INNER = 128
+OUTER = 512
 ROUNDS = 5
 WORTH_ROUNDING = 1.2  # times as fast as float32 that bfloat16 must be
 
@@ -23,8 +26,8 @@ WORTH_ROUNDING = 1.2  # times as fast as float32 that bfloat16 must be
 def bfloat16_gain() -> float:
     """Return how many times as fast as in float32 the processor multiplies in bfloat16.
 
-    It is the ratio of the fastest of `ROUNDS` products of each, measured once a process: some ten
-    milliseconds, a hundred where bfloat16 is slow.
+    It is the ratio of the fastest of `ROUNDS` products of each, measured once in a process. That
+    takes some ten milliseconds, or a hundred where bfloat16 is slow.
     """
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, INNER, generator=generator)
@@ -35,13 +38,13 @@ def bfloat16_gain() -> float:
 
 
 def _fastest(rows: Tensor, weight: Tensor) -> float:
-    """Return the seconds of the fastest product, after one that loads what it needs."""
-    nn.functional.linear(rows, weight)
-    seconds = []
+    """Return the seconds of the fastest product."""
+    nn.functional.linear(rows, weight)  # not timed: it loads libraries
+    seconds: list[float] = []
     for _ in range(ROUNDS):
-        begun = perf_counter()
+        start = perf_counter()
         nn.functional.linear(rows, weight)
-        seconds.append(perf_counter() - begun)
+        seconds.append(perf_counter() - start)
     return min(seconds)
 
 
@@ -53,21 +56,23 @@ def faster_format(gain: float) -> Format:
 def format_of(precision: Precision, dtype: torch.dtype) -> Format:
     """Return the format in which a network of a type multiplies on a CPU.
 
-    A named precision is taken as it is. "auto" rounds numbers of float32 where that is faster here,
-    and no others.
+    A named precision is used as it is. With "auto", numbers of float32 are rounded where that is
+    faster on this machine, and numbers of other types never.
     """
     if precision != "auto":
         return precision
-    return faster_format(bfloat16_gain()) if dtype == torch.float32 else "float32"
+    if dtype != torch.float32:
+        return "float32"
+    return faster_format(bfloat16_gain())
 
 
 def slower_words(precision: Precision, gain: float) -> str:
-    """Say by how much a named precision is slower here than the other; nothing where it is not."""
-    if precision == "auto" or precision == faster_format(gain):
+    """Return a warning if a named precision is slower on this machine than the other, else ""."""
+    faster = faster_format(gain)
+    if precision in ("auto", faster):
         return ""
-    other = faster_format(gain)
-    times = gain if other == "bfloat16" else 1 / gain
+    times = gain if faster == "bfloat16" else 1 / gain
     return (
         f'precision = "{precision}" multiplies matrices {times:.1f} times as slowly here as '
-        f'"{other}": leave it out, or write "auto", to train faster'
+        f'"{faster}": leave it out, or write "auto", to train faster'
     )

@@ -1,4 +1,4 @@
-"""Save a training's state, from which it resumes however it ended, and its last weights.
+"""Save the state of a training, from which it resumes however it ended, and its last weights.
 
 The weights of several steps are averaged.
 """
@@ -25,7 +25,7 @@ NOT_ITS_WEIGHTS = (
 
 @dataclass
 class Progress:
-    """How far a training is."""
+    """Hold how far a training has come."""
 
     step: int = 0
     epoch: int = 0
@@ -45,7 +45,7 @@ class Progress:
 def save_state(
     folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], progress: Progress, key: str
 ) -> None:
-    """Save atomically all that the next step depends on; `key` identifies the training."""
+    """Save the state on which the next step depends, atomically; `key` identifies the training."""
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
     for optimiser in optimisers:
         kind = _kind(optimiser)
@@ -59,9 +59,9 @@ def save_state(
 def restore_state(
     folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], key: str
 ) -> Progress:
-    """Restore what `save_state` saved; return its progress or a new one.
+    """Restore what `save_state` saved, and return its progress, or a new one if there is none.
 
-    TranslationError for damage or another key.
+    Raises TranslationError for a damaged file or another key.
     """
     file = folder / STATE
     if not file.exists():
@@ -84,7 +84,7 @@ def restore_state(
 def _put_back(
     tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Sequence[Optimizer]
 ) -> None:
-    """Load what `save_state` named back into the network and the optimisers."""
+    """Load the tensors of `save_state` into the network and the optimisers."""
     weights = {
         name.removeprefix("weight."): value
         for name, value in tensors.items()
@@ -102,25 +102,25 @@ def _put_back(
 
 
 def _kind(optimiser: Optimizer) -> str:
-    """Return the part of a tensor's name that says whose it is, such as adam."""
+    """Return the part of a tensor's name that identifies the optimiser, such as adam."""
     return type(optimiser).__name__.lower()
 
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
-    """Save this step's weights beside earlier ones; note the last `count` steps in `progress`."""
+    """Save this step's weights beside earlier ones; `progress` lists the last `count` steps."""
     save_weights(folder / _name(progress.step), network.state_dict())
-    kept = [*progress.kept, progress.step]
-    progress.kept = kept[-count:]
+    steps = [*progress.kept, progress.step]
+    progress.kept = steps[-count:]
 
 
-def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
-    """Delete all weights but those of the steps `kept`.
+def drop_older_weights(folder: Path, steps: Sequence[int]) -> None:
+    """Delete all weights but those of these steps.
 
-    Call it after the state that names these was saved.
+    Call it after the state that names the steps was saved.
     """
-    files = set(folder.glob("step-*.safetensors"))
-    kept_files = {folder / _name(step) for step in kept}
-    for file in files - kept_files:
+    all_files = set(folder.glob("step-*.safetensors"))
+    needed_files = {folder / _name(step) for step in steps}
+    for file in all_files - needed_files:
         file.unlink(missing_ok=True)
 
 
@@ -138,35 +138,40 @@ def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
     """Write weights; tensors that share memory, such as tied embeddings, are written once."""
     distinct: dict[str, Tensor] = {}
-    written = set[int]()
+    addresses: set[int] = set()
     for name, value in weights.items():
-        if value.data_ptr() not in written:
-            written.add(value.data_ptr())
+        if value.data_ptr() not in addresses:
+            addresses.add(value.data_ptr())
             distinct[name] = value
     _write(file, distinct, {})
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights into a network; raises TranslationError if they are another network's."""
+    """Load weights into a network; raises TranslationError if they do not fit it."""
     parameters = dict(network.state_dict())
-    loaded = {parameters[name].data_ptr() for name in weights if name in parameters}
+    loaded_addresses = {parameters[name].data_ptr() for name in weights if name in parameters}
     try:
         missing, unexpected = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # sizes that differ
         raise TranslationError(NOT_ITS_WEIGHTS) from error
-    # A tied tensor is stored, and so loaded, under the first of its names alone.
-    lacking = [name for name in missing if parameters[name].data_ptr() not in loaded]
-    if unexpected or lacking:
+    # A tied tensor is stored, and so loaded, only under the first of its names.
+    not_loaded = [name for name in missing if parameters[name].data_ptr() not in loaded_addresses]
+    if unexpected or not_loaded:
         raise TranslationError(NOT_ITS_WEIGHTS)
 
 
-def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
-    """Raise TranslationError, naming the parameter, if a weight is NaN or infinite."""
+def require_finite(weights: Mapping[str, Tensor], consequence: str) -> None:
+    """Raise TranslationError, naming the parameter, if a weight is NaN or infinite.
+
+    The message begins with the `consequence`.
+    """
     for name, value in weights.items():
-        if (wrong := int((~value.isfinite()).sum())) > 0:
-            said = f"{wrong} of {value.numel()} weights of {name} are NaN or infinite"
+        is_bad = ~value.isfinite()
+        count = int(is_bad.sum())
+        if count > 0:
             raise TranslationError(
-                f"{what}: {said}; train the model again with a lower training.peak"
+                f"{consequence}: {count} of {value.numel()} weights of {name} are NaN or infinite; "
+                "train the model again with a lower training.peak"
             )
 
 
@@ -184,7 +189,10 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    copies: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        on_cpu = value.detach().cpu()
+        copies[name] = on_cpu.contiguous().clone()
     data = save(copies, dict(notes))
     write_whole(file, lambda partial: partial.write_bytes(data))
 

@@ -10,7 +10,7 @@ from translation.transformer import MultiHeadAttention
 
 
 class _Product(torch.autograd.Function):
-    """A linear map whose matrices are multiplied in bfloat16; what comes in and out is float32."""
+    """A linear map whose matrices are multiplied in bfloat16; its input and output are float32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _Product(torch.autograd.Function):
 
 
 def _rounded_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Compute `torch.nn.functional.linear`, in bfloat16 where gradients are wanted."""
+    """Compute `torch.nn.functional.linear`, in bfloat16 where gradients are computed."""
     if bias is None or not torch.is_grad_enabled() or input.is_cuda:
         return nn.functional.linear(input, weight, bias)
     product: Tensor = _Product.apply(input, weight, bias)  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ class _RoundedLinear(nn.Linear):
 
 
 def use_rounded_products(network: nn.Module) -> None:
-    """Have every linear map of a network multiply in bfloat16 where gradients are wanted.
+    """Let every linear map of a network multiply in bfloat16 where gradients are computed.
 
     The parameters stay the same.
     """
@@ -59,7 +59,7 @@ def use_rounded_products(network: nn.Module) -> None:
 
 
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` with 16 random bits an element, to which `p` is rounded.
+    """`nn.Dropout` with 16 random bits for each element, to which `p` is rounded.
 
     On a CPU, torch draws 64 bits for each element.
     """
@@ -69,14 +69,14 @@ class FastDropout(nn.Dropout):
         if not self.training or self.p == 0 or input.is_cuda:
             return super().forward(input)
         elements = input.numel()
-        words = math.ceil(elements / 4)  # of 64 bits, each enough for four elements
-        drawn = torch.empty(words, dtype=torch.int64, device=input.device)
-        drawn.random_(-(2**63), None)
-        bits = drawn.view(torch.int16)[:elements].view_as(input)  # from -2^15 to 2^15 - 1
+        word_count = math.ceil(elements / 4)  # of 64 bits, each enough for four elements
+        words = torch.empty(word_count, dtype=torch.int64, device=input.device)
+        words.random_(-(2**63), None)
+        bits = words.view(torch.int16)[:elements].view_as(input)  # from -2^15 to 2^15 - 1
         threshold = round(self.p * 2**16) - 2**15
-        kept = bits >= threshold
+        survives = bits >= threshold
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
-        return input * kept.to(input.dtype).mul_(scale)
+        return input * survives.to(input.dtype).mul_(scale)
 
 
 def use_fast_dropout(network: nn.Module) -> None:

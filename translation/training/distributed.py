@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from translation.errors import TranslationError, UsageError
 from translation.exit_with_parent import exit_with_parent
 
-# For the others to answer: they wait while rank 0 prepares the corpus.
+# Of an exchange between the processes: the others wait while rank 0 prepares the corpus.
 TIMEOUT = timedelta(hours=12)
-POLL_S = 0.2  # between looks at the processes
+POLL_S = 0.2  # between checks of the processes
 EXIT_S = 10  # for rank 0 to end by itself
-PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, with which a process exits
-# A file that nobody else may open: a port could be another training's.
+PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, after whose end a process exits
+# A file that only this user may open. A port could belong to another training.
 RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"
 LOST = (
     "another process of the training run ended: run the same command again to resume from the "
@@ -33,7 +33,7 @@ LOST = (
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `world_size`, each of which computes its share of every update's pairs."""
+    """Process `rank` of `world_size` processes, which share the pairs of every update."""
 
     rank: int = 0
     world_size: int = 1
@@ -43,29 +43,33 @@ class ProcessGroup:
     ) -> tuple[float, int, bool]:
         """Sum the gradients over all processes, in place, and return the sums of `figures`.
 
-        These are loss, tokens and whether a process asks for a check: in the sum, whether any does.
+        `figures` are the loss, the tokens, and whether the process requests a check; the result
+        says whether any process does.
         """
         if self.world_size == 1:
             return figures
-        gradients = []
+        gradients: list[Tensor] = []
         for parameter in network.parameters():
             if parameter.grad is None:  # of a process that had no batch
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-        summed = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
-        flat = torch.cat([summed, *[gradient.flatten() for gradient in gradients]])
+        own_figures = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
+        flat = torch.cat([own_figures, *[gradient.flatten() for gradient in gradients]])
         with _loss_of_others_reported():
             dist.all_reduce(flat)
-        loss, tokens, asking = flat[: len(figures)].tolist()
+        loss, tokens, requests = flat[: len(figures)].tolist()
         start = len(figures)
         for gradient in gradients:
             end = start + gradient.numel()
             gradient.copy_(flat[start:end].view_as(gradient))
             start = end
-        return loss, int(tokens), asking > 0
+        return loss, int(tokens), requests > 0
 
     def all_reduce(self, figures: Tensor) -> Tensor:
-        """Return the sum of all processes' `figures`, of the same shape and type, on the CPU."""
+        """Return the sum of `figures` over all processes, on the CPU.
+
+        The shape and the type must be the same in all.
+        """
         if self.world_size == 1:
             return figures
         shared = figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
@@ -74,9 +78,9 @@ class ProcessGroup:
         return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
-        """Return rank 0's `figure` to all.
+        """Return the `figure` of rank 0, in every process.
 
-        Clocks differ, and a training must end everywhere at the same step.
+        Clocks differ, and a training must end at the same step everywhere.
         """
         addend = figure if self.rank == 0 else 0.0
         return self.all_reduce(torch.tensor([addend], dtype=torch.float64)).item()
@@ -87,7 +91,7 @@ def _loss_of_others_reported() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # gloo raises no other, whatever happened to the other process
+        # gloo raises no other exception, whatever happened to the other process.
         raise TranslationError(LOST) from error
 
 
@@ -95,35 +99,38 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
-    """Join the processes that torchrun or `launch_processes` started; return this one's device too.
+    """Join the processes that torchrun or `launch_processes` started.
 
-    Returns `SINGLE_PROCESS` if the environment names no others. Raises UsageError if there is no
-    CUDA device, or fewer than there are processes on this machine.
+    Returns the group and the device of this process. The group is `SINGLE_PROCESS` if the
+    environment names no others. Raises UsageError if there is no CUDA device, or if there are fewer
+    than processes on this machine.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: choose the device cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return SINGLE_PROCESS, torch.device(device)
-    if parent := os.environ.get(PARENT):
+    parent = os.environ.get(PARENT)
+    if parent:
         exit_with_parent(int(parent))
-    local = int(os.environ["LOCAL_RANK"])
-    if device == "cuda" and local >= (count := torch.cuda.device_count()):
-        raise UsageError(
-            f"process {local + 1} has no CUDA device, because there are {count} here: "
-            "start at most one process per device, or choose the device cpu"
-        )
-    backend = "nccl" if device == "cuda" else "gloo"
-    _meet(backend)
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if device == "cuda":
+        count = torch.cuda.device_count()
+        if local_rank >= count:
+            raise UsageError(
+                f"process {local_rank + 1} has no CUDA device, because there are {count} here: "
+                "start at most one process per device, or choose the device cpu"
+            )
+    _meet("nccl" if device == "cuda" else "gloo")
     process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())
     if device != "cuda":
         return process_group, torch.device(device)
-    local_device = torch.device("cuda", local)
+    local_device = torch.device("cuda", local_rank)
     torch.cuda.set_device(local_device)
     return process_group, local_device
 
 
 def _meet(backend: str) -> None:
-    """Wait for the other processes: where torchrun says, or at the file of `launch_processes`."""
+    """Wait for the other processes, at the address of torchrun or the file of our launcher."""
     file = os.environ.get(RENDEZVOUS)
     if file:
         dist.init_process_group(
@@ -135,14 +142,15 @@ def _meet(backend: str) -> None:
         )
     else:
         dist.init_process_group(backend, timeout=TIMEOUT)
-    atexit.register(dist.destroy_process_group)  # whose threads may abort a process that ends
+    # The threads of the group may abort a process that ends without this.
+    atexit.register(dist.destroy_process_group)
 
 
 def launch_processes(command: Sequence[str], world_size: int) -> int:
-    """Run a command in processes of this machine; return the exit code of one that fails, or 0.
+    """Run a command in several processes; return the exit code of one that fails, or 0.
 
-    They share the threads of this process, by default its cores. Signals to this process are passed
-    on to rank 0; when it ends or any process fails, all end.
+    They share the threads of this process, by default one for each core. Signals to this process
+    are passed on to rank 0. When rank 0 ends or any process fails, all end.
     """
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = f"{folder}/rendezvous"
@@ -152,7 +160,7 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
             while first.poll() is None and not any(process.poll() for process in processes):
                 time.sleep(POLL_S)
             with suppress(subprocess.TimeoutExpired):
-                first.wait(EXIT_S)  # it notices that another is lost, and says so
+                first.wait(EXIT_S)  # it notices that another process is lost, and says so
         failures = [process.returncode for process in processes if process.returncode]
         for process in processes:
             process.terminate()
@@ -163,7 +171,7 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
 def _launch(
     command: Sequence[str], rank: int, world_size: int, rendezvous: str
 ) -> subprocess.Popen[bytes]:
-    """Start process `rank`, which meets the others at the file `rendezvous`."""
+    """Start process `rank`, which finds the others by the file `rendezvous`."""
     threads = max(1, torch.get_num_threads() // world_size)
     environment = {
         **os.environ,
@@ -179,10 +187,10 @@ def _launch(
 
 @contextmanager
 def _signals_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGINT and SIGTERM on to another process, in place of what they do to this one."""
+    """Pass SIGINT and SIGTERM on to another process, instead of handling them in this one."""
 
-    def pass_on(received: int, _: object) -> None:
-        process.send_signal(received)
+    def pass_on(number: int, _: object) -> None:
+        process.send_signal(number)
 
     handler_of_interrupt = signal.signal(signal.SIGINT, pass_on)
     handler_of_termination = signal.signal(signal.SIGTERM, pass_on)

@@ -48,7 +48,7 @@ def train_model(
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
     An interrupted training resumes from its state in `work`. `on_check` gets each check of the
-    first seed, `on_message` those of others and lines about what is done. Returns None in every
+    first seed, `on_message` those of others and lines about the progress. Returns None in every
     process but rank 0. Raises TranslationError and UsageError.
     """
     cached = _cache_once(recipe, work, device, process_group)
@@ -60,8 +60,8 @@ def train_model(
     }
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     # With a seed or more for each process, none waits for another before the end.
-    trains_apart = recipe.seeds >= process_group.world_size
-    group = SINGLE_PROCESS if trains_apart else process_group
+    is_separate = recipe.seeds >= process_group.world_size
+    group = SINGLE_PROCESS if is_separate else process_group
     training = _SeedTraining(
         recipe=recipe,
         cached=cached,
@@ -72,19 +72,21 @@ def train_model(
         group=group,
     )
     seeds_here = range(recipe.seeds)
-    if trains_apart:
+    if is_separate:
         seeds_here = seeds_here[process_group.rank :: process_group.world_size]
-    trained = {
-        number: training(number, len(seeds_here), on_check, on_message) for number in seeds_here
-    }
-    if trains_apart:
-        process_group.broadcast(0.0)
+    trained: dict[int, _TrainedSeed] = {}
+    for number in seeds_here:
+        trained[number] = training(number, len(seeds_here), on_check, on_message)
+    if is_separate:
+        process_group.broadcast(0.0)  # wait until every process has trained its seeds
     if process_group.rank > 0:
         return None
-    networks = [
-        trained[number].network if number in trained else training.finished(number)
-        for number in range(recipe.seeds)
-    ]
+    networks: list[nn.Module] = []
+    for number in range(recipe.seeds):
+        if number in trained:
+            networks.append(trained[number].network)
+        else:
+            networks.append(training.finished(number))
     model = _model(training, networks, trained[0].progress, process_group.world_size)
     return replace(model, card=save_model(models / recipe.name, model))
 
@@ -98,7 +100,7 @@ class _TrainedSeed(NamedTuple):
 class _SeedTraining:
     """The training of one network of a recipe, callable with the number of its seed.
 
-    The first keeps its state in `work` itself, the others below it.
+    The first seed stores its state in `work` itself, the others in folders below it.
     """
 
     recipe: Recipe
@@ -120,7 +122,7 @@ class _SeedTraining:
         on_check: Callable[[Check], object],
         on_message: Callable[[str], object],
     ) -> _TrainedSeed:
-        """Train a seed and keep its weights for other processes.
+        """Train a seed, and save its weights for other processes.
 
         The minutes of this process are shared by `sharing` seeds.
         """
@@ -173,7 +175,7 @@ class _SeedTraining:
 def _model(
     training: _SeedTraining, networks: Sequence[nn.Module], progress: Progress, processes: int
 ) -> Model:
-    """Return the model of each seed's network; its card tells the first one's progress."""
+    """Return the model of all seeds' networks; its card has the progress of the first seed."""
     cached = training.cached
     network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
     results = {
@@ -196,7 +198,10 @@ def _model(
 def _validation_figures(
     training: _SeedTraining, networks: Sequence[nn.Module], network: nn.Module
 ) -> dict[str, Any]:
-    """Return the loss and BLEU of each seed's network, and the BLEU of `network`, made of all."""
+    """Return the mean loss and the BLEU of the seeds' networks, and the BLEU of `network`.
+
+    `network` is the ensemble of the others, or the only one.
+    """
     validation = training.cached.validation
     batch_tokens = training.config.batch_tokens
     losses = [
@@ -218,19 +223,21 @@ def _with_formats(
     process_group: ProcessGroup,
     on_message: Callable[[str], object],
 ) -> TrainingConfig:
-    """Return the settings with the number formats that the first process found to be faster.
+    """Return the settings with the number formats that are faster on the first process's machine.
 
-    All processes take the same. Says what was taken, or by how much a named format is slower.
+    All processes use the same. `on_message` gets the choice, or a warning of a slower named format.
     """
-    on_cuda = device.type == "cuda"  # which mixes both formats, whatever is asked for
+    on_cuda = device.type == "cuda"  # CUDA mixes both formats, whatever the settings are
     gain = 0.0 if on_cuda else process_group.broadcast(bfloat16_gain())
     faster = faster_format(gain)
     if on_cuda:
         on_message("multiplies in bfloat16 and float32, mixed")
     elif config.precision == "auto":
         on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
-    elif warning := slower_words(config.precision, gain):
-        on_message(warning)
+    else:
+        warning = slower_words(config.precision, gain)
+        if warning:
+            on_message(warning)
     precision = config.precision
     if precision == "auto":
         precision = faster
@@ -245,7 +252,7 @@ def _cache_once(
 ) -> CachedCorpus:
     """Return the cached corpus, which rank 0 writes and all others read."""
     if process_group.rank > 0:
-        process_group.broadcast(0.0)
+        process_group.broadcast(0.0)  # wait for rank 0
         if not (work / NOTES).exists():
             raise UsageError(
                 f"the machines of this training run do not share {work}: set the same DTML_DATA "
@@ -303,14 +310,12 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
         cached.validation.source.lengths.max(),
         cached.validation.target.lengths.max(),
     )
-    needed = int(longest) + GREEDY.extra + 1
-    if 0 < learned < needed:
-        may = (
-            f"the longest sentence and its translation may need {needed}: raise it, or "
-            "set 0 for sinusoidal "
-            "positions"
+    positions = int(longest) + GREEDY.extra + 1
+    if 0 < learned < positions:
+        raise UsageError(
+            f"{name}: network.learned_positions is {learned}, but the longest sentence and its "
+            f"translation may need {positions}: raise it, or set 0 for sinusoidal positions"
         )
-        raise UsageError(f"{name}: network.learned_positions is {learned}, but {may}")
 
 
 def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
@@ -321,7 +326,7 @@ def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) 
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
-    widest = max(map(len, sources)) + GREEDY.extra
+    widest = max(len(source) for source in sources) + GREEDY.extra
     references = [cached.target.decode(target.tolist()) for _, target in pairs]
 
     def bleu(network: nn.Module, process_group: ProcessGroup) -> float:

@@ -29,8 +29,8 @@ from translation.training.step import (
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
 CHECKS = 30  # of a training of minutes, at most
-VALIDATION_SHARE = 10  # how many times as long as it validates it trains, at least
-SAID_EVERY_S = 60.0  # lines between checks
+VALIDATION_SHARE = 10  # the least ratio of the time of training to that of validation
+SAID_EVERY_S = 60.0  # between two messages
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
@@ -50,7 +50,7 @@ class TrainingConfig:
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
     optimiser: Optimiser = "adam"
-    # down to 0 at the end of the budget, or 1 / sqrt(step), as published
+    # Down to 0 at the end of the budget, or 1 / sqrt(step), as published.
     schedule: Schedule = "linear"
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
@@ -59,39 +59,31 @@ class TrainingConfig:
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
-    # In which a CPU multiplies matrices in layers, and in Muon's updates; "auto" is what it does
-    # faster. CUDA always mixes bfloat16 and float32.
+    # Of a CPU's matrix products in layers, and in Muon's updates; "auto" is the faster one. CUDA
+    # always mixes bfloat16 and float32.
     precision: Precision = "auto"
     muon_precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        for name, kinds in (
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be 1 or more, not {value}")
+        for name, literal in (
             ("schedule", Schedule),
             ("optimiser", Optimiser),
             ("precision", Precision),
             ("muon_precision", Precision),
         ):
-            if getattr(self, name) not in get_args(kinds):
-                raise UsageError(
-                    f"{name} must be one of {', '.join(get_args(kinds))}, not {getattr(self, name)}"
-                )
-        is_share = self.schedule == "linear"
-        warmup_fits = 0 < self.warmup < 1 if is_share else self.warmup >= 1
-        if not warmup_fits:
-            units = (
-                "a share of the budget, between 0 and 1"
-                if self.schedule == "linear"
-                else "1 update or more"
-            )
-            raise UsageError(
-                f"warmup must be {units} with the schedule {self.schedule}, not {self.warmup:g}"
-            )
+            value = getattr(self, name)
+            choices = get_args(literal)
+            if value not in choices:
+                raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value}")
+        self._require_warmup()
         for name in ("minutes", "peak"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise UsageError(f"{name} must be more than 0, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"{name} must be more than 0, not {value}")
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(
                 f"label_smoothing must be 0 or more and below 1, not {self.label_smoothing}"
@@ -99,10 +91,23 @@ class TrainingConfig:
         if not self.clip >= 0:
             raise UsageError(f"clip must be 0 (for none) or more, not {self.clip}")
 
+    def _require_warmup(self) -> None:
+        """Raise UsageError for a warm-up that does not fit the schedule."""
+        if self.schedule == "linear":
+            is_possible = 0 < self.warmup < 1
+            units = "a share of the budget, between 0 and 1"
+        else:
+            is_possible = self.warmup >= 1
+            units = "1 update or more"
+        if not is_possible:
+            raise UsageError(
+                f"warmup must be {units} with the schedule {self.schedule}, not {self.warmup:g}"
+            )
+
 
 @dataclass(frozen=True)
 class Check:
-    """The figures of one validation: losses in nats a target token, and BLEU if asked for."""
+    """The figures of one validation: losses in nats a target token, and BLEU on request."""
 
     step: int
     epoch: float
@@ -126,7 +131,7 @@ class Check:
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Where a training runs, where it saves its state, and whom it tells how it goes."""
+    """Hold where a training runs, where it saves its state, and what it calls with its progress."""
 
     folder: Path
     key: str  # identifies corpus and configuration
@@ -134,7 +139,7 @@ class TrainingContext:
     process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
     on_message: Callable[[str], object] = lambda _: None
-    # Of the validation set: it decides where it is given. All processes of the group call it.
+    # Of the validation set; if given, it decides in place of the loss. All processes call it.
     bleu: ValidationBleu | None = None
 
 
@@ -162,12 +167,12 @@ def train_network(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> Progress:
-    """Train until the budget is used up, then load in rank 0 what is best on validation.
+    """Train until the budget is used up, then load the best weights on validation in rank 0.
 
-    The budget is updates or minutes. The weights are chosen from the last check, the best one, and
-    means of the last; `Progress.saved` says which. An interrupted training resumes from its last
-    check, with the same losses where its budget is updates. `width` is d_model. Raises
-    TranslationError when memory runs out and when the loss is NaN or infinite.
+    The budget is updates or minutes. The weights are chosen from those of the last check, of the
+    best one, and means of the last ones; `Progress.saved` has the choice. An interrupted training
+    resumes from its last check, with the same losses if its budget is updates. `width` is d_model.
+    Raises TranslationError when memory runs out and when the loss is NaN or infinite.
     """
     process_group = context.process_group
     training_step = training_step_of(network, config, context.device, process_group)
@@ -188,7 +193,7 @@ def train_network(
         progress.tokens += result.tokens
         if result.check or progress.step == config.updates or _is_due(progress.step, config):
             seconds = process_group.broadcast(time.monotonic() - since_check.begun)
-            check_begun = time.monotonic()
+            check_start = time.monotonic()
             progress.seconds += seconds
             figures = _TrainingFigures(
                 loss=since_check.loss / since_check.tokens,
@@ -196,9 +201,9 @@ def train_network(
                 learning_rate=rate,
             )
             _check(network, optimisers, validation, progress, config, context, figures)
-            since_check = _SinceCheck(begun=check_begun)
+            since_check = _SinceCheck(begun=check_start)
         else:
-            since_check.say(progress, config, context)
+            since_check.report(progress, config, context)
     if process_group.rank == 0:
         _load_best(network.eval(), validation, progress, config, context)
     return progress
@@ -207,7 +212,7 @@ def train_network(
 def training_step_of(
     network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
 ) -> TrainingStep:
-    """Move a network to a device, make it ready to train there, and return its training step."""
+    """Move a network to a device, prepare it for training, and return its training step."""
     dtype = next(network.parameters()).dtype
     precision = format_of(config.precision, dtype)
     muon_precision = format_of(config.muon_precision, dtype)
@@ -241,8 +246,8 @@ class _SinceCheck:
     """Sums of the updates since the last check; times are seconds of the monotonic clock."""
 
     begun: float = field(default_factory=time.monotonic)  # when the validation began
-    trained_from: float = field(default_factory=time.monotonic)  # when it had ended
-    said: float = field(default_factory=time.monotonic)  # when a line was last said
+    trained_from: float = field(default_factory=time.monotonic)  # when the validation ended
+    reported: float = field(default_factory=time.monotonic)  # when the last message was sent
     loss: float = 0.0
     tokens: int = 0
 
@@ -254,7 +259,7 @@ class _SinceCheck:
     def share_done(
         self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup
     ) -> float:
-        """Return the share of the budget that is over, the same for all processes, 1 at most."""
+        """Return the share of the budget that is used up, 1 at most, the same for all processes."""
         share_of_updates = progress.step / (config.updates + 1)
         if config.minutes is None or config.schedule != "linear":
             return share_of_updates
@@ -263,9 +268,9 @@ class _SinceCheck:
         return min(1.0, max(share_of_updates, share_of_minutes))
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
-        """Return whether the clock asks for a check.
+        """Return whether a check is due by the clock.
 
-        That is so when time is over, and in a training of minutes when the next check is due.
+        That is so when time is over, and in a training of minutes at regular intervals.
         """
         now = time.monotonic()
         if config.minutes is None:
@@ -273,23 +278,23 @@ class _SinceCheck:
         is_over = _is_over_time(progress.seconds + now - self.begun, config)
         if config.check_every is not None:
             return is_over
-        validated = self.trained_from - self.begun
-        seconds_between = max(60 * config.minutes / CHECKS, VALIDATION_SHARE * validated)
+        validation_seconds = self.trained_from - self.begun
+        seconds_between = max(60 * config.minutes / CHECKS, VALIDATION_SHARE * validation_seconds)
         return now - self.trained_from > seconds_between or is_over
 
-    def say(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
-        """Say now and then how the training goes between its checks."""
+    def report(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
+        """Send a message about the training between its checks, every SAID_EVERY_S seconds."""
         now = time.monotonic()
-        if now - self.said < SAID_EVERY_S:
+        if now - self.reported < SAID_EVERY_S:
             return
-        self.said = now
+        self.reported = now
         pace = f"{self.tokens / (now - self.trained_from):.0f} tokens a second"
         loss = f"loss {self.loss / self.tokens:.3f}"
         context.on_message(f"step {progress.step:,} of at most {config.updates:,}: {loss}, {pace}")
 
 
 def _is_due(step: int, config: TrainingConfig) -> bool:
-    """Return whether the number of a step asks for a check."""
+    """Return whether a check is due by the number of the step."""
     if config.check_every is not None:
         return step % config.check_every == 0
     if config.minutes is not None:
@@ -308,9 +313,9 @@ def _load_best(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> None:
-    """Load the weights that are best by the figure that the checks went by.
+    """Load the weights that are best by the figure of the checks.
 
-    Their steps are noted in `progress`.
+    Their steps become `progress.saved`.
     """
 
     def figure(steps: list[int]) -> float:
@@ -324,11 +329,11 @@ def _load_best(
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
-    """Return the lists of steps whose mean weights may be saved, each once.
+    """Return the lists of steps whose mean weights may be saved, without repetitions.
 
     They are the last `average`, the last 3, the last one, and the best one.
     """
-    # No mean has weights of the warm-up, which are far apart.
+    # No mean has weights of the warm-up, which differ much.
     warmup = config.warmup * progress.step if config.schedule == "linear" else config.warmup
     after_warmup = [step for step in progress.kept if step > warmup]
     candidates = [
@@ -349,9 +354,9 @@ def _updates(
 ) -> Iterator[list[SeededBatch]]:
     """Yield this process's share of each update, epoch after epoch without end.
 
-    The first is the one after `progress`. The recipe alone decides the pairs of an update:
-    `accumulate` batches. Each part of it has a seed of its own, so that a resumed training, and
-    another process, draws the same dropout.
+    The first update is the one after `progress`. An update has the pairs of `accumulate` batches,
+    which depend on the recipe alone. Each part of an update has a seed of its own, so that the
+    dropout is the same in a resumed training, and in another process.
     """
     while True:
         order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS
@@ -362,16 +367,20 @@ def _updates(
             update = batches[progress.place : progress.place + config.accumulate]
             progress.place += config.accumulate
             first_seed = (config.seed * 1_000_003 + progress.step) * 1_009
-            yield [
-                ((first_seed + number) % SEEDS, batch_of(examples, part))
-                for number, part in share(update, process_group)
-            ]
+            seeded_batches: list[SeededBatch] = []
+            for number, part in share(update, process_group):
+                seed = (first_seed + number) % SEEDS
+                seeded_batches.append((seed, batch_of(examples, part)))
+            yield seeded_batches
         progress.epoch += 1
         progress.place = 0
 
 
 def _has_an_update(progress: Progress, config: TrainingConfig) -> bool:
-    """Return whether the epoch has batches for another update; the first may have fewer."""
+    """Return whether the epoch has enough batches left for another update.
+
+    The first update of an epoch may have fewer than `accumulate`.
+    """
     if progress.place == 0:
         return progress.batches > 0
     return progress.place + config.accumulate <= progress.batches
@@ -384,7 +393,9 @@ def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple
     is empty.
     """
     cuts = math.ceil(process_group.world_size / len(batches))
-    parts = [batch[cut::cuts] for batch in batches for cut in range(cuts)]
+    parts: list[Indices] = []
+    for batch in batches:
+        parts.extend(batch[first::cuts] for first in range(cuts))
     numbers = range(process_group.rank, len(parts), process_group.world_size)
     return [(number, parts[number]) for number in numbers if len(parts[number])]
 
@@ -397,9 +408,9 @@ def validation_loss(
     device: torch.device,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares.
+    """Return the unsmoothed cross-entropy in nats a target token, over all processes' shares.
 
-    `tokens` is the limit of a batch. The network's mode, training or evaluation, stays as it is.
+    `tokens` is the limit of a batch. The mode of the network, training or evaluation, is restored.
     """
     was_training = network.training
     network.eval()
@@ -424,10 +435,10 @@ def _check(
     context: TrainingContext,
     figures: _TrainingFigures,
 ) -> None:
-    """Validate, note whether the figure improved, report, and save weights and state.
+    """Validate, record whether the figure improved, report, and save weights and state.
 
-    Reporting comes first: a training killed in between reports its check again when it resumes, so
-    none is lost.
+    Reporting comes first: a training that is killed in between reports its check again when it
+    resumes, so that none is lost.
     """
     process_group = context.process_group
     loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)
@@ -455,7 +466,7 @@ def _check(
 
 
 def _note_figure(progress: Progress, figure: float) -> None:
-    """Note the figure of a check; larger is better."""
+    """Record the figure of a check, of which a larger one is better."""
     if progress.best is None or figure > progress.best:
         progress.best = figure
         progress.best_step = progress.step
@@ -465,8 +476,9 @@ def _note_figure(progress: Progress, figure: float) -> None:
 
 
 def _seconds_left(progress: Progress, config: TrainingConfig) -> float:
-    """Return how long the training takes at most, at the pace that it had."""
-    left = (config.updates - progress.step) * (progress.seconds / progress.step)
+    """Return how long the training still takes at most, at its pace so far."""
+    seconds_per_step = progress.seconds / progress.step
+    seconds_left = (config.updates - progress.step) * seconds_per_step
     if config.minutes is not None:
-        left = min(left, 60 * config.minutes - progress.seconds)
-    return max(0.0, left)
+        seconds_left = min(seconds_left, 60 * config.minutes - progress.seconds)
+    return max(0.0, seconds_left)

@@ -34,7 +34,7 @@ class _OutputLayerLoss(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight)
         rounded = decoded.to(products)
         rounded_weight = weight.to(products)
-        # To allocate memory for each block's scores would cost as much as to fill it.
+        # To allocate memory for the scores of each block would take as long as to fill it.
         vocabulary = len(weight)
         block_of_products = rounded.new_empty(POSITIONS_AT_ONCE, vocabulary)
         if products == decoded.dtype:
@@ -100,7 +100,7 @@ def smoothed_loss(
         return loss
     # A GPU's memory is fast, and its kernels fuse this.
     at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
-    losses = []
+    losses: list[Tensor] = []
     for part, tokens in zip(decoded.split(at_once), expected.split(at_once), strict=True):
         loss_of_part = cross_entropy(
             part @ weight.T,

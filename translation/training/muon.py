@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# The coefficients of the polynomial that brings singular values near 1, and how often it is
-# iterated: Jordan et al., 2024.
+# The coefficients of the polynomial that brings singular values near 1, and the number of its
+# iterations: Jordan et al., 2024.
 LINEAR = 3.4445
 CUBIC = -4.775
 QUINTIC = 2.0315
 ITERATIONS = 5
 MOMENTUM = 0.95
-RMS = 0.2  # with which an update is as large as Adam's: Liu et al., 2025
+RMS = 0.2  # of an update, which is then as large as one of Adam: Liu et al., 2025
 
 
 class Muon(Optimizer):

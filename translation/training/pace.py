@@ -1,4 +1,4 @@
-"""Choose the size of a network by what this machine can read in the minutes there are."""
+"""Choose the size of a network by how much text this machine can train on in its minutes."""
 
 import time
 from math import ceil
@@ -15,22 +15,22 @@ from translation.training.loop import training_step_of
 from translation.training.step import TrainingStep
 
 LENGTH = 20  # pieces of each made-up sentence
-CHARACTERS = 4  # of a piece in an alphabet, about: the corpus is not cut into pieces yet
+CHARACTERS = 4  # of a piece of an alphabetic text, about: the corpus has no pieces yet
 CPU_POSITIONS = 2048  # of a batch on a CPU, where a larger one is no faster
 WARM_UP = 2  # updates that are not timed: they allocate memory
-MEASURED_S = 5.0  # at least
+MEASURED_S = 5.0  # the least time of a measurement
 
 
 def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
-    """Return the largest size that suits the number of pairs, and this machine.
+    """Return the largest size that suits the number of pairs.
 
-    The machine matters where the recipe gives minutes.
+    If the recipe limits the minutes, it suits this machine too.
     """
     lengths = [len(target) for _, target in recipe.train.pairs()]
     if "minutes" not in recipe.training:
         return size_for(len(lengths))
-    # The seeds of a process share its minutes; fewer seeds than processes are trained by all, one
-    # after the other.
+    # The seeds of a process share its minutes. If there are fewer seeds than processes, all of them
+    # train each seed, one after the other.
     if recipe.seeds < processes:
         share = processes / recipe.seeds
     else:
@@ -45,9 +45,9 @@ def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
 
 
 def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
-    """Return the target tokens a second that a process trains on; takes some seconds.
+    """Return the target tokens a second that a process trains on, which takes some seconds.
 
-    It is 0 if there is no memory for the size, and if the recipe's [network] does not fit it.
+    It is 0 if the memory does not suffice, and if the recipe's [network] does not fit the size.
     """
     config = recipe.training_for(size)
     vocabulary = recipe.vocabulary_for(size)
@@ -71,17 +71,17 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
 
 
 def _pace_of(step: TrainingStep, batch: Batch) -> float:
-    """Return the target tokens a second of steps with this batch, 0 if there is no memory."""
+    """Return the target tokens a second of steps with this batch, 0 if memory runs out."""
     for _ in range(WARM_UP):
         step([(0, batch)], 0.0)
     tokens = 0
-    begun = time.monotonic()
-    while tokens == 0 or time.monotonic() - begun < MEASURED_S:
+    start = time.monotonic()
+    while tokens == 0 or time.monotonic() - start < MEASURED_S:
         result = step([(0, batch)], 0.0)
         if result is None:
             return 0.0
         tokens += result.tokens
-    return tokens / (time.monotonic() - begun)
+    return tokens / (time.monotonic() - start)
 
 
 def _random_batch(sentences: int, vocabulary: int) -> Batch:

@@ -34,9 +34,9 @@ def optimisers_of(
 ) -> list[torch.optim.Optimizer]:
     """Return the optimisers of a network: Adam as in section 5.3 of Vaswani et al., or two.
 
-    With the kind "muon", Adam is for the embeddings and vectors alone. Muon (Jordan et al., 2024)
-    moves the matrices by their momentum with all its singular values brought near 1, as far as Adam
-    would (Liu et al., 2025), so both have one learning rate.
+    With the kind "muon", Adam updates the embeddings and vectors alone. Muon (Jordan et al., 2024)
+    moves the matrices by their momentum, whose singular values are all brought near 1. It moves
+    them as far as Adam would (Liu et al., 2025), so both have the same learning rate.
     """
     embeddings = {
         id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)
@@ -60,14 +60,14 @@ class StepResult(NamedTuple):
 
     loss: float  # summed, in nats
     tokens: int  # of the target
-    check: bool  # whether any process asked for a check
+    check: bool  # whether any process requested a check
 
 
 @dataclass(frozen=True)
 class TrainingStep:
     """One update of the weights, callable with its batches.
 
-    The fields are the same for all steps of a training.
+    The same object serves all steps of a training.
     """
 
     network: nn.Module
@@ -76,7 +76,7 @@ class TrainingStep:
     clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
     process_group: ProcessGroup
-    # of the output layer's matrix products on a CPU; None for the network's type
+    # Of the output layer's matrix products on a CPU; None for the type of the network.
     products: torch.dtype | None = None
 
     def __call__(
@@ -84,8 +84,8 @@ class TrainingStep:
     ) -> StepResult | None:
         """Make a step of learning rate `rate`; return None if memory runs out.
 
-        `check` asks all for a check. Without a batch, as where an update has fewer pairs than there
-        are processes, a process adds nothing.
+        `check` requests a check by all processes. A process without a batch adds nothing; that is
+        so if an update has fewer pairs than there are processes.
         """
         try:
             return self._step(batches, rate, check)
@@ -100,26 +100,26 @@ class TrainingStep:
         tokens = 0
         for seed, batch in batches:
             torch.manual_seed(seed)
-            summed = self._loss(batch)
-            summed.backward()
-            loss += summed.item()
+            loss_of_batch = self._loss(batch)
+            loss_of_batch.backward()
+            loss += loss_of_batch.item()
             tokens += batch.tokens
         figures = self.process_group.reduce_gradients(self.network, (loss, tokens, check))
-        done = StepResult(*figures)
-        if not math.isfinite(done.loss):
+        result = StepResult(*figures)
+        if not math.isfinite(result.loss):
             raise TranslationError(
-                f"the loss is {done.loss}: train again with a lower peak learning rate"
+                f"the loss is {result.loss}: train again with a lower peak learning rate"
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:
-                parameter.grad.div_(done.tokens)
+                parameter.grad.div_(result.tokens)
         if self.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
         for optimiser in self.optimisers:
             for settings in optimiser.param_groups:
                 settings["lr"] = rate
             optimiser.step()
-        return done
+        return result
 
     def _loss(self, batch: Batch) -> Tensor:
         return batch_loss(
@@ -133,14 +133,14 @@ class TrainingStep:
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
         """Return the error that names the `batch_tokens` that fit.
 
-        Tries both passes over the largest and the longest batch, beside all that a later step holds
-        in memory.
+        Tries both passes over the largest and the longest batch, with as much memory in use as in a
+        later step.
         """
 
         def attempt(tokens: int) -> None:
             self.network.zero_grad()
             moments = [] if self.optimisers[0].state else self._two_moments()
-            # some more than named: memory fragments
+            # Some more than the error names, as memory becomes fragmented.
             batches = batch_indices(examples, tokens + tokens // 8, None)
             largest = max(batches, key=lambda indices: _positions(examples, indices))
             longest_batch = batches[-1]
@@ -169,8 +169,9 @@ def batch_loss(
 
     Padding never reaches the output layer.
     """
-    tensors = (batch.source, batch.target_input, batch.target_output)
-    source, target, expected = (x.to(device) for x in tensors)
+    source = batch.source.to(device)
+    target = batch.target_input.to(device)
+    expected = batch.target_output.to(device)
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         translator = cast(Translator, network)
         decoded, _ = translator(source, target)
