@@ -60,12 +60,12 @@ def row_of(conn: Connection, table: Table, key: str, name: str) -> dict[str, Any
     return row(conn, select(table).where(table.c[key] == name))
 
 
-def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
+def matching(rows: FromClause, /, **values: object) -> list[ColumnElement[bool]]:
     """Return the conditions that columns of a table or a view have these values.
 
     None is no condition.
     """
-    return [of.c[name] == value for name, value in values.items() if value is not None]
+    return [rows.c[name] == value for name, value in values.items() if value is not None]
 
 
 def within(
