@@ -1,9 +1,9 @@
-"""Show what DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared,
-index on or off.
+"""Show what DTML's figures on ACL18 depend on, by changing one thing of its recipe at a time.
 
-Each control is trained like the published recipe and scored on the same test span. Nothing is
-chosen by these figures. Needs the shared data; seeds and epochs are fewer than a benchmark's: half
-an hour on 4 cores.
+The controls have steps of 1 or 8 days, gains shared by all stocks, no index, or no data axis. Each
+is trained like the published recipe and scored on the same test span. Nothing is chosen by these
+figures. Needs the shared data; seeds and epochs are fewer than a benchmark's: half an hour on 4
+cores.
 """
 
 import os

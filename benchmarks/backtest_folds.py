@@ -1,7 +1,7 @@
-"""Time a backtest of kdd17's 50 stocks on a rolling span with 4 and with 8 folds, and all of it but
-the trainings.
+"""Time a backtest of kdd17's 50 stocks with 4 and with 8 folds, with and without its trainings.
 
-Doubling the history must not more than double the time. Needs the shared data.
+They are trained on a rolling span. Doubling the history must not more than double the time. Needs
+the shared data.
 """
 
 import os

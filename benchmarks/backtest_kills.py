@@ -1,5 +1,6 @@
-"""Kill a small backtest at 20 random moments, resume it each time, and compare its rows with an
-undisturbed run's.
+"""Kill and resume a small backtest at 20 random moments, and compare its rows.
+
+They must be those of an undisturbed run.
 
 `python -m benchmarks.backtest_kills [KILLS]`
 """

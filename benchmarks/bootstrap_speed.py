@@ -1,6 +1,4 @@
-"""Time the resampling of the days of many models at once, against a plain loop
-over models and resamples.
-"""
+"""Time the resampling of days for many models at once, against a loop over models and resamples."""
 
 import numpy as np
 from jaxtyping import Float, Int

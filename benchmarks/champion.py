@@ -1,10 +1,9 @@
-"""How soon a champion whose edge is gone is replaced, and how often an equal is: python -m
-benchmarks.champion.
+"""Measure how soon a champion without skill is replaced, and how often one of equal skill is.
 
-200 runs each. The break: in the simulated market each follower's leader changes on a day; the
-champion goes on looking at the old one, one of three challengers looked at the new one all along,
-two guess. The equals: four candidates see the same leaders through independent noise of one size, a
-year of nights.
+`python -m benchmarks.champion`: 200 runs each. The break: in the simulated market each follower's
+leader changes on a day; the champion goes on looking at the old leader, one of three challengers
+looked at the new one all along, and two guess. The equals: for a year of nights four candidates see
+the same leaders through independent noise of the same size.
 """
 
 import numpy as np

@@ -1,5 +1,4 @@
-"""Export a Transformer to CTranslate2, which translates without torch and, with weights of 8 bits,
-faster.
+"""Export a Transformer to CTranslate2, which translates without torch and with 8-bit weights.
 
 `python -m benchmarks.ctranslate2_export MODEL --to FOLDER [--int8]`: MODEL is the folder of a model
 that `dtml translate train` has made. Needs the extra ctranslate2. Prints how many sentences of the

@@ -1,10 +1,10 @@
-"""Ask the dashboard for 200 pages a second, and hang up on it: what it answers, how fast, and what
-it keeps afterwards.
+"""Request 200 pages a second from the dashboard, and hang up on it.
 
-`python -m benchmarks.dashboard_load`: 20 s on a store of each engine; `--engine sqlite` does one. A
-quarter of the readers hang up, one in twenty never reads. `--url http://127.0.0.1:8050 --pid PID`
-asks a dashboard that is running, as beside `dtml serve`; on this machine alone. Exit 1 on a 5xx, a
-missing /health, a failure afterwards, a death.
+Prints what it answers, how fast, and what it holds afterwards. `python -m
+benchmarks.dashboard_load`: 20 s on a store of each engine; `--engine sqlite` does one. A quarter of
+the readers hang up, one in twenty never reads. `--url http://127.0.0.1:8050 --pid PID` uses a
+dashboard that is running, as beside `dtml serve`; on this machine only. Exit 1 on a 5xx, a missing
+/health, a failure afterwards, a death.
 """
 
 import argparse

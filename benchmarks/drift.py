@@ -1,5 +1,6 @@
-"""How often a drift is told: on markets that never change, and when volatility doubles, or skill or
-coverage ends.
+"""Count how often a drift is reported on markets that never change, and on markets that do.
+
+There volatility doubles or trebles, or skill or coverage ends.
 
 python -m benchmarks.drift [--runs 200] [--prices FOLDER]
 """

@@ -1,5 +1,6 @@
-"""Time features and windows of the largest set, in memory: 851,046 bars of 483
-stocks over 1,762 sessions.
+"""Time features and windows of the largest set, in memory.
+
+It has 851,046 bars of 483 stocks over 1,762 sessions.
 """
 
 import resource

@@ -1,10 +1,9 @@
-"""Run a whole exchange through the pipeline: fetch, train, night and pages, with processor time and
-memory.
+"""Run a whole exchange through the pipeline, and measure seconds, processor time and memory.
 
 `python -m benchmarks.large_universe [--stocks 2400] [--from 2016-01-04] [--epochs 1] [--database
-URL]`: a simulated market of that many stocks and ten years, in a parquet file that the commands
-read as they would anybody's. A line for each command: seconds by the clock, of the processor, and
-the memory of its largest process.
+URL]`: fetch, training, nights and pages of a simulated market of that many stocks and ten years, in
+a parquet file like a user's. A line for each command: its seconds, its processor time, and the
+memory of its largest process.
 """
 
 import argparse

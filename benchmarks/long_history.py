@@ -1,9 +1,8 @@
-"""Time four questions about all of ten years of predictions, asked of the store and of its Parquet
-files, and export.
+"""Time four questions about ten years of predictions, to the store and to its Parquet files.
 
 `python -m benchmarks.long_history`: fills an SQLite store with ten million predictions (4 minutes,
-5 GB), exports it, asks; `--predictions 1000000 --engine postgresql` does a tenth of it on
-PostgreSQL. Exit 1 when a limit is missed.
+5 GB), exports it, which is timed too, and asks the questions; `--predictions 1000000 --engine
+postgresql` does a tenth of it on PostgreSQL. Exit 1 when a limit is missed.
 """
 
 import argparse

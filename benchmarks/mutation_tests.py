@@ -1,9 +1,8 @@
-"""Run a module's tests on each of its mutants: pytest collects them once, then forks a process for
-each mutant.
+"""Run a module's tests on each of its mutants, in a fork of a process that has collected them.
 
-What is heavy is imported once, before any fork. A mutant inside a function's body takes the place
+Heavy packages are imported once, before any fork. A mutant inside a function's body takes the place
 of that function's code, wherever it was imported; one outside (a constant, a default) needs a fork
-that has imported nothing of it yet.
+that has not imported the module yet.
 """
 
 import functools

@@ -1,8 +1,6 @@
-"""Time a night of 483 stocks with a trained model, whole process, against one that runs an empty
-Prefect flow.
+"""Time the process of a night of 483 stocks against one that runs an empty Prefect flow.
 
-The nights after the first train nothing: what they take beyond Prefect's own start is the
-pipeline's.
+The nights after the first train nothing: their time beyond Prefect's own start is the pipeline's.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""What own code costs a night: nights with a file of two features beside nights without: python -m
-benchmarks.own_code.
+"""Measure what a user's own code costs a night: python -m benchmarks.own_code.
 
-Prints the median seconds, of the clock and of the processor with its child processes, of nights of
-the simulated market that train nothing, each day's night without and with the file, in turns that
-change; and of the question to the file.
+Runs each day's night of the simulated market twice, without and with a file of two features, in
+turns that change; the nights train nothing. Prints the median seconds of both, by the clock and of
+the processor with child processes, and those of the call of the file.
 """
 
 import gc

@@ -1,10 +1,10 @@
-"""Which users' files the audit admits: python -m benchmarks.own_code_admission [SECONDS |
-EXAMPLES].
+"""Count which users' files the audit admits, and time the admissions.
 
-Asks for the forty leaks and the thirty honest ideas of the tests, on a simulated market of 60
-stocks and four years, and prints each that is judged wrongly; with `SECONDS`, each judgement, its
-reason and its time. Then, with `EXAMPLES` alone, the time of an admission of each example of
-`dtml/own/README.md`: the median of three by the processor, this process and those that it asks.
+`python -m benchmarks.own_code_admission [SECONDS | EXAMPLES]`: audits the forty leaks and the
+thirty honest ideas of the tests, on a simulated market of 60 stocks and four years, and prints each
+that is judged wrongly; with `SECONDS`, each judgement, its reason and its time. Then, or with
+`EXAMPLES` only, it prints the time of an admission of each example of `dtml/own/README.md`: the
+median of three, in seconds of the processor, of this process and of those that it starts.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""Count how often the 95 % interval of rank IC holds 0 on simulated markets without any signal: it
-should in 95 of 100.
+"""Count how often the 95 % interval of rank IC holds 0 on simulated markets without any signal.
 
-`python -m benchmarks.ranking_noise [--markets 50]`. Returns of a market have a common part, fat
-tails and volatility that clusters; nothing in them foretells the order of a day. Every ranker and
-rule is walked over each, and scored over every leg.
+It should in 95 of 100. `python -m benchmarks.ranking_noise [--markets 50]`. Returns of a market
+have a common part, fat tails and volatility that clusters; nothing in them predicts the order of a
+day. Every ranker and rule is walked over each market, and scored over every leg.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-"""Serve a small market every minute for an hour: what became of each run, what memory the service
-keeps, what is left.
+"""Serve a small market every minute for an hour, and count its runs, memory and processes.
+
+Prints how each run ended, the memory of the service, and the processes that it leaves.
 
 `python -m benchmarks.service_schedules [MINUTES] [URL of a store, by default an SQLite file]`
 """

@@ -1,12 +1,12 @@
-"""Classify texts by LSTMs: film reviews padded before and after the text, and names by their
-characters.
+"""Classify texts by LSTMs: film reviews with padding before or after them, and names by letters.
 
 `python -m benchmarks.text_classification [--epochs 4] [--seeds 2]`: on the shared reviews, four
 layers of LSTM (the "LSTM-4" of the lecture notes) read every review brought to the length of the
 longest, with padding before or after it, and either read the padding too or stop at the last token
-(masked). Then one layer reads names letter by letter and tells the language; a name is in one part
-alone, and the rule beside it always says the commonest language. Epochs are chosen on validation,
-of the names among four times as many; the test part is read once. Intervals resample texts.
+(masked). Then one layer reads names letter by letter and predicts the language; a name is in only
+one part, and the rule beside it always predicts the commonest language. Epochs are chosen on the
+validation part, for names among four times as many; the test part is read once. Intervals resample
+texts.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way: a process a seed,
-64 days a step.
+"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way.
 
-Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain
-network has torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are
-cores, of a thread each. Beside it: the same network a day at a time on all cores, as public code
-trains. Every way but that validates after each epoch. They take turns; medians of three rounds. The
-share of the machine's peak counts the matrix products that the network needs if each session is
-projected once a step, forward and twice that backward.
+That is a process for each seed and 64 days a step, on random days of ACL18's shape (398 days, 87
+stocks, windows of 10), in stock-days a second. The plain network has torch's own `nn.LSTM` and
+`nn.MultiheadAttention`; as many processes run as there are cores, with a thread each. Beside it:
+the same network a day at a time on all cores, as public code trains. Every way but that validates
+after each epoch. The ways take turns; medians of three rounds. The share of the machine's peak
+counts the matrix products that the network needs if each session is projected once a step, forward
+and twice that backward.
 
-First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on
-the machine disturbs least, and what each core does in the ways above.
+First, and with `--one-thread` only, one seed on one thread by processor time: other work on the
+machine disturbs that least, and it is what each core does in the ways above.
 """
 
 import statistics

@@ -1,5 +1,6 @@
-"""Time a training against JoeyNMT 2.3: the same network, the same pairs, target tokens a second of
-processor time.
+"""Time a training against JoeyNMT 2.3, with the same network and the same pairs.
+
+The unit is target tokens a second of processor time.
 
 `python -m benchmarks.translation_joeynmt [--rounds 5] [--updates 4] [--batch-tokens 4096]`, in an
 environment that has JoeyNMT: it is not among the extras, as it holds back what we need. Make one

@@ -1,9 +1,8 @@
-"""Kill a training, the translation of a file and a queue's worker at random moments, and check what
-they leave.
+"""Kill a training, the translation of a file and a queue's worker at random moments.
 
-`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless
-told, and goes on each time it is started again. Its result must be that of one that nobody
-disturbed: the same weights, the same file, each queued text translated once.
+`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times by
+default, and goes on each time it is started again. Its result must be that of undisturbed work: the
+same weights, the same file, each queued text translated once.
 """
 
 import hashlib

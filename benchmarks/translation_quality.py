@@ -1,11 +1,10 @@
-"""Train and score translation models on real corpora by the command itself, by the recipes of the
-printed figures.
+"""Train and score translation models on real corpora, by the recipes of the printed figures.
 
-`python -m benchmarks.translation_quality NAME ...` trains and scores the recipes named, of
-`benchmarks/recipes` (by default all), in the folder `--folder`, where an interrupted training
-resumes; then it prints a line a test set, or the validation set's by greedy search where a recipe
-names no test. The corpora are those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). A
-recipe has a thread, but for those with more processes.
+`python -m benchmarks.translation_quality NAME ...` trains and scores the named recipes of
+`benchmarks/recipes` (by default all) by the command itself, in the folder `--folder`, where an
+interrupted training resumes; then it prints a line for each test set, or that of the validation set
+by greedy search where a recipe names no test. The corpora are those of the shared data: Multi30k
+(en-de), Tatoeba (fr-en, ko-en). A recipe has one thread, except those with more processes.
 """
 
 import argparse

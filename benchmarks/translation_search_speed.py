@@ -1,11 +1,11 @@
-"""Time search with a key-value cache, against decoding the prefix again and against full passes at
-each step.
+"""Time search with a key-value cache against search that computes the whole prefix at each step.
 
-`python -m benchmarks.translation_search_speed [--threads 1] [--sentences 48] [--rounds 3]`: a
-random Transformer of a size that suits Multi30k, sources as long as its sentences, translations
-that end after 15, 24 and 60 steps. All three run in the same search and batches and must translate
-the same. Prints medians of rounds in which they take turns. What the exact stop of the search
-costs, `stops_of` tells of trained weights: see `benchmarks.translation_engines`.
+`python -m benchmarks.translation_search_speed [--threads 1] [--sentences 48] [--rounds 3]`: the
+other ways decode the prefix again, or make full passes with the source. They have a random
+Transformer of a size that suits Multi30k, sources as long as its sentences, and translations that
+end after 15, 24 and 60 steps. All three run in the same search and batches and must translate the
+same. Prints medians of rounds in which they take turns. The cost of the exact stop of the search,
+which `stops_of` returns, needs trained weights: see `benchmarks.translation_engines`.
 """
 
 import argparse

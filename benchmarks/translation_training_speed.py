@@ -1,15 +1,14 @@
-"""Time the training of a translator against a plain loop around `nn.Transformer`, and the gain of
-each difference.
+"""Time the training of a translator against a plain loop around `nn.Transformer`.
 
 `python -m benchmarks.translation_training_speed [--rounds 5] [--updates 4] [--threads 1 4] [--clock
-wall]`: both networks have the size that suits Multi30k, whose sentences they learn where the shared
-data is beside the checkout; elsewhere they learn as many made ones. The plain loop is a textbook's:
-shuffled batches of as many sentences as ours have on average, padded to their longest, scores of
-every position, `F.cross_entropy`, an Adam that is not fused; as its users get it, `nn.Transformer`
-drops out attention weights too. The ways take turns; medians of rounds, in target tokens a second,
-padding not counted. First the loss and its gradients must be the same for both networks with the
-same weights. On a machine that has other work, one thread and `--clock processor` tell the ratio by
-processor time.
+wall]`: prints the gain of each difference between both. Both networks have the size that suits
+Multi30k, whose sentences they learn where the shared data is beside the checkout; elsewhere they
+learn as many invented ones. The plain loop is a textbook's: shuffled batches of as many sentences
+as ours have on average, padded to their longest, scores of every position, `F.cross_entropy`, an
+Adam that is not fused; by default `nn.Transformer` drops out attention weights too. The ways take
+turns; medians of rounds, in target tokens a second, without padding. First the loss and its
+gradients must be the same for both networks with the same weights. On a machine that has other
+work, one thread and `--clock processor` give the ratio by processor time.
 """
 
 import argparse

@@ -1,9 +1,8 @@
-"""Time each documented view for one symbol or one night, over ten years of nights and ten million
-predictions.
+"""Time each documented view for one symbol or one night, over ten million predictions.
 
-`python -m benchmarks.view_latency`: fills a store of each engine (20 minutes and 6 GB each), asks
-and loads; `--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when
-a limit is missed.
+`python -m benchmarks.view_latency`: fills a store of each engine with ten years of nights (20
+minutes and 6 GB each), then times queries, pages and nights that are stored; `--predictions
+1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when a limit is missed.
 """
 
 import argparse
