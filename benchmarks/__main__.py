@@ -1,6 +1,6 @@
-"""Run every benchmark in turn (`make bench`); those that need the shared data
-are left out without it.
-"""
+"""Run every benchmark in turn (`make bench`), without the shared data only those without it."""
+
+from types import ModuleType
 
 from benchmarks import (
     acl18_controls,
@@ -27,41 +27,44 @@ from benchmarks import (
 )
 from benchmarks.shared_data import SHARED
 
-# The kills come last, as they end the process with their result.
-STORED = (view_latency, long_history, dashboard_load, dashboard_siege, chaos, service_schedules)
-TRANSLATION = (
+WITH_SHARED_DATA = (
+    feature_windows,
+    store_loading,
+    nightly_overhead,
+    backtest_folds,
+    acl18_controls,
+)
+WITHOUT_SHARED_DATA = (
+    training_speed,
+    bootstrap_speed,
+    backtest_kills,
+    interval_coverage,
+    data_axis,
+    view_latency,
+    long_history,
+    dashboard_load,
+    dashboard_siege,
+    chaos,
+    service_schedules,
     translation_search_speed,
     translation_training_speed,
     translation_engines,
     layer_cost,
-    translation_kills,
+    translation_kills,  # last, as it ends the process with its result
 )
 
 
 def main() -> None:
-    """Run them all, the quick ones first."""
+    """Run them all, those with shared data first."""
+    benchmarks: list[ModuleType] = []
     if (SHARED / "prices").is_dir():
-        for benchmark in (
-            feature_windows,
-            store_loading,
-            nightly_overhead,
-            backtest_folds,
-            acl18_controls,
-        ):
-            print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
-            benchmark.main()
+        benchmarks += WITH_SHARED_DATA
     else:
         print(f"no shared data at {SHARED}: what needs it is left out")
-    for benchmark in (
-        training_speed,
-        bootstrap_speed,
-        backtest_kills,
-        interval_coverage,
-        data_axis,
-        *STORED,
-        *TRANSLATION,
-    ):
-        print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
+    benchmarks += WITHOUT_SHARED_DATA
+    for benchmark in benchmarks:
+        title = (benchmark.__doc__ or "").splitlines()[0]
+        print(f"\n{title}", flush=True)
         benchmark.main()
 
 

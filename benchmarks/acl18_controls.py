@@ -1,9 +1,9 @@
-"""Show what DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared,
-index on or off.
+"""Show what DTML's figures on ACL18 depend on, by changing one thing of its recipe at a time.
 
-Each control is trained like the published recipe and scored on the same test span. Nothing is
-chosen by these figures. Needs the shared data; seeds and epochs are fewer than a benchmark's: half
-an hour on 4 cores.
+The controls have steps of 1 or 8 days, gains shared by all stocks, no index, or no data axis. Each
+is trained like the published recipe and scored on the same test span. Nothing is chosen by these
+figures. Needs the shared data; seeds and epochs are fewer than a benchmark's: half an hour on 4
+cores.
 """
 
 import os
@@ -20,13 +20,15 @@ from flows.nightly.context import RunRequest, choose_as_of, open_context
 from flows.nightly.fetch import fetch_bars
 from translation.environment import prepare_torch
 
-SEEDS, EPOCHS = (0, 1, 2, 3), 60
+SEEDS = (0, 1, 2, 3)
+EPOCHS = 60
 
 
 def controls() -> PublishedSet:
-    """Return the published recipe, and it with one thing changed at a time."""
+    """Return the published recipe, and variants of it with one thing changed in each."""
     recipe = SETS["acl18"].recipes["dtml"]
-    training, model = recipe.training, recipe.model
+    training = recipe.training
+    model = recipe.model
     recipes = {
         "dtml": recipe,
         "batch_8": replace(recipe, training=replace(training, batch_days=8)),
@@ -54,8 +56,8 @@ def main() -> None:
         )
         context = open_context(request)
         fetch_bars(context, choose_as_of(context, None))
-        found = run_benchmark(PublishedExperiment(context, controls(), SEEDS))
-        print_benchmark(found.row, found.scores)
+        result = run_benchmark(PublishedExperiment(context, controls(), SEEDS))
+        print_benchmark(result.row, result.scores)
 
 
 if __name__ == "__main__":

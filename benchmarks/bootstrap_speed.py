@@ -1,6 +1,4 @@
-"""Time the resampling of the days of many models at once, against a plain loop
-over models and resamples.
-"""
+"""Time the resampling of days for many models at once, against a loop over models and resamples."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,51 +8,56 @@ from benchmarks.timing import median_seconds
 from dtml.evaluation.bootstrap import interval, multiplicities
 from dtml.evaluation.metrics import accuracy, mcc
 
-DAYS, MODELS, STOCKS, RESAMPLES = 252, 100, 67, 10_000
-# resamples that the loop draws for one model; its time for all is extrapolated from them
+DAYS = 252
+MODELS = 100
+STOCKS = 67
+RESAMPLES = 10_000
+# Resamples that the loop draws, for one model; its time for all is extrapolated from them.
 LOOPED = 200
 REPEATS = 5
 
 
 def made_counts(generator: np.random.Generator) -> Int[ndarray, "days models 4"]:
     """Return the confusion counts of models without skill that share a market."""
-    rises = generator.binomial(
-        STOCKS, np.clip(0.5 + 0.2 * generator.standard_normal((DAYS, 1)), 0, 1)
-    )
-    rises = np.broadcast_to(rises, (DAYS, MODELS))
+    chance_of_rise = np.clip(0.5 + 0.2 * generator.standard_normal((DAYS, 1)), 0, 1)
+    rises = np.broadcast_to(generator.binomial(STOCKS, chance_of_rise), (DAYS, MODELS))
+    falls = STOCKS - rises
     chance = np.where(generator.random((DAYS, MODELS)) < 0.5, 0.9, 0.1)
-    direction, falsely = (
-        generator.binomial(rises, chance),
-        generator.binomial(STOCKS - rises, chance),
-    )
-    return np.stack([direction, falsely, rises - direction, STOCKS - rises - falsely], axis=-1)
+    true_rises = generator.binomial(rises, chance)
+    false_rises = generator.binomial(falls, chance)
+    false_falls = rises - true_rises
+    true_falls = falls - false_rises
+    return np.stack([true_rises, false_rises, false_falls, true_falls], axis=-1)
 
 
 def looped(
     counts: Int[ndarray, "days 4"], generator: np.random.Generator
 ) -> Float[ndarray, "resamples 2"]:
-    """Return ACC and MCC of one model, a resample at a time: the days are
-    drawn, gathered, added up and scored.
+    """Return ACC and MCC of resamples of one model, one after the other.
+
+    The days of each are drawn, gathered, added up and scored.
     """
-    drawn = np.empty((LOOPED, 2))
+    scores = np.empty((LOOPED, 2))
     for resample in range(LOOPED):
-        total = counts[drawn_days(len(counts), 2.0, generator)].sum(axis=0)
-        drawn[resample] = accuracy(total), mcc(total)
-    return drawn
+        days = drawn_days(len(counts), 2.0, generator)
+        total = counts[days].sum(axis=0)
+        scores[resample] = accuracy(total), mcc(total)
+    return scores
 
 
 def drawn_days(days: int, block: float, generator: np.random.Generator) -> Int[ndarray, " days"]:
     """Return the days of one resample of the stationary bootstrap."""
     place = np.arange(days)
-    fresh, starts = generator.random(days) < 1 / block, generator.integers(0, days, days)
-    fresh[0] = True
-    begun = np.maximum.accumulate(np.where(fresh, place, 0))
-    drawn: Int[ndarray, " days"] = (starts[begun] + place - begun) % days
+    is_first = generator.random(days) < 1 / block
+    starts = generator.integers(0, days, days)
+    is_first[0] = True
+    first = np.maximum.accumulate(np.where(is_first, place, 0))  # of each place's block
+    drawn: Int[ndarray, " days"] = (starts[first] + place - first) % days
     return drawn
 
 
 def main() -> None:
-    """Print both times and their ratio."""
+    """Print the times of one matrix product and of the loop, and their ratio."""
     generator = np.random.default_rng(0)
     counts = made_counts(generator)
 
@@ -64,12 +67,8 @@ def main() -> None:
             interval(counts, statistic, resamples=RESAMPLES)
 
     matrix = median_seconds(together, REPEATS)
-    loop = (
-        median_seconds(lambda: looped(counts[:, 0], generator), REPEATS)
-        * MODELS
-        * RESAMPLES
-        / LOOPED
-    )
+    one_loop = median_seconds(lambda: looped(counts[:, 0], generator), REPEATS)
+    loop = one_loop * MODELS * RESAMPLES / LOOPED
     print(
         f"{RESAMPLES} resamples of {MODELS} models on {DAYS} days, intervals of ACC and MCC, "
         f"median of {REPEATS}"

@@ -26,65 +26,54 @@ PRIVATE = ["unshare", "--mount", "--propagation", "private"]
 
 def main() -> None:
     """Run the nights, print what happened, and fail if a law was broken."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--nights", type=int, default=365)
-    asked.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
-    # given to a worker alone, as is
-    asked.add_argument("--first", type=date.fromisoformat, help=argparse.SUPPRESS)
-    asked.add_argument("--mount", action="store_true", help=argparse.SUPPRESS)
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nights", type=int, default=365)
+    parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
+    # Only a worker gets these two.
+    parser.add_argument("--first", type=date.fromisoformat, help=argparse.SUPPRESS)
+    parser.add_argument("--mount", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if options.first is not None:
         with postgresql() if options.engine == "postgresql" else nullcontext() as server:
             url = None if server is None else server.render_as_string(hide_password=False)
             _work(options.nights, options.seed, options.first, url, mount=options.mount)
         return
-    begun = time.monotonic()
+    start = time.monotonic()
     tally = _side_by_side(options.nights, options.workers, options.seed, options.engine)
-    _show(tally, time.monotonic() - begun)
+    _show(tally, time.monotonic() - start)
     sys.exit(int(bool(tally.broken)))
 
 
 def _side_by_side(nights: int, workers: int, seed: int, engine: str) -> Tally:
-    """The tallies of all stores together; each worker is a process in a mount
-    namespace of its own, where it may.
+    """Run a worker for each share of the nights; return the sum of their tallies.
+
+    Each worker is a process, in a mount namespace of its own where that is allowed.
     """
     days = nights_from(FIRST, nights)
-    shares = [
-        days[len(days) * i // workers : len(days) * (i + 1) // workers] for i in range(workers)
-    ]
-    private, mount = (PRIVATE, ["--mount"]) if _may_mount() else ([], [])
-    command = [*private, sys.executable, "-m", "benchmarks.chaos", *mount, "--engine", engine]
-    started = [
-        subprocess.Popen(
-            [
-                *command,
-                "--nights",
-                str(len(share)),
-                "--seed",
-                str(seed + number),
-                "--first",
-                str(share[0]),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number, share in enumerate(shares)
-        if share
-    ]
+    command = [sys.executable, "-m", "benchmarks.chaos", "--engine", engine]
+    if _may_mount():
+        command = [*PRIVATE, *command, "--mount"]
+    processes = []
+    for number in range(workers):
+        share = days[len(days) * number // workers : len(days) * (number + 1) // workers]
+        if share:
+            of_share = ["--nights", str(len(share)), "--first", str(share[0])]
+            own_command = [*command, *of_share, "--seed", str(seed + number)]
+            processes.append(subprocess.Popen(own_command, stdout=subprocess.PIPE, text=True))
     tally = Tally()
-    for worker in started:
-        said, _ = worker.communicate()
-        if worker.returncode:
-            tally.broken.append(f"a worker ended with {worker.returncode}")
+    for process in processes:
+        output, _ = process.communicate()
+        if process.returncode:
+            tally.broken.append(f"a worker ended with {process.returncode}")
         else:
-            tally += Tally.read(json.loads(said))
+            tally += Tally.read(json.loads(output))
     return tally
 
 
 def _may_mount() -> bool:
-    """Whether a disk can be mounted that nobody else sees."""
+    """Return whether a disk can be mounted that no other process sees."""
     command = [*PRIVATE, "mount", "-t", "tmpfs", "-o", DISK, "none", tempfile.gettempdir()]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -93,7 +82,7 @@ def _may_mount() -> bool:
 
 
 def _work(nights: int, seed: int, first: date, url: str | None, *, mount: bool) -> None:
-    """One worker: run its nights, say how far it is, print its tally as JSON."""
+    """Run a worker's nights, print every tenth to stderr, and its tally as JSON to stdout."""
     done = 0
 
     def say(tally: Tally) -> None:
@@ -122,7 +111,7 @@ def _show(tally: Tally, seconds: float) -> None:
     )
     for title, counts in (("nights", tally.nights), ("faults", tally.faults)):
         print(f"\n{title}")
-        for name, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+        for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             print(f"  {name:20} {count:5}")
     print()
     for law in tally.broken:

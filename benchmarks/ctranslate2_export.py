@@ -1,5 +1,4 @@
-"""Export a Transformer to CTranslate2, which translates without torch and, with weights of 8 bits,
-faster.
+"""Export a Transformer to CTranslate2, which translates without torch and with 8-bit weights.
 
 `python -m benchmarks.ctranslate2_export MODEL --to FOLDER [--int8]`: MODEL is the folder of a model
 that `dtml translate train` has made. Needs the extra ctranslate2. Prints how many sentences of the
@@ -79,12 +78,11 @@ def export_ctranslate2(
     _set_layers(spec.decoder, network.decoder, network.decoder_norm, _positions(network))
     spec.register_source_vocabulary(list(pieces))
     spec.register_target_vocabulary(list(target))
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (
-        pieces[UNKNOWN],
-        pieces[BEGIN],
-        pieces[END],
-    )
-    spec.config.decoder_start_token, spec.config.add_source_eos = target[BEGIN], True
+    spec.config.unk_token = pieces[UNKNOWN]
+    spec.config.bos_token = pieces[BEGIN]
+    spec.config.eos_token = pieces[END]
+    spec.config.decoder_start_token = target[BEGIN]
+    spec.config.add_source_eos = True
     if int8:
         _quantise(spec)
     spec.validate()
@@ -103,15 +101,15 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
 
     Raises what `export_ctranslate2` does, and UsageError for a network that is not a Transformer.
     """
-    network, config = model.network, network_config(model.card.kind, model.card.network)
+    network = model.network
+    config = network_config(model.card.kind, model.card.network)
     if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
-        what = (
-            f"an ensemble of {len(model.networks)}"
-            if len(model.networks) > 1
-            else f"a {model.card.kind}"
-        )
-        raise UsageError(f"{model.card.name} is {what}: CTranslate2 runs single Transformers only")
-    pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
+        kind = f"a {model.card.kind}"
+        if len(model.networks) > 1:
+            kind = f"an ensemble of {len(model.networks)}"
+        raise UsageError(f"{model.card.name} is {kind}: CTranslate2 runs single Transformers only")
+    pieces = model.source.pieces(range(model.source.size))
+    target = model.target.pieces(range(model.target.size))
     _check_free(folder)
 
     def fill(partial: Path) -> None:
@@ -126,8 +124,9 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
 
 
 def open_exported(folder: Path, *, threads: int = 0, kind: str = "default") -> Any:
-    """Open a `ctranslate2.Translator`; 0 threads are all, `kind` is its
-    arithmetic, by default that of its weights.
+    """Open a `ctranslate2.Translator`; 0 threads are all.
+
+    `kind` is the type of its arithmetic, by default that of its weights.
     """
     return import_module("ctranslate2").Translator(
         str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
@@ -137,12 +136,10 @@ def open_exported(folder: Path, *, threads: int = 0, kind: str = "default") -> A
 def translate_exported(
     translator: Any, model: Model, rows: Sequence[Sequence[int]], how: Search
 ) -> list[list[int]]:
-    """Translate rows of source tokens as our search does at alpha 0; return the
-    best translation of each.
-    """
+    """Return the best translation of each row of source tokens, as by our search at alpha 0."""
     pieces = model.target.pieces(range(model.target.size))
     numbers = {piece: number for number, piece in enumerate(pieces)}
-    found = translator.translate_batch(
+    results = translator.translate_batch(
         [model.source.pieces(row) for row in rows],
         beam_size=how.beams,
         length_penalty=0,
@@ -152,25 +149,28 @@ def translate_exported(
         max_batch_size=how.batch_tokens,
         batch_type="tokens",
     )
-    return [[numbers[piece] for piece in each.hypotheses[0]] for each in found]
+    best = [result.hypotheses[0] for result in results]
+    return [[numbers[piece] for piece in translation] for translation in best]
 
 
 def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
-    """Count the rows of source tokens that the exported model translates greedily, token for token,
-    as ours does.
+    """Return how many rows of source tokens the exported model translates exactly as ours does.
 
-    A translation without end is cut at our search's limit.
+    Both search greedily. A translation without end is cut at our search's limit.
     """
     theirs = translate_exported(open_exported(folder), model, rows, GREEDY)
     ours = search(model.decoder, rows, GREEDY, device=model.device)
-    limits = [len(row) + GREEDY.extra for row in rows]
-    cut = (other[:limit] for other, limit in zip(theirs, limits, strict=True))
-    return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))
+    same = 0
+    for row, their_translation, our_hypotheses in zip(rows, theirs, ours, strict=True):
+        limit = len(row) + GREEDY.extra
+        same += list(our_hypotheses[0].tokens) == their_translation[:limit]
+    return same
 
 
 def _check(
     config: TransformerConfig, source: Sequence[str], target: Sequence[str], folder: Path
 ) -> None:
+    """Raise UsageError for a network, vocabularies or a folder that cannot be exported."""
     if config.norm == "none":
         raise UsageError(
             'CTranslate2 has no Transformer without LayerNorm: train with norm "post" or "pre" to '
@@ -181,21 +181,22 @@ def _check(
             "the network shares its embeddings, so source and target have one vocabulary: give "
             "that alone"
         )
-    for side, given, wanted in (
-        ("source", source, config.source_vocabulary),
-        ("target", target, config.target_vocabulary),
-    ):
-        if len(given) != wanted:
-            raise UsageError(
-                f"the {side} vocabulary has {len(given)} pieces but the network {wanted}: give the "
-                "network's own"
-            )
+    _check_size("source", source, config.source_vocabulary)
+    _check_size("target", target, config.target_vocabulary)
     if list(source[UNKNOWN : END + 1]) != list(target[UNKNOWN : END + 1]):
         raise UsageError(
             "the vocabularies name unknown, begin and end (1, 2, 3) differently: CTranslate2 wants "
             "one name"
         )
     _check_free(folder)
+
+
+def _check_size(side: str, pieces: Sequence[str], size: int) -> None:
+    if len(pieces) != size:
+        raise UsageError(
+            f"the {side} vocabulary has {len(pieces)} pieces but the network {size}: give the "
+            "network's own"
+        )
 
 
 def _check_free(folder: Path) -> None:
@@ -206,8 +207,9 @@ def _check_free(folder: Path) -> None:
 
 
 def _quantise(spec: Any) -> None:
-    """Replace each matrix by integers up to `MAX_INT8`, and a scale a row, in
-    the format of CTranslate2.
+    """Replace each matrix by integers up to `MAX_INT8` and a scale for each row.
+
+    That is the format of CTranslate2.
     """
     for name, weight in spec.variables().items():
         scope, _, kind = name.rpartition("/")
@@ -223,9 +225,8 @@ def _set_layers(
     spec: Any, layers: nn.ModuleList, final_norm: nn.Module, positions: "ndarray[Any, Any]"
 ) -> None:
     spec.position_encodings.encodings = positions
-    for layer, ours in zip(
-        spec.layer, cast(Sequence[EncoderLayer | DecoderLayer], layers), strict=True
-    ):
+    our_layers = cast(Sequence[EncoderLayer | DecoderLayer], layers)
+    for layer, ours in zip(spec.layer, our_layers, strict=True):
         _set_self_attention(layer.self_attention, ours.attention, ours.around_attention)
         if isinstance(ours, DecoderLayer):
             _set_memory_attention(
@@ -259,12 +260,14 @@ def _set_feed_forward(spec: Any, feed_forward: FeedForward, around: Residual) ->
 
 
 def _set_linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
-    spec.weight, spec.bias = _array(weight), _array(bias)
+    spec.weight = _array(weight)
+    spec.bias = _array(bias)
 
 
 def _set_norm(spec: Any, norm: nn.Module) -> None:
     weight, bias = _weights(norm)
-    spec.gamma, spec.beta = _array(weight), _array(bias)
+    spec.gamma = _array(weight)
+    spec.beta = _array(bias)
 
 
 def _weights(module: nn.Module) -> tuple[Tensor, Tensor]:
@@ -273,8 +276,11 @@ def _weights(module: nn.Module) -> tuple[Tensor, Tensor]:
 
 def _positions(network: Transformer) -> "ndarray[Any, Any]":
     """Return the table of positions, `[positions, d_model]`."""
-    learned, width = network.embed_source.learned, network.embed_source.tokens.embedding_dim
-    return _array(sinusoids(torch.arange(POSITIONS), width) if learned is None else learned.weight)
+    learned = network.embed_source.learned
+    if learned is not None:
+        return _array(learned.weight)
+    width = network.embed_source.tokens.embedding_dim
+    return _array(sinusoids(torch.arange(POSITIONS), width))
 
 
 def _array(weight: Tensor) -> "ndarray[Any, Any]":
@@ -284,12 +290,11 @@ def _array(weight: Tensor) -> "ndarray[Any, Any]":
 
 
 def compared_sources(model: Model) -> list[str]:
-    """Return sentences to compare the engines on, from the model's first test
-    set whose files still exist.
-    """
+    """Return sentences to compare the engines on, of the first test set whose files still exist."""
     for name in model.card.made["tests"]:
         corpus = named_test(model.card, name)
-        if all(file is None or file.exists() for file in (corpus.source, corpus.target)):
+        files = [file for file in (corpus.source, corpus.target) if file is not None]
+        if all(file.exists() for file in files):
             return [source for source, _ in islice(corpus.pairs(), COMPARED)]
     return []
 
@@ -302,14 +307,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--int8", action="store_true", help="8-bit weights: smaller and faster, other results"
     )
-    asked = parser.parse_args(arguments)
-    model = load_model(asked.model, torch.device("cpu"))
-    export_model(model, asked.to, int8=asked.int8)
+    options = parser.parse_args(arguments)
+    model = load_model(options.model, torch.device("cpu"))
+    export_model(model, options.to, int8=options.int8)
+    print(f"{model.card.name} written to {options.to}, its vocabularies beside it")
     sources = compared_sources(model)
-    same = agreement(model, asked.to, model.source.encode_all(sources)) if sources else 0
-    print(f"{model.card.name} written to {asked.to}, its vocabularies beside it")
-    said = f"{same} of {len(sources)} sentences of its test are translated, greedily, as here"
-    print(said if sources else "none of its test sets is here: no translation was compared")
+    if not sources:
+        print("none of its test sets is here: no translation was compared")
+        return
+    same = agreement(model, options.to, model.source.encode_all(sources))
+    print(f"{same} of {len(sources)} sentences of its test are translated, greedily, as here")
 
 
 if __name__ == "__main__":

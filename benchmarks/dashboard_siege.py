@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import numpy as np
 from sqlalchemy import make_url
 
-from benchmarks.dashboard_load import MOST, RATE, SECONDS, dashboard_of, fill
+from benchmarks.dashboard_load import MOST, RATE, SECONDS, dashboard_of, fill, place_of
 from benchmarks.store_loading import postgresql
 from benchmarks.ten_year_store import MARKETS
 from db.admin.roles import grant_reader
@@ -42,7 +42,9 @@ CROSS_SITE = {
 }
 ATTACKS: Mapping[str, Mapping[str, str]] = {"a page of another site": CROSS_SITE, "a program": {}}
 PAGES = ("/", f"/market/{MARKETS[0]}", "/tables")
-PAGE_EVERY_S, HEALTH_EVERY_S, MEMORY_EVERY_S = 0.5, 0.25, 0.5
+PAGE_EVERY_S = 0.5
+HEALTH_EVERY_S = 0.25
+MEMORY_EVERY_S = 0.5
 PAGE_LIMIT_S = 2.0  # for a reader's page
 ATTACKER_WAITS_S = 30
 PEACE_S = 6
@@ -53,8 +55,9 @@ VISITOR = "visitor_of_siege"
 
 @dataclass
 class Siege:
-    """What came of an attack: statuses of its statements, and the seconds of
-    pages and of /health for a reader.
+    """The results of an attack: the statuses of its statements, and what a reader gets meanwhile.
+
+    The reader's pages and /health have their statuses and seconds; memory is in MB.
     """
 
     place: tuple[str, int]
@@ -68,9 +71,11 @@ class Siege:
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print what a reader saw during each attack, on each engine."""
-    asked = _arguments(arguments)
-    engines = [engine for engine in ("sqlite", "postgresql") if asked.engine in (engine, "both")]
-    verdicts = [verdict for engine in engines for verdict in _measure_engine(engine, asked)]
+    options = _arguments(arguments)
+    verdicts: list[bool] = []
+    for engine in ("sqlite", "postgresql"):
+        if options.engine in (engine, "both"):
+            verdicts += _measure_engine(engine, options)
     if not all(verdicts):
         sys.exit(1)
 
@@ -82,45 +87,45 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--engine", choices=("sqlite", "postgresql", "both"), default="both")
     parser.add_argument("--rate", type=int, default=RATE, help="statements a second")
     parser.add_argument("--seconds", type=int, default=SECONDS)
-    asked = parser.parse_args(arguments)
-    if not 0 < asked.rate * asked.seconds <= MOST:
+    options = parser.parse_args(arguments)
+    if not 0 < options.rate * options.seconds <= MOST:
         parser.error(f"at most {MOST:,} requests")
-    return asked
+    return options
 
 
-def _measure_engine(engine: str, asked: argparse.Namespace) -> list[bool]:
+def _measure_engine(engine: str, options: argparse.Namespace) -> list[bool]:
     with tempfile.TemporaryDirectory() as folder:
         if engine == "sqlite":
             url = f"sqlite:///{folder}/store.sqlite"
             fill(url)
-            return _measure_attacks(engine, url, asked)
+            return _measure_attacks(engine, url, options)
         with postgresql() as server:
             url = server.render_as_string(hide_password=False)
             fill(url)
-            return _measure_attacks(engine, _as_visitor(url), asked)
+            return _measure_attacks(engine, _as_visitor(url), options)
 
 
 def _as_visitor(url: str) -> str:
-    """The store as a role that reads it: a superuser may type no SQL."""
+    """Return the store's URL for a role that only reads it: a superuser may type no SQL."""
     owner = open_engine(url)
     grant_reader(owner, VISITOR)
     owner.dispose()
     return make_url(url).set(username=VISITOR).render_as_string(hide_password=False)
 
 
-def _measure_attacks(engine: str, url: str, asked: argparse.Namespace) -> list[bool]:
+def _measure_attacks(engine: str, url: str, options: argparse.Namespace) -> list[bool]:
     verdicts = []
     for attacker, headers in ATTACKS.items():
         with dashboard_of(url) as (address, process):
             print(f"\n{engine}, statements of {attacker}", flush=True)
-            verdicts.append(asyncio.run(_besiege(address, process.pid, headers, asked)))
+            verdicts.append(asyncio.run(_besiege(address, process.pid, headers, options)))
     return verdicts
 
 
 async def _besiege(
-    address: str, pid: int, headers: Mapping[str, str], asked: argparse.Namespace
+    address: str, pid: int, headers: Mapping[str, str], options: argparse.Namespace
 ) -> bool:
-    siege = Siege((urlsplit(address).hostname or "", urlsplit(address).port or 80))
+    siege = Siege(place_of(address))
     for page in PAGES:
         await _status(siege.place, page)
     await _read_in_peace(siege.place)
@@ -130,7 +135,7 @@ async def _besiege(
         asyncio.create_task(_ask_health(siege, ended)),
         asyncio.create_task(_watch_memory(siege, pid, ended)),
     ]
-    await _attack(siege, headers, asked)
+    await _attack(siege, headers, options)
     ended.set()
     await asyncio.gather(*watchers)
     await asyncio.sleep(SETTLED_S)
@@ -140,10 +145,9 @@ async def _besiege(
 
 
 async def _read_in_peace(place: tuple[str, int]) -> None:
-    """Print what the reader's pages take without an attack: what they are to be
-    compared with on this machine.
-    """
-    alone, ended = Siege(place), asyncio.Event()
+    """Print the times of the reader's pages without an attack, on this machine, for comparison."""
+    alone = Siege(place)
+    ended = asyncio.Event()
     reading = asyncio.create_task(_read_pages(alone, ended))
     await asyncio.sleep(PEACE_S)
     ended.set()
@@ -151,14 +155,12 @@ async def _read_in_peace(place: tuple[str, int]) -> None:
     print(f"pages before: {_counted(alone.pages)}; {_times(alone.page_times)}")
 
 
-async def _attack(siege: Siege, headers: Mapping[str, str], asked: argparse.Namespace) -> None:
-    """Send the statements at their rate; when the time is over, hang up on
-    those that are not answered.
-    """
-    began = time.perf_counter()
+async def _attack(siege: Siege, headers: Mapping[str, str], options: argparse.Namespace) -> None:
+    """Send the statements at their rate; at the end, hang up on those that are not answered."""
+    start = time.perf_counter()
     tasks = []
-    for number in range(asked.rate * asked.seconds):
-        await asyncio.sleep(max(0.0, began + number / asked.rate - time.perf_counter()))
+    for number in range(options.rate * options.seconds):
+        await asyncio.sleep(max(0.0, start + number / options.rate - time.perf_counter()))
         tasks.append(asyncio.create_task(_ask_statement(siege, headers)))
     await asyncio.sleep(1)
     for task in tasks:
@@ -177,18 +179,20 @@ async def _ask_statement(siege: Siege, headers: Mapping[str, str]) -> None:
 async def _read_pages(siege: Siege, ended: asyncio.Event) -> None:
     number = 0
     while not ended.is_set():
-        began = time.perf_counter()
-        siege.pages[await _status(siege.place, PAGES[number % len(PAGES)])] += 1
-        siege.page_times.append(time.perf_counter() - began)
+        start = time.perf_counter()
+        status = await _status(siege.place, PAGES[number % len(PAGES)])
+        siege.pages[status] += 1
+        siege.page_times.append(time.perf_counter() - start)
         number += 1
         await asyncio.sleep(PAGE_EVERY_S)
 
 
 async def _ask_health(siege: Siege, ended: asyncio.Event) -> None:
     while not ended.is_set():
-        began = time.perf_counter()
-        siege.health[await _status(siege.place, "/health")] += 1
-        siege.health_times.append(time.perf_counter() - began)
+        start = time.perf_counter()
+        status = await _status(siege.place, "/health")
+        siege.health[status] += 1
+        siege.health_times.append(time.perf_counter() - start)
         await asyncio.sleep(HEALTH_EVERY_S)
 
 
@@ -204,8 +208,9 @@ async def _status(
     headers: Mapping[str, str] | None = None,
     limit_s: float = 60,
 ) -> str:
-    """The status of an answer that is read to its end; "unanswered" after the
-    limit, "refused" without a connection.
+    """Return the status of an answer that is read to its end.
+
+    "unanswered" after the limit, "refused" without a connection.
     """
     try:
         return await asyncio.wait_for(_answered(place, address, headers or {}), limit_s)
@@ -218,12 +223,16 @@ async def _status(
 async def _answered(place: tuple[str, int], address: str, headers: Mapping[str, str]) -> str:
     reader, writer = await asyncio.open_connection(*place)
     try:
-        said = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        request = (
-            f"GET {address} HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\n{said}Connection: "
-            "close\r\n\r\n"
-        )
-        writer.write(request.encode())
+        header_lines = [f"{name}: {value}" for name, value in headers.items()]
+        lines = [
+            f"GET {address} HTTP/1.1",
+            f"Host: {place[0]}:{place[1]}",
+            *header_lines,
+            "Connection: close",
+            "",
+            "",
+        ]
+        writer.write("\r\n".join(lines).encode())
         head = await reader.read(-1)
     finally:
         writer.close()
@@ -231,29 +240,34 @@ async def _answered(place: tuple[str, int], address: str, headers: Mapping[str, 
 
 
 def _resident_mb(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    resident_kb = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(resident_kb[1]) / 1024 if resident_kb else 0.0
 
 
 def _processor_seconds(pid: int) -> float:
-    """What a process and its database have used of the processors: PostgreSQL's
-    sessions are processes beside it.
+    """Return the processor time that a process and its database have used so far, in seconds.
+
+    PostgreSQL's sessions are processes of their own, whose command line names the role.
     """
-    used = _processor_ticks(pid)
+    ticks = _processor_ticks(pid)
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if VISITOR.encode() in (process / "cmdline").read_bytes():
-                used += _processor_ticks(int(process.name))
-    return used / os.sysconf("SC_CLK_TCK")
+                ticks += _processor_ticks(int(process.name))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _processor_ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    """Return the clock ticks of a process, its own and those of the system on its behalf."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    fields = after_name.split()
+    user_ticks = int(fields[11])
+    system_ticks = int(fields[12])
+    return user_ticks + system_ticks
 
 
 def _conclude(siege: Siege, used_s: float) -> bool:
-    """Print it all; whether the reader was served, and whether nothing goes on after it."""
+    """Print the results; return whether the reader was served, and no statement goes on."""
     print(f"statements: {_counted(siege.statements)}")
     print(f"pages of a reader: {_counted(siege.pages)}; {_times(siege.page_times)}")
     print(f"/health: {_counted(siege.health)}; {_times(siege.health_times)}")
@@ -263,9 +277,11 @@ def _conclude(siege: Siege, used_s: float) -> bool:
         f"processor in a second, {SETTLED_S} s after the last attacker hung up: {used_s:.2f} s",
         flush=True,
     )
-    answered = set(siege.pages) == set(siege.health) == {"200"}
-    flat = max(settled) - settled[0] < GROWTH_MB
-    return answered and max(siege.page_times) < PAGE_LIMIT_S and flat and used_s < 0.5
+    is_answered = set(siege.pages) == set(siege.health) == {"200"}
+    is_quick = max(siege.page_times) < PAGE_LIMIT_S
+    is_flat = max(settled) - settled[0] < GROWTH_MB
+    is_idle = used_s < 0.5
+    return is_answered and is_quick and is_flat and is_idle
 
 
 def _counted(statuses: Counter[str]) -> str:
@@ -273,8 +289,8 @@ def _counted(statuses: Counter[str]) -> str:
 
 
 def _times(seconds: Sequence[float]) -> str:
-    middle, late = (1000 * np.percentile(seconds, each) for each in (50, 95))
-    return f"median {middle:.0f} ms, p95 {late:.0f} ms, slowest {1000 * max(seconds):.0f} ms"
+    median, p95 = 1000 * np.percentile(seconds, [50, 95])
+    return f"median {median:.0f} ms, p95 {p95:.0f} ms, slowest {1000 * max(seconds):.0f} ms"
 
 
 if __name__ == "__main__":

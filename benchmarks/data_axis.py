@@ -6,7 +6,7 @@ is reached on followers.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -25,7 +25,8 @@ from dtml.training.fit import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
 LAST = date(2025, 12, 31)
-TEST, VALIDATION = 500, 250
+TEST = 500  # sessions
+VALIDATION = 250
 SEEDS = (0, 1, 2)
 BASE = {
     "window": 5,
@@ -69,9 +70,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Reached:
-    """Accuracy on followers over the test span: of each seed, of their
-    ensemble, and of the best possible rule.
-    """
+    """Accuracies on followers over the test span: of seeds, their ensemble, and the best rule."""
 
     seeds: list[float]
     ensemble: float
@@ -110,10 +109,14 @@ def leaders_last_return(windows: Windows, market: SimulatedMarket) -> Bool[Tenso
 
 def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
     """Train the experiment on the simulated market and read its test span once."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     market = SimulatedMarket()
     windows = simulated_windows(experiment, market)
-    train, validation, test = (windows.days(part) for part in _parts(len(windows)))
+    test_start = len(windows) - TEST
+    validation_start = test_start - VALIDATION
+    train = windows.days(slice(0, validation_start))
+    validation = windows.days(slice(validation_start, test_start))
+    test = windows.days(slice(test_start, len(windows)))
     fits = fit_members(train, validation, experiment.members_of(*seeds), device=torch.device("cpu"))
     ensemble = Ensemble(
         "simulated",
@@ -134,14 +137,8 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
         seeds=[accuracy(chance > 0.5) for chance in chances],
         ensemble=accuracy(chances.mean(dim=0) > 0.5),
         best=accuracy(leaders_last_return(test, market)),
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - start,
     )
-
-
-def _parts(days: int) -> Iterator[slice]:
-    yield slice(0, days - VALIDATION - TEST)
-    yield slice(days - VALIDATION - TEST, days - TEST)
-    yield slice(days - TEST, days)
 
 
 def main() -> None:
@@ -152,16 +149,17 @@ def main() -> None:
         "| seconds"
     )
     for name, change in VARIANTS.items():
-        found = reach(vary(Experiment(), BASE | change))
-        shares = [found.share(accuracy) for accuracy in found.seeds]
-        print(
-            f"{name} | {found.best:.4f} | {np.mean(found.seeds):.4f} ± "
-            f"{np.std(found.seeds, ddof=1):.4f} | "
-            f"{np.mean(shares):.0%} ± {np.std(shares, ddof=1):.0%} | "
-            f"{found.share(found.ensemble):.0%} | "
-            f"{found.seconds:.0f}",
-            flush=True,
-        )
+        reached = reach(vary(Experiment(), BASE | change))
+        shares = [reached.share(accuracy) for accuracy in reached.seeds]
+        cells = [
+            name,
+            f"{reached.best:.4f}",
+            f"{np.mean(reached.seeds):.4f} ± {np.std(reached.seeds, ddof=1):.4f}",
+            f"{np.mean(shares):.0%} ± {np.std(shares, ddof=1):.0%}",
+            f"{reached.share(reached.ensemble):.0%}",
+            f"{reached.seconds:.0f}",
+        ]
+        print(" | ".join(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""How often a drift is told: on markets that never change, and when volatility doubles, or skill or
-coverage ends.
+"""Count how often a drift is reported on markets that never change, and on markets that do.
+
+There volatility doubles or trebles, or skill or coverage ends.
 
 python -m benchmarks.drift [--runs 200] [--prices FOLDER]
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import numpy as np
 import pandas as pd
 
 from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
-from dtml.features import FEATURES, HISTORY, Panel, features
+from dtml.features import FEATURES, HISTORY, Features, Panel, features
 from dtml.prices.returns import on_grid
 
-YEAR, STOCKS, LEVEL = 252, 30, 0.8
-RETRAINED = 63  # sessions after which a model is trained again, and the yardstick with it
+YEAR = 252
+STOCKS = 30
+LEVEL = 0.8
+RETRAINED = 63  # sessions after which a model is trained again, on a new reference span
 
 
 def market(rng: np.random.Generator, sessions: int, change: float = 1.0) -> Panel:
@@ -32,107 +35,117 @@ def market(rng: np.random.Generator, sessions: int, change: float = 1.0) -> Pane
     spread = level[:, None] * np.abs(rng.standard_normal((sessions, STOCKS)))
     opened = close * np.exp(0.5 * level[:, None] * rng.standard_normal((sessions, STOCKS)))
     return Panel(
-        opened,
-        np.maximum(opened, close) * (1 + spread),
-        np.minimum(opened, close) * (1 - spread),
-        close,
-        close,
+        open=opened,
+        high=np.maximum(opened, close) * (1 + spread),
+        low=np.minimum(opened, close) * (1 - spread),
+        close=close,
+        adjusted=close,
     )
 
 
-def told(panel: Panel) -> Iterator[int]:
-    """Yield how many inputs had drifted on each session of the last year."""
-    seen = features(panel, z_close="adjusted")
-    first = len(seen) - YEAR
-    for day in range(first, len(seen)):
-        trained = first + (day - first) // RETRAINED * RETRAINED
-        if day == first or (day - first) % RETRAINED == 0:
-            inputs = Inputs.of(seen[trained - REFERENCE : trained])
-        yield sum(
-            row["drifted"] for row in inputs.drift(seen[day + 1 - RECENT : day + 1], FEATURES)
-        )
+def drifted_inputs(values: Features, first: int) -> list[int]:
+    """Return how many inputs have drifted on each day from `first` on.
+
+    They are compared with the reference span before the day on which a model was trained last.
+    """
+    counts = []
+    for day in range(first, len(values)):
+        if (day - first) % RETRAINED == 0:
+            inputs = Inputs.of(values[day - REFERENCE : day])
+        rows = inputs.drift(values[day + 1 - RECENT : day + 1], FEATURES)
+        counts.append(sum(row["drifted"] for row in rows))
+    return counts
 
 
-def first_told(rows: Iterable[Mapping[str, Any] | None]) -> int | None:
+def first_input_drift(panel: Panel) -> int | None:
+    """Return the first day of the last year on which an input has drifted; None without one."""
+    values = features(panel, z_close="adjusted")
+    counts = drifted_inputs(values, first=len(values) - YEAR)
+    return next((day for day, count in enumerate(counts) if count), None)
+
+
+def first_drift(rows: Iterable[Mapping[str, Any] | None]) -> int | None:
     """Return the first night of a year on which a measure has drifted; None if it never does."""
-    return next(
-        (night for night, row in enumerate(rows) if row is not None and row["drifted"]), None
-    )
+    for night, row in enumerate(rows):
+        if row is not None and row["drifted"]:
+            return night
+    return None
 
 
-def words(first: Sequence[int | None]) -> str:
-    """Say in which share of years a drift was told, and after how many sessions or nights."""
-    found = [day for day in first if day is not None]
-    after = f"after {np.median(found):.0f}" if found else "after no"
+def words(first_days: Sequence[int | None]) -> str:
+    """Return the share of years with an alarm, and the median of its day or night, in words."""
+    alarm_days = [day for day in first_days if day is not None]
+    after = f"after {np.median(alarm_days):.0f}" if alarm_days else "after no"
     return (
-        f"told within a year in {len(found) / len(first):.1%} of {len(first)}, at the "
-        f"median {after}"
+        f"told within a year in {len(alarm_days) / len(first_days):.1%} of {len(first_days)}, "
+        f"at the median {after}"
     )
 
 
 def real(file: Path) -> str:
-    """Return on how many of a file's sessions an input had drifted, and when
-    first in each spell.
-    """
+    """Return on how many of a file's sessions an input had drifted, and each spell's beginning."""
     bars = pd.read_parquet(file).rename(columns={"date": "session"})
-    bars = bars[bars["close"] > 0].assign(symbol=lambda frame: frame["symbol"].astype(str))
-    days, symbols = (
-        pd.DatetimeIndex(sorted(bars["session"].unique())),
-        tuple(sorted(bars["symbol"].unique())),
+    bars = bars[bars["close"] > 0]
+    bars = bars.assign(
+        symbol=bars["symbol"].astype(str),
+        adjusted=bars["adj_close"].fillna(bars["close"]),
     )
-    own = bars.assign(adjusted=bars["adj_close"].fillna(bars["close"]))
+    days = pd.DatetimeIndex(sorted(bars["session"].unique()))
+    symbols = tuple(sorted(bars["symbol"].unique()))
     panel = Panel(
-        *(
-            on_grid(own, name, days, symbols)
-            for name in ("open", "high", "low", "close", "adjusted")
-        )
+        open=on_grid(bars, "open", days, symbols),
+        high=on_grid(bars, "high", days, symbols),
+        low=on_grid(bars, "low", days, symbols),
+        close=on_grid(bars, "close", days, symbols),
+        adjusted=on_grid(bars, "adjusted", days, symbols),
     )
-    seen, alarms = features(panel, z_close="adjusted", max_return=0.35), []
-    for day in range(REFERENCE + HISTORY, len(seen)):
-        if (day - REFERENCE - HISTORY) % RETRAINED == 0:
-            inputs = Inputs.of(seen[day - REFERENCE : day])
-        drifted = any(
-            row["drifted"] for row in inputs.drift(seen[day + 1 - RECENT : day + 1], FEATURES)
-        )
-        alarms.append(drifted)
-    told = np.array(alarms)
-    begun = days[REFERENCE + HISTORY :][told & ~np.concatenate([[False], told[:-1]])]
-    shown = ", ".join(f"{each:%Y-%m}" for each in begun)
-    return f"{file.stem}: {told.sum()} of {len(told)} sessions, in {len(begun)} spells: {shown}"
+    values = features(panel, z_close="adjusted", max_return=0.35)
+    first = REFERENCE + HISTORY
+    has_drifted = np.array(drifted_inputs(values, first)) > 0
+    had_drifted = np.concatenate([[False], has_drifted[:-1]])
+    spells = days[first:][has_drifted & ~had_drifted]
+    months = ", ".join(f"{day:%Y-%m}" for day in spells)
+    return (
+        f"{file.stem}: {has_drifted.sum()} of {len(has_drifted)} sessions, "
+        f"in {len(spells)} spells: {months}"
+    )
+
+
+def rank_ic_drift(rng: np.random.Generator, mean: float) -> int | None:
+    """Return the first drift in a year of rank ICs around a mean, after a year around .05."""
+    ics = np.concatenate([rng.normal(0.05, 0.1, YEAR), rng.normal(mean, 0.1, YEAR)])
+    return first_drift(skill_drift(ics[: YEAR + night]) for night in range(YEAR))
+
+
+def band_coverage_drift(rng: np.random.Generator, coverage: float) -> int | None:
+    """Return the first drift of a year's coverages around a mean."""
+    share = np.clip(rng.normal(coverage, 0.1, YEAR), 0, 1)
+    coverages = rng.binomial(STOCKS, share) / STOCKS
+    return first_drift(coverage_drift(coverages[:night], LEVEL) for night in range(YEAR))
 
 
 def main() -> None:
-    """Print the shares."""
+    """Print the shares of years in which a drift is told."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--prices", type=Path)
-    asked = parser.parse_args()
-    rng, sessions = np.random.default_rng(24), REFERENCE + HISTORY + YEAR
+    options = parser.parse_args()
+    rng = np.random.default_rng(24)
+    sessions = REFERENCE + HISTORY + YEAR
     for change in (1.0, 2.0, 3.0):
-        years = [list(told(market(rng, sessions, change))) for _ in range(asked.runs)]
-        first = [next((day for day, count in enumerate(year) if count), None) for year in years]
-        print(f"inputs, volatility x {change:g}: {words(first)} sessions")
+        days = [first_input_drift(market(rng, sessions, change)) for _ in range(options.runs)]
+        print(f"inputs, volatility x {change:g}: {words(days)} sessions")
     for mean in (0.05, 0.0):
-        drawn = (
-            np.concatenate([rng.normal(each, 0.1, YEAR) for each in (0.05, mean)])
-            for _ in range(asked.runs)
-        )
-        ends = [
-            first_told(skill_drift(ics[: YEAR + night]) for night in range(YEAR)) for ics in drawn
-        ]
-        print(f"rank IC of .05, then {mean:g}: {words(ends)} nights")
-    for held in (0.82, 0.65):
-        shares = (np.clip(rng.normal(held, 0.1, YEAR), 0, 1) for _ in range(asked.runs))
-        kept = (rng.binomial(STOCKS, share) / STOCKS for share in shares)
-        ends = [
-            first_told(coverage_drift(each[:night], LEVEL) for night in range(YEAR))
-            for each in kept
-        ]
-        print(f"coverage of {held:.0%} at level {LEVEL:.0%}: {words(ends)} nights")
-    for file in sorted(asked.prices.glob("*.parquet")) if asked.prices else ():
-        print(real(file))
+        nights = [rank_ic_drift(rng, mean) for _ in range(options.runs)]
+        print(f"rank IC of .05, then {mean:g}: {words(nights)} nights")
+    for coverage in (0.82, 0.65):
+        nights = [band_coverage_drift(rng, coverage) for _ in range(options.runs)]
+        print(f"coverage of {coverage:.0%} at level {LEVEL:.0%}: {words(nights)} nights")
+    if options.prices:
+        for file in sorted(options.prices.glob("*.parquet")):
+            print(real(file))
 
 
 if __name__ == "__main__":

@@ -16,27 +16,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read once, at import: a fork may have no threads before it
+# Read only at import, so it is set before: a process with threads must not fork.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from benchmarks.store_loading import postgresql
 from tests.support.faults.runs import Bench
 from tests.support.faults.trials import Blow, Tally, Trials
 from tests.support.faults.works import WORKS
 
-HEAD = f"{'work':28} {'engine':10} {'points':>6} {'faults':>6} {'rows lost':>9} {'rows more':>9} "
-HEAD += f"{'other weights':>13} {'other files':>11} {'leftovers':>9} {'s':>6}"
+HEAD = (
+    f"{'work':28} {'engine':10} {'points':>6} {'faults':>6} {'rows lost':>9} {'rows more':>9} "
+    f"{'other weights':>13} {'other files':>11} {'leftovers':>9} {'s':>6}"
+)
 
 
 def main() -> None:
-    """Try them, print a line a work, and fail if anything is not as nobody disturbed it."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--engine", choices=["sqlite", "postgresql", "both"], default="both")
-    asked.add_argument("--work", choices=list(WORKS), nargs="+", default=list(WORKS))
-    asked.add_argument("--share", type=int, default=1)
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--histories", type=int, default=0)
-    asked.add_argument("--again", nargs="+", metavar=("WORK", "FAULT"))
-    options = asked.parse_args()
+    """Try the faults, print a line for each work, and fail if any left a difference."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--engine", choices=["sqlite", "postgresql", "both"], default="both")
+    parser.add_argument("--work", choices=list(WORKS), nargs="+", default=list(WORKS))
+    parser.add_argument("--share", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--histories", type=int, default=0)
+    parser.add_argument("--again", nargs="+", metavar=("WORK", "FAULT"))
+    options = parser.parse_args()
     if options.again:
         options.work = options.again[:1]
     broken: list[str] = []
@@ -45,18 +48,21 @@ def main() -> None:
     for engine in engines:
         for name in options.work:
             with _bench(engine) as bench:
-                tally = _tried(Trials(bench, WORKS[name]), options)
+                tally = _tally_of(Trials(bench, WORKS[name]), options)
             _print(tally)
             broken += tally.broken
-    for each in broken:
-        print(each)
+    for complaint in broken:
+        print(complaint)
     sys.exit(bool(broken))
 
 
-def _tried(trials: Trials, options: argparse.Namespace) -> Tally:
+def _tally_of(trials: Trials, options: argparse.Namespace) -> Tally:
+    """Try the faults of `--again`, or each fault and histories of several; return the tally."""
     if options.again:
-        complaint = trials.complaint([Blow.read(each) for each in options.again[1:]], trials.tally)
-        trials.tally.broken += [] if complaint is None else [complaint]
+        blows = [Blow.read(fault) for fault in options.again[1:]]
+        complaint = trials.complaint(blows, trials.tally)
+        if complaint is not None:
+            trials.tally.broken.append(complaint)
         return trials.tally
     trials.try_each(trials.blows()[:: options.share])
     return trials.try_histories(options.seed, options.histories)
@@ -74,15 +80,14 @@ def _bench(engine: str) -> Iterator[Bench]:
 
 def _print(tally: Tally) -> None:
     faults = sum(tally.tried.values())
-    counts = f"{tally.points:6} {faults:6} {tally.rows_lost:9} {tally.rows_more:9} "
-    counts += (
-        f"{tally.other_weights:13} {tally.other_files:11} {tally.leftovers:9} {tally.seconds:6.0f}"
-    )
-    print(f"{tally.work:28} {tally.engine:10} {counts}", flush=True)
     print(
-        "  " + ", ".join(f"{count} {kind}" for kind, count in sorted(tally.tried.items())),
+        f"{tally.work:28} {tally.engine:10} {tally.points:6} {faults:6} {tally.rows_lost:9} "
+        f"{tally.rows_more:9} {tally.other_weights:13} {tally.other_files:11} "
+        f"{tally.leftovers:9} {tally.seconds:6.0f}",
         flush=True,
     )
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tally.tried.items()))
+    print(f"  {kinds}", flush=True)
 
 
 if __name__ == "__main__":

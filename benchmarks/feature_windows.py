@@ -1,5 +1,6 @@
-"""Time features and windows of the largest set, in memory: 851,046 bars of 483
-stocks over 1,762 sessions.
+"""Time features and windows of the largest set, in memory.
+
+It has 851,046 bars of 483 stocks over 1,762 sessions.
 """
 
 import resource
@@ -19,9 +20,8 @@ REPEATS = 5
 def read_bars(prices: Path, index: Path) -> pd.DataFrame:
     """Read a prices file and its index file as one bars frame."""
     bars = pd.concat([pd.read_parquet(prices), pd.read_parquet(index)], ignore_index=True)
-    bars = bars.rename(columns={"date": "session"}).astype(
-        {"symbol": "str", "session": "datetime64[ns]"}
-    )
+    bars = bars.rename(columns={"date": "session"})
+    bars = bars.astype({"symbol": "str", "session": "datetime64[ns]"})
     first, last = pd.read_parquet(prices, columns=["date"])["date"].agg(["min", "max"])
     return bars[bars["session"].between(first, last)].reset_index(drop=True)
 
@@ -41,14 +41,14 @@ def build(bars: pd.DataFrame) -> Windows:
 def main() -> None:
     """Print the median seconds and the peak memory of the process."""
     bars = read_bars(SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     windows = build(bars)
     seconds = median_seconds(lambda: build(bars), REPEATS)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"features and windows of sp500 {tuple(windows.stocks.shape)}: {seconds:.2f} s")
     print(
-        f"peak memory of the process {peak / 2**20:.2f} GiB, of which {before / 2**20:.2f} "
-        "GiB before"
+        f"peak memory of the process {peak_kb / 2**20:.2f} GiB, of which "
+        f"{before_kb / 2**20:.2f} GiB before"
     )
 
 

@@ -15,7 +15,10 @@ from numpy import ndarray
 from dtml.evaluation.bootstrap import Statistic, difference, interval
 from dtml.evaluation.metrics import accuracy, mcc
 
-MARKETS, STOCKS, RESAMPLES, DIRECTION_STD = 4000, 67, 2000, 0.2
+MARKETS = 4000
+STOCKS = 67
+RESAMPLES = 2000
+DIRECTION_STD = 0.2
 DAYS = (5, 10, 20, 64, 252)
 
 
@@ -33,19 +36,15 @@ class World:
     ) -> Int[ndarray, "days markets"]:
         """Return how many stocks rise on each day of each market."""
         direction = autoregressive(self.persistence, days, markets, generator)
-        volatility = np.exp(
-            self.clustering * autoregressive(0.9, days, markets, generator) - self.clustering**2
-        )
-        return np.asarray(
-            generator.binomial(STOCKS, np.clip(0.5 + DIRECTION_STD * volatility * direction, 0, 1))
-        )
+        log_volatility = self.clustering * autoregressive(0.9, days, markets, generator)
+        volatility = np.exp(log_volatility - self.clustering**2)
+        chance_of_rise = np.clip(0.5 + DIRECTION_STD * volatility * direction, 0, 1)
+        return np.asarray(generator.binomial(STOCKS, chance_of_rise))
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A predictor without skill: a view of the market, and the share of the
-    stocks that follow it.
-    """
+    """A predictor without skill: a view of the market, and the share of stocks that follow it."""
 
     name: str
     change: float | None  # chance of a new view each day; None: it always says rise
@@ -55,14 +54,15 @@ class Predictor:
     def counts(
         self, rises: Int[ndarray, "days markets"], generator: np.random.Generator
     ) -> Int[ndarray, "days markets 4"]:
-        """Return the confusion counts of its directions, in the order of
-        `dtml.evaluation.metrics`.
-        """
+        """Return the confusion counts of its directions, in the order of `metrics`."""
         view = self._view(rises.shape, generator)
         chance = np.where(view, self.following, 1 - self.following)
-        direction = generator.binomial(rises, chance)
-        falsely = generator.binomial(STOCKS - rises, chance)
-        return np.stack([direction, falsely, rises - direction, STOCKS - rises - falsely], axis=-1)
+        falls = STOCKS - rises
+        true_rises = generator.binomial(rises, chance)
+        false_rises = generator.binomial(falls, chance)
+        false_falls = rises - true_rises
+        true_falls = falls - false_rises
+        return np.stack([true_rises, false_rises, false_falls, true_falls], axis=-1)
 
     def _view(
         self, shape: tuple[int, ...], generator: np.random.Generator
@@ -81,22 +81,19 @@ WORLDS = (
     World("both", persistence=0.1, clustering=0.4),
     World("direction AR(1) .3", persistence=0.3),
 )
-COIN, ONE_WAY = Predictor("a coin a stock", 0.5, 0.5), Predictor("one way, anew each day", 0.5, 1.0)
-ONE_WAY_LONG, MIXED = (
-    Predictor("one way for 10 days", 0.1, 1.0),
-    Predictor("90 % one way", 0.5, 0.9),
-)
-MIXED_LONG, ALWAYS_UP = (
-    Predictor("90 % one way for 5 days", 0.2, 0.9),
-    Predictor("always up", None, 1.0),
-)
+COIN = Predictor("a coin a stock", change=0.5, following=0.5)
+ONE_WAY = Predictor("one way, anew each day", change=0.5, following=1.0)
+ONE_WAY_LONG = Predictor("one way for 10 days", change=0.1, following=1.0)
+MIXED = Predictor("90 % one way", change=0.5, following=0.9)
+MIXED_LONG = Predictor("90 % one way for 5 days", change=0.2, following=0.9)
+ALWAYS_UP = Predictor("always up", change=None, following=1.0)
 PREDICTORS = (COIN, ONE_WAY, ONE_WAY_LONG, MIXED, MIXED_LONG, ALWAYS_UP)
 
 
 def autoregressive(
     persistence: float, days: int, markets: int, generator: np.random.Generator
 ) -> Float[ndarray, "days markets"]:
-    """Return standard normal series that remember a share of the day before."""
+    """Return standard normal AR(1) series: `persistence` is the correlation of adjacent days."""
     series = generator.standard_normal((days, markets))
     for day in range(1, days):
         series[day] = persistence * series[day - 1] + np.sqrt(1 - persistence**2) * series[day]
@@ -119,29 +116,25 @@ def coverages(
     markets: int = MARKETS,
     seed: int = 0,
 ) -> dict[str, tuple[float, float, float, float]]:
-    """Return the coverage of ACC, MCC and of their differences to the rule, by
-    the name of the predictor.
-    """
+    """Return the coverage of ACC, MCC and their differences to the rule, by name of predictor."""
     generator = np.random.default_rng(seed)
     rises = world.rises(days, markets, generator)
     rule = ONE_WAY.counts(rises, generator)
-    found = {}
+    coverages_by_name = {}
     for predictor in predictors:
         counts = predictor.counts(rises, generator)
         paired = np.concatenate([counts, rule], axis=-1)
-        found[predictor.name] = (
+        coverages_by_name[predictor.name] = (
             coverage(counts, accuracy, 0.5),
             coverage(counts, mcc, 0.0),
             coverage(paired, difference(accuracy), 0.0),
             coverage(paired, difference(mcc), 0.0),
         )
-    return found
+    return coverages_by_name
 
 
 def main() -> None:
-    """Print the table; with so many markets its figures have a standard error
-    of a third of a point.
-    """
+    """Print the table; the standard error of a figure is a third of a percentage point."""
     print(
         f"{'world':22s}{'predictor':26s}{'days':>5s}{'ACC':>8s}{'MCC':>8s}"
         f"{'ACC diff':>10s}{'MCC diff':>10s}"

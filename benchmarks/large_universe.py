@@ -1,10 +1,9 @@
-"""Run a whole exchange through the pipeline: fetch, train, night and pages, with processor time and
-memory.
+"""Run a whole exchange through the pipeline, and measure seconds, processor time and memory.
 
 `python -m benchmarks.large_universe [--stocks 2400] [--from 2016-01-04] [--epochs 1] [--database
-URL]`: a simulated market of that many stocks and ten years, in a parquet file that the commands
-read as they would anybody's. A line for each command: seconds by the clock, of the processor, and
-the memory of its largest process.
+URL]`: fetch, training, nights and pages of a simulated market of that many stocks and ten years, in
+a parquet file like a user's. A line for each command: its seconds, its processor time, and the
+memory of its largest process.
 """
 
 import argparse
@@ -22,7 +21,8 @@ from pathlib import Path
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 
 FOLLOWERS = 2
-LAST, NEXT = "2025-12-29", ("2025-12-30", "2025-12-31")
+LAST = "2025-12-29"
+NEXT = ("2025-12-30", "2025-12-31")
 MARKET = """title = "A whole exchange, simulated"
 calendar = "XNYS"
 timezone = "America/New_York"
@@ -56,36 +56,37 @@ def write_market(folder: Path, stocks: int, first: date) -> int:
 
 
 def run(folder: Path, database: str, words: Sequence[str]) -> None:
-    """Run a command of dtml and print what it took."""
+    """Run a command of dtml; print its seconds, processor time and memory."""
+    command = [str(Path(sys.executable).with_name("dtml")), *words]
     environment = os.environ | {"DTML_DATABASE_URL": database, "DTML_DATA": str(folder / "data")}
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with subprocess.Popen(
-        [str(Path(sys.executable).with_name("dtml")), *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL
     ) as process:
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    seconds, processor = time.perf_counter() - begun, used.ru_utime + used.ru_stime
-    ended = "" if process.returncode == 0 else f", ended with {process.returncode}"
-    print(f"dtml {' '.join(words[:2])}: {seconds:.0f} s, processor {processor:.1f} s, ", end="")
-    print(f"{used.ru_maxrss / 2**20:.2f} GiB{ended}", flush=True)
+    seconds = time.perf_counter() - start
+    processor_seconds = usage.ru_utime + usage.ru_stime
+    failure = "" if process.returncode == 0 else f", ended with {process.returncode}"
+    print(
+        f"dtml {' '.join(words[:2])}: {seconds:.0f} s, processor {processor_seconds:.1f} s, "
+        f"{usage.ru_maxrss / 2**20:.2f} GiB{failure}",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Print a line for each command."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--stocks", type=int, default=2400)
-    asked.add_argument("--from", dest="first", type=date.fromisoformat, default=date(2016, 1, 4))
-    asked.add_argument("--epochs", type=int, default=1)
-    asked.add_argument("--database", help="An empty store; by default a new file of SQLite.")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--stocks", type=int, default=2400)
+    parser.add_argument("--from", dest="first", type=date.fromisoformat, default=date(2016, 1, 4))
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--database", help="An empty store; by default a new file of SQLite.")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ProcessPoolExecutor(
-            1, get_context("spawn")
-        ) as pool:  # a child begins with the memory of its parent
+        # In a process of its own: the memory of this one would count for the commands it starts.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             bars = pool.submit(write_market, folder, options.stocks, options.first).result()
         database = options.database or f"sqlite:///{folder}/store.sqlite"
         print(f"{options.stocks} stocks, {bars:,} bars", flush=True)

@@ -20,16 +20,24 @@ from torch import Tensor, nn
 from benchmarks.timing import seconds_of
 from translation.transformer import MultiHeadAttention, attend
 
-SHORTEST, LONGEST = 8, 2048  # positions of a sentence
+# Positions of a sentence.
+SHORTEST = 8
+LONGEST = 2048
 WIDTHS = (128, 512)  # d_model
 HEADS = 8
-# r: positions that one of restricted self-attention looks at on either side together, and itself
+# r: the positions that a position of restricted self-attention looks at, on both sides together.
 WINDOW = 32
 KERNEL = 3
-ENOUGH, MOST, FEWEST = 0.3, 101, 5  # seconds of measuring a layer, and runs in them
-PASSES = ("forward", "forward and backward")
+MEASURED_S = 0.3  # seconds of runs of a layer, within these bounds of their number
+FEWEST_RUNS = 5
+MOST_RUNS = 101
+FORWARD = "forward"
+PASSES = (FORWARD, "forward and backward")
 
-WIDE, HIGH, LEGEND = 400, 300, 50  # of a panel and of what stands above them, in pixels
+# The size of a panel, and the height of the legend above the panels, in pixels.
+PANEL_WIDTH = 400
+PANEL_HEIGHT = 300
+LEGEND_HEIGHT = 50
 STYLE = """
 :root { --ink: #1c2126; --paper: #fff; --faint: #5b6570; --line: #d5dae0;
   --l0: #0060a8; --l1: #c24d00; --l2: #007a5a; --l3: #9a3f86; }
@@ -45,7 +53,7 @@ STYLE = """
 .l3 { stroke: var(--l3); stroke-dasharray: 9 3 2 3; }
 """
 
-# by width, pass and layer: seconds at each length
+# Seconds at each length, by width, pass and layer.
 Measured = dict[tuple[int, str, str], list[float]]
 
 
@@ -74,36 +82,49 @@ class RestrictedSelfAttention(MultiHeadAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[1, positions, d_model]` to its shape."""
-        length, reach = x.shape[-2], WINDOW // 2
-        blocks = -(-length // reach)
-        behind = (0, 0, 0, blocks * reach - length)
+        length = x.shape[-2]
+        reach = WINDOW // 2
+        blocks = math.ceil(length / reach)
+        padding = (0, 0, 0, blocks * reach - length)
         query, key, value = (
-            nn.functional.pad(each, behind) for each in self.queries_keys_values(x)
+            nn.functional.pad(projection, padding) for projection in self.queries_keys_values(x)
         )
-        query = query.unflatten(-2, (blocks, reach))
-        near = [
-            nn.functional.pad(each, (0, 0, reach, reach))
-            .unfold(-2, 3 * reach, reach)
-            .transpose(-2, -1)
-            for each in (key, value)
-        ]
-        mixed, _ = attend(query, *near, _near(length, blocks, reach))
+        query_blocks = query.unflatten(-2, (blocks, reach))
+        mixed, _ = attend(
+            query_blocks,
+            _with_neighbours(key, reach),
+            _with_neighbours(value, reach),
+            _mask_of_blocks(length, blocks, reach),
+        )
         mixed = mixed.flatten(-3, -2)[..., :length, :]
         return self.project_output(mixed.transpose(-3, -2).flatten(-2))
 
 
-def _near(length: int, blocks: int, reach: int) -> Tensor:
-    """`[blocks, reach, 3 * reach]`: who may look at whom; those behind the end
-    look at what is there.
+def _with_neighbours(x: Tensor, reach: int) -> Tensor:
+    """Map `[..., blocks * reach, d]` to `[..., blocks, 3 * reach, d]`.
+
+    Each block of `reach` positions is joined with the block before and the block after it.
     """
-    own = torch.arange(blocks * reach).view(blocks, reach, 1)
-    other = torch.arange(-reach, 2 * reach) + torch.arange(blocks).view(blocks, 1, 1) * reach
-    there = (other >= 0) & (other < length)
-    return there & (((own - other).abs() <= reach) | (own >= length))
+    padded = nn.functional.pad(x, (0, 0, reach, reach))
+    return padded.unfold(-2, 3 * reach, reach).transpose(-2, -1)
+
+
+def _mask_of_blocks(length: int, blocks: int, reach: int) -> Tensor:
+    """Return which positions may look at which, `[blocks, reach, 3 * reach]`.
+
+    Positions of the padding behind the end look at all real ones of their blocks.
+    """
+    block = torch.arange(blocks).view(blocks, 1, 1)
+    looking = torch.arange(blocks * reach).view(blocks, reach, 1)
+    seen = torch.arange(-reach, 2 * reach) + block * reach
+    is_real = (seen >= 0) & (seen < length)
+    is_near = (looking - seen).abs() <= reach
+    is_padding = looking >= length
+    return is_real & (is_near | is_padding)
 
 
 class Convolution(nn.Conv1d):
-    """Of kernel 3, from d_model to d_model."""
+    """A convolution with kernel 3, from d_model to d_model."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `[1, positions, d_model]` to its shape."""
@@ -121,9 +142,9 @@ LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
 
 
 def seconds(layer: nn.Module, width: int, length: int, *, backward: bool) -> float:
-    """Return the median of several runs on one sentence, after one that is not counted."""
+    """Return the median seconds of several runs on one sentence, after one that is not counted."""
     x = torch.randn(1, length, width, requires_grad=backward)
-    took: list[float] = []
+    times: list[float] = []
 
     def one_pass() -> None:
         y = layer(x)
@@ -131,29 +152,29 @@ def seconds(layer: nn.Module, width: int, length: int, *, backward: bool) -> flo
             y.sum().backward()
 
     with torch.set_grad_enabled(backward):
-        while len(took) <= FEWEST or (sum(took) < ENOUGH and len(took) <= MOST):
-            took.append(seconds_of(one_pass))
-    return statistics.median(took[1:])
+        while len(times) <= FEWEST_RUNS or (sum(times) < MEASURED_S and len(times) <= MOST_RUNS):
+            times.append(seconds_of(one_pass))
+    return statistics.median(times[1:])
 
 
-def growth(lengths: list[int], took: list[float]) -> float:
-    """Return the exponent of n over the upper half of the lengths: the slope of
-    the line through the logarithms.
+def growth(lengths: list[int], times: list[float]) -> float:
+    """Return the exponent of n over the upper half of the lengths.
+
+    It is the slope of the line through the logarithms.
     """
     half = len(lengths) // 2
-    return float(np.polyfit(np.log(lengths[half:]), np.log(took[half:]), 1)[0])
+    slope, _ = np.polyfit(np.log(lengths[half:]), np.log(times[half:]), 1)
+    return float(slope)
 
 
 def measure(widths: list[int], lengths: list[int]) -> Measured:
-    """Time every layer at every width and length; those of a length are timed
-    one after the other.
-    """
+    """Time every layer at every width and length, all layers of a length one after the other."""
     measured: Measured = {key: [] for key in itertools.product(widths, PASSES, LAYERS)}
     for width in widths:
         layers = {name: build(width).eval() for name, build in LAYERS.items()}
         for length, one_pass, name in itertools.product(lengths, PASSES, layers):
-            took = seconds(layers[name], width, length, backward=one_pass != PASSES[0])
-            measured[width, one_pass, name].append(took)
+            median = seconds(layers[name], width, length, backward=one_pass != FORWARD)
+            measured[width, one_pass, name].append(median)
     return measured
 
 
@@ -161,45 +182,54 @@ def check() -> None:
     """Check that restricted self-attention is self-attention under a mask."""
     layer = RestrictedSelfAttention(64, HEADS)
     for length in (1, 15, 16, 17, 100):
-        x, places = torch.randn(1, length, 64), torch.arange(length)
+        x = torch.randn(1, length, 64)
+        places = torch.arange(length)
         mask = (places - places.unsqueeze(-1)).abs() <= WINDOW // 2
-        torch.testing.assert_close(
-            layer(x), MultiHeadAttention.forward(layer, x, mask)[0], rtol=1e-4, atol=1e-5
-        )
+        masked, _ = MultiHeadAttention.forward(layer, x, mask)
+        torch.testing.assert_close(layer(x), masked, rtol=1e-4, atol=1e-5)
 
 
 def show(measured: Measured, lengths: list[int]) -> None:
     """Print milliseconds by length, and the exponents."""
-    print(
-        "d | pass | layer | "
-        + " | ".join(f"n = {length}" for length in lengths)
-        + " | exponent of n"
-    )
-    for (width, one_pass, name), took in measured.items():
-        cells = " | ".join(f"{1000 * each:.3g}" for each in took)
-        print(f"{width} | {one_pass} | {name} | {cells} | {growth(lengths, took):.2f}")
+    columns = " | ".join(f"n = {length}" for length in lengths)
+    print(f"d | pass | layer | {columns} | exponent of n")
+    for (width, one_pass, name), times in measured.items():
+        cells = " | ".join(f"{1000 * time:.3g}" for time in times)
+        print(f"{width} | {one_pass} | {name} | {cells} | {growth(lengths, times):.2f}")
 
 
 def drawn(measured: Measured, lengths: list[int]) -> str:
-    """Return an SVG of one panel for each width and pass, on logarithmic axes;
-    light or dark as its reader's screen.
+    """Return an SVG of one panel for each width and pass, on logarithmic axes.
+
+    It is light or dark, as its reader's screen is.
     """
-    titles = list(dict.fromkeys((width, one_pass) for width, one_pass, _ in measured))
-    everything = [1000 * each for took in measured.values() for each in took]
-    across = LogAxis(lengths[0], max(lengths[-1], 2 * lengths[0]), 60, WIDE - 25)
-    upwards = LogAxis(
-        10.0 ** _decade(min(everything)), 10.0 ** (_decade(max(everything)) + 1), HIGH - 50, 40
+    panels = list(dict.fromkeys((width, one_pass) for width, one_pass, _ in measured))
+    fastest = 1000 * min(min(times) for times in measured.values())
+    slowest = 1000 * max(max(times) for times in measured.values())
+    across = LogAxis(
+        low=lengths[0],
+        high=max(lengths[-1], 2 * lengths[0]),
+        start=60,
+        end=PANEL_WIDTH - 25,
     )
-    height = LEGEND + HIGH * -(-len(titles) // 2)
+    upwards = LogAxis(
+        low=10.0 ** _decade(fastest),
+        high=10.0 ** (_decade(slowest) + 1),
+        start=PANEL_HEIGHT - 50,
+        end=40,
+    )
     parts = [_legend()]
-    for number, (width, one_pass) in enumerate(titles):
+    for number, (width, one_pass) in enumerate(panels):
+        row, column = divmod(number, 2)
         curves = {name: measured[width, one_pass, name] for name in LAYERS}
-        inside = _panel(f"d = {width}, {one_pass}", curves, lengths, across, upwards)
-        place = f"translate({WIDE * (number % 2)} {LEGEND + HIGH * (number // 2)})"
-        parts.append(f'<g transform="{place}">{inside}</g>')
+        panel = _panel(f"d = {width}, {one_pass}", curves, lengths, across, upwards)
+        place = f"translate({PANEL_WIDTH * column} {LEGEND_HEIGHT + PANEL_HEIGHT * row})"
+        parts.append(f'<g transform="{place}">{panel}</g>')
+    height = LEGEND_HEIGHT + PANEL_HEIGHT * math.ceil(len(panels) / 2)
     words = "Milliseconds of one layer by the length of its sentence, one thread, logarithmic axes."
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDE} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * PANEL_WIDTH} {height}" '
+        'role="img" '
         f'aria-label="{words}">\n'
         f'<style>{STYLE}</style>\n<rect class="paper" width="100%" height="100%"/>\n'
         + "\n".join(parts)
@@ -217,7 +247,7 @@ class LogAxis:
     end: float
 
     def at(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the place of a value, in pixels."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return round(self.start + (self.end - self.start) * share, 1)
 
@@ -227,11 +257,13 @@ def _decade(value: float) -> int:
 
 
 def _legend() -> str:
-    keys = (
-        f'<g transform="translate({60 + WIDE * (number % 2)} {20 + 20 * (number // 2)})">'
-        f'<path class="line l{number}" d="M0 0H34"/><text x="42" y="4">{name}</text></g>'
-        for number, name in enumerate(LAYERS)
-    )
+    keys = []
+    for number, name in enumerate(LAYERS):
+        row, column = divmod(number, 2)
+        keys.append(
+            f'<g transform="translate({60 + PANEL_WIDTH * column} {20 + 20 * row})">'
+            f'<path class="line l{number}" d="M0 0H34"/><text x="42" y="4">{name}</text></g>'
+        )
     return "".join(keys)
 
 
@@ -242,8 +274,9 @@ def _panel(
     across: LogAxis,
     upwards: LogAxis,
 ) -> str:
-    """Gridlines with their numbers, the names of the axes, and the curves with
-    their exponents as words to hover.
+    """Return a panel: gridlines with their numbers, the names of the axes, and the curves.
+
+    The exponent of a curve is its tooltip.
     """
     parts = [f'<text class="title" x="{across.start}" y="26">{title}</text>']
     for decade in range(_decade(upwards.low), _decade(upwards.high) + 1):
@@ -258,31 +291,32 @@ def _panel(
         parts.append(f'<text class="middle" x="{x}" y="{upwards.start + 17}">{length}</text>')
     middle = (upwards.start + upwards.end) / 2
     parts.append(
-        f'<text class="middle" x="{(across.start + across.end) / 2}" y="{HIGH - 14}">positions '
-        "n</text>"
+        f'<text class="middle" x="{(across.start + across.end) / 2}" y="{PANEL_HEIGHT - 14}">'
+        "positions n</text>"
     )
     parts.append(
         f'<text class="middle" transform="translate(16 {middle}) rotate(-90)">milliseconds</text>'
     )
-    for number, (name, took) in enumerate(curves.items()):
+    for number, (name, times) in enumerate(curves.items()):
         points = " ".join(
-            f"{across.at(n)},{upwards.at(1000 * each)}"
-            for n, each in zip(lengths, took, strict=True)
+            f"{across.at(length)},{upwards.at(1000 * time)}"
+            for length, time in zip(lengths, times, strict=True)
         )
-        said = f"{name}: n to the power {growth(lengths, took):.2f}"
+        tooltip = f"{name}: n to the power {growth(lengths, times):.2f}"
         parts.append(
-            f'<polyline class="line l{number}" points="{points}"><title>{said}</title></polyline>'
+            f'<polyline class="line l{number}" points="{points}">'
+            f"<title>{tooltip}</title></polyline>"
         )
     return "".join(parts)
 
 
 def main() -> None:
     """Print milliseconds and exponents; draw them where `--plot` says."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--plot", type=Path)
-    asked.add_argument("--longest", type=int, default=LONGEST)
-    asked.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--longest", type=int, default=LONGEST)
+    parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
+    options = parser.parse_args()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)

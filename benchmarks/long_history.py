@@ -1,9 +1,8 @@
-"""Time four questions about all of ten years of predictions, asked of the store and of its Parquet
-files, and export.
+"""Time four questions about ten years of predictions, to the store and to its Parquet files.
 
 `python -m benchmarks.long_history`: fills an SQLite store with ten million predictions (4 minutes,
-5 GB), exports it, asks; `--predictions 1000000 --engine postgresql` does a tenth of it on
-PostgreSQL. Exit 1 when a limit is missed.
+5 GB), exports it, which is timed too, and asks the questions; `--predictions 1000000 --engine
+postgresql` does a tenth of it on PostgreSQL. Exit 1 when a limit is missed.
 """
 
 import argparse
@@ -24,7 +23,8 @@ from db.engine import open_engine, upgrade
 from flows.upkeep.parquet_export import exported
 
 DTML = str(Path(sys.executable).with_name("dtml"))
-SECONDS_LIMIT, MEMORY_LIMIT_MB = 1.0, 200
+SECONDS_LIMIT = 1.0
+MEMORY_LIMIT_MB = 200
 YEAR = {
     "sqlite": "substr(target, 1, 4)",
     "postgresql": "extract(year from target)",
@@ -32,10 +32,12 @@ YEAR = {
 }
 QUESTIONS = {
     "count(*)": "select count(*) from prediction_history",
-    "accuracy by year": "select {year}, avg(correct), count(*) from prediction_history group by 1 "
-    "order by 1",
-    "accuracy by market": "select market, avg(correct), count(*) from prediction_history group by "
-    "1 order by 1",
+    "accuracy by year": (
+        "select {year}, avg(correct), count(*) from prediction_history group by 1 order by 1"
+    ),
+    "accuracy by market": (
+        "select market, avg(correct), count(*) from prediction_history group by 1 order by 1"
+    ),
     "deciles by day": """
         select target, decile, avg(realised_return), count(*) from (
             select target, realised_return,
@@ -51,96 +53,118 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--predictions", type=int, default=10_000_000)
     parser.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if given.engine == "sqlite":
+        if options.engine == "sqlite":
             url = f"sqlite:///{folder}/store.sqlite"
         else:
             url = stack.enter_context(postgresql()).render_as_string(hide_password=False)
-        if not measure(url, TenYears.of(given.predictions), folder):
+        if not measure(url, TenYears.of(options.predictions), folder):
             sys.exit(1)
 
 
 def measure(url: str, history: TenYears, folder: Path) -> bool:
-    """Fill the store at a URL, export it, ask both; whether the limits hold."""
-    began, engine = time.perf_counter(), open_engine(url)
+    """Fill the store at a URL, export it, and query both; return whether the limits hold."""
+    url = _fill(url, history)
+    files = folder / "files"
+    growth = _export(url, folder, files)
+    slowest = 0.0
+    for name, sql in QUESTIONS.items():
+        parquet_seconds = min(ask_parquet(files, sql) for _ in range(3))
+        print(
+            f"{name}: {parquet_seconds:.2f} s on Parquet, {ask_store(url, sql):.1f} s on the store",
+            flush=True,
+        )
+        slowest = max(slowest, parquet_seconds)
+    holds = slowest < SECONDS_LIMIT and growth < MEMORY_LIMIT_MB
+    print(
+        f"each under {SECONDS_LIMIT} s, growth under {MEMORY_LIMIT_MB} MB: "
+        f"{'yes' if holds else 'no'}"
+    )
+    return holds
+
+
+def _fill(url: str, history: TenYears) -> str:
+    """Fill the store at a URL; return the URL of a role that may read it."""
+    start = time.perf_counter()
+    engine = open_engine(url)
     upgrade(engine)
     history.fill_predictions(engine)
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-            conn.exec_driver_sql("vacuum (analyze)")  # as autovacuum does in time
-            # a superuser's SQL is refused
+            conn.exec_driver_sql("vacuum (analyze)")  # as autovacuum does after a while
+            # The SQL of a superuser is refused.
             conn.exec_driver_sql("create role asking login in role pg_read_all_data")
         url = engine.url.set(username="asking").render_as_string(hide_password=False)
-    print(f"{engine.dialect.name}: filled in {time.perf_counter() - began:.0f} s", flush=True)
+    print(f"{engine.dialect.name}: filled in {time.perf_counter() - start:.0f} s", flush=True)
+    return url
+
+
+def _export(url: str, folder: Path, files: Path) -> float:
+    """Export the store into a folder of files, twice, and its history into one file.
+
+    Returns the MB of memory that this takes at most above an export without a row.
+    """
     export = ("db", "export")
-    _, least = run(url, *export, str(folder / "none"), "--view", "run_score")
-    files = str(folder / "files")
-    grown = [
-        run(url, *export, files, told="the export")[1],
-        run(url, *export, files, told="again")[1],
-    ]
-    sql = "select * from prediction_history"
-    grown.append(
-        run(url, "query", sql, "--parquet", str(folder / "all.parquet"), told="query --parquet")[1]
+    query = ("query", "select * from prediction_history", "--parquet", str(folder / "all.parquet"))
+    least_mb = run(url, *export, str(folder / "none"), "--view", "run_score")
+    most_mb = max(
+        run(url, *export, str(files), title="the export"),
+        run(url, *export, str(files), title="again"),
+        run(url, *query, title="query --parquet"),
     )
-    size = sum(file.stat().st_size for file in Path(files).rglob("*.parquet")) / 1e6
-    growth = max(grown) - least
+    size = sum(file.stat().st_size for file in files.rglob("*.parquet")) / 1e6
+    growth = most_mb - least_mb
     print(
-        f"{size:.0f} MB of Parquet; at most {growth:.0f} MB above the {least:.0f} MB of an export "
-        "of no row",
+        f"{size:.0f} MB of Parquet; at most {growth:.0f} MB above the {least_mb:.0f} MB of an "
+        "export of no row",
         flush=True,
     )
-    slowest = 0.0
-    for name, sql in QUESTIONS.items():
-        of_parquet = min(ask_parquet(Path(files), sql) for _ in range(3))
-        print(
-            f"{name}: {of_parquet:.2f} s on Parquet, {ask_store(url, sql):.1f} s on the store",
-            flush=True,
-        )
-        slowest = max(slowest, of_parquet)
-    print(f"each under {SECONDS_LIMIT} s, growth under {MEMORY_LIMIT_MB} MB: ", end="")
-    print("yes" if (kept := slowest < SECONDS_LIMIT and growth < MEMORY_LIMIT_MB) else "no")
-    return kept
+    return growth
 
 
-def run(url: str, *arguments: str, told: str = "") -> tuple[float, float]:
-    """Run a command on the store; return its seconds and the most MB that it
-    had, and print both where it is told.
+def run(url: str, *arguments: str, title: str = "") -> float:
+    """Run a command on the store, and return the most MB of memory that it had.
+
+    With a `title`, print that, its seconds and its output.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     process = subprocess.Popen(
         [DTML, *arguments], env=os.environ | {"DTML_DATABASE_URL": url}, stdout=subprocess.PIPE
     )
-    said = (process.stdout.read() if process.stdout else b"").decode().strip()
-    _, status, used = os.wait4(process.pid, 0)
+    assert process.stdout is not None
+    output = process.stdout.read().decode().strip()
+    _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"{arguments} ended with {status}: {said}")
-    seconds, most = time.perf_counter() - began, used.ru_maxrss / 1024
-    if told:
-        print(f"{told}: {seconds:.0f} s, {most:.0f} MB at most: {said}", flush=True)
-    return seconds, most
+        raise SystemExit(f"{arguments} ended with {status}: {output}")
+    seconds = time.perf_counter() - start
+    most_mb = usage.ru_maxrss / 1024
+    if title:
+        print(f"{title}: {seconds:.0f} s, {most_mb:.0f} MB at most: {output}", flush=True)
+    return most_mb
 
 
 def ask_parquet(folder: Path, sql: str) -> float:
-    """Return the seconds of a question, with the opening of the files."""
-    began = time.perf_counter()
-    with asked_of_parquet(exported(folder), sql.format(year=YEAR["parquet"])) as found:
-        _read(found)
-    return time.perf_counter() - began
+    """Return the seconds of a question to Parquet files, with the opening of the files."""
+    start = time.perf_counter()
+    with asked_of_parquet(exported(folder), sql.format(year=YEAR["parquet"])) as answer:
+        _read(answer)
+    return time.perf_counter() - start
 
 
 def ask_store(url: str, sql: str) -> float:
-    """Return the seconds of a question that no limit ends."""
-    engine, began = open_engine(url, read_only=True), time.perf_counter()
-    with asked(engine, sql.format(year=YEAR[engine.dialect.name]), own=True, ends=False) as found:
-        _read(found)
-    return time.perf_counter() - began
+    """Return the seconds of a question to the store, without a time limit."""
+    engine = open_engine(url, read_only=True)
+    start = time.perf_counter()
+    query = sql.format(year=YEAR[engine.dialect.name])
+    with asked(engine, query, own=True, ends=False) as answer:
+        _read(answer)
+    return time.perf_counter() - start
 
 
-def _read(found: Answer) -> int:
-    return sum(len(batch) for batch in found.batches)
+def _read(answer: Answer) -> int:
+    return sum(len(batch) for batch in answer.batches)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Generate parallel text of two invented languages: `xa` does not inflect, `xb` inflects and puts
-the verb last.
+"""Generate parallel text of two invented languages, `xa` and `xb`.
 
 `python -m benchmarks.made_language FOLDER` writes the corpus of the demonstration in
 flows/translating/demo.
 
-Words alone do not suffice to translate. In xb, adjectives and articles agree with the gender of
+Words alone do not suffice to translate: xa does not inflect, xb inflects and puts the verb last. In
+xb, adjectives and articles agree with the gender of
 their noun, the object's article has a case, verbs inflect for tense and number, and a negation has
 two parts. Adjectives precede the noun; adverbs and subordinate clauses precede everything. Some
 verbs have a prefix that is separate in a main clause. Each sentence of xa has one translation.
@@ -22,7 +22,9 @@ from translation.data.corpus import Pair
 from translation.errors import UsageError
 
 LANGUAGES = ("xa", "xb")  # codes of no language in ISO 639
-TRAIN, VALIDATION, TEST = 4000, 200, 200
+TRAIN = 4000  # pairs
+VALIDATION = 200
+TEST = 200
 
 Word = TypeVar("Word")
 
@@ -50,7 +52,7 @@ ADVERBS = _words("oggi/dagens spesu/ofte mora/straks lento/traag")
 CONJUNCTIONS = _words("kare/omdat sebi/wenn dumo/terwyl")
 PRONOUNS = _words("mi/jok/one tu/dek/one lora/sien/many nola/wiej/many")
 NUMBERS = _words("due/twen tris/drin kata/fjor")
-# a particle before the verb in xa, an ending in xb
+# A particle before the verb in xa, and an ending in xb.
 TENSES = [
     ("", "a"),
     ("ta", "ode"),
@@ -74,30 +76,35 @@ class SentenceGenerator:
         self.random = np.random.default_rng(seed)
 
     def sentence(self) -> Pair:
-        """Return a main clause, three times in ten with a subordinate one:
-        behind it in xa, before it in xb.
+        """Return a main clause, three times in ten with a subordinate one.
+
+        The subordinate clause follows the main one in xa, and precedes it in xb.
         """
         xa, xb = self.clause(main=True)
         if not self.happens(0.3):
             return xa, xb
-        (joins_xa, joins_xb), (other_xa, other_xb) = (
-            self.one_of(CONJUNCTIONS),
-            self.clause(main=False),
-        )
-        return f"{xa} {joins_xa} {other_xa}", f"{joins_xb} {other_xb} {xb}"
+        conjunction_xa, conjunction_xb = self.one_of(CONJUNCTIONS)
+        subordinate_xa, subordinate_xb = self.clause(main=False)
+        return f"{xa} {conjunction_xa} {subordinate_xa}", f"{conjunction_xb} {subordinate_xb} {xb}"
 
     def clause(self, *, main: bool) -> Pair:
-        """Return a clause: subject, verb, object, adverb in xa; adverb,
-        subject, object, verb in xb.
+        """Return a clause, its words in the order of each language.
+
+        In xa these are subject, verb, object, adverb; in xb adverb, subject, object, verb. The
+        prefix of a verb is a word of its own in a `main` clause of xb.
         """
-        subject, thing = self.subject(), self.noun_phrase(is_object=True)
-        (verb, stem, prefix), (particle, tense) = self.one_of(VERBS), self.one_of(TENSES)
-        adverb = self.one_of(ADVERBS) if self.happens(0.3) else ("", "")
-        no, not_first, not_last = ("ne", "ik", "pas") if self.happens(0.25) else ("", "", "")
-        ending = tense + ("n" if subject.many else "t")
-        apart, joined = (prefix, "") if main else ("", prefix)
-        xa = (subject.xa, no, particle, verb, thing.xa, adverb[0])
-        xb = (adverb[1], subject.xb, apart, not_first, thing.xb, joined + stem + ending, not_last)
+        subject = self.subject()
+        thing = self.noun_phrase(is_object=True)
+        verb_xa, stem, prefix = self.one_of(VERBS)
+        particle, tense = self.one_of(TENSES)
+        adverb_xa, adverb_xb = self.one_of(ADVERBS) if self.happens(0.3) else ("", "")
+        not_xa, not_first, not_last = ("ne", "ik", "pas") if self.happens(0.25) else ("", "", "")
+        verb_xb = stem + tense + ("n" if subject.many else "t")
+        if not main:
+            verb_xb = prefix + verb_xb
+            prefix = ""
+        xa = (subject.xa, not_xa, particle, verb_xa, thing.xa, adverb_xa)
+        xb = (adverb_xb, subject.xb, prefix, not_first, thing.xb, verb_xb, not_last)
         return _sentence(xa), _sentence(xb)
 
     def subject(self) -> Phrase:
@@ -105,21 +112,30 @@ class SentenceGenerator:
         if not self.happens(0.3):
             return self.noun_phrase(is_object=False)
         xa, xb, number = self.one_of(PRONOUNS)
-        return Phrase(xa, xb, number == "many")
+        return Phrase(xa=xa, xb=xb, many=number == "many")
 
     def noun_phrase(self, *, is_object: bool) -> Phrase:
-        """Return article, number, noun, adjective in xa; article, number,
-        adjective, noun in xb, which agree.
+        """Return a noun with its article, and perhaps a number and an adjective.
+
+        In xa the adjective follows the noun, in xb it precedes it. In xb article and adjective
+        agree with the noun's gender and number, and the article of an object has a case.
         """
-        (noun, stem, gender), many = self.one_of(NOUNS), self.happens(0.4)
-        number = self.one_of(NUMBERS) if many and self.happens(0.5) else ("", "")
-        adjective, bent = self.one_of(ADJECTIVES) if self.happens(0.4) else ("", "")
-        article = "la" if self.happens(0.6) else "un"
+        noun_xa, noun_xb, gender = self.one_of(NOUNS)
+        many = self.happens(0.4)
+        number_xa, number_xb = self.one_of(NUMBERS) if many and self.happens(0.5) else ("", "")
+        adjective_xa, adjective_xb = self.one_of(ADJECTIVES) if self.happens(0.4) else ("", "")
+        is_definite = self.happens(0.6)
         ending = gender + ("s" if many else "")
-        bent_article = ("d" if article == "la" else "en") + ending + ("m" if is_object else "")
-        xa = (article, number[0], noun + ("ri" if many else ""), adjective)
-        xb = (bent_article, number[1], bent and bent + ending, stem + ("er" if many else ""))
-        return Phrase(_sentence(xa), _sentence(xb), many)
+        article_xa = "la" if is_definite else "un"
+        article_xb = ("d" if is_definite else "en") + ending + ("m" if is_object else "")
+        if adjective_xb:
+            adjective_xb += ending
+        if many:
+            noun_xa += "ri"
+            noun_xb += "er"
+        xa = (article_xa, number_xa, noun_xa, adjective_xa)
+        xb = (article_xb, number_xb, adjective_xb, noun_xb)
+        return Phrase(xa=_sentence(xa), xb=_sentence(xb), many=many)
 
     def one_of(self, words: Sequence[Word]) -> Word:
         """Return one of `words`, all equally likely."""
@@ -135,12 +151,14 @@ def _sentence(words: Sequence[str]) -> str:
 
 
 def made_pairs(count: int, seed: int) -> list[Pair]:
-    """Return `count` different sentences of xa with their translations into xb;
-    a seed gives the same ones.
+    """Return `count` different sentences of xa with their translations into xb.
+
+    The same seed gives the same pairs.
     """
     if count < 0:
         raise UsageError(f"cannot make {count} sentences: ask for 0 or more")
-    generator, pairs = SentenceGenerator(seed), dict[str, str]()
+    generator = SentenceGenerator(seed)
+    pairs: dict[str, str] = {}
     while len(pairs) < count:
         source, target = generator.sentence()
         pairs[source] = target

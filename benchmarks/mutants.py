@@ -43,9 +43,7 @@ TYPES = m.Subscript(m.Name("Float") | m.Name("Int") | m.Name("Bool") | m.Name("L
 
 
 def _one_string(node: cst.BaseString) -> Iterator[cst.BaseString]:
-    """A string with something added: in capitals or without them it would be
-    asked of the tests twice more.
-    """
+    """Yield only the first change of a string: mutmut's other two only change its case."""
     yield from islice(operator_string(node), 1)
 
 
@@ -56,9 +54,7 @@ OPERATORS = [
 
 
 class _Everything(MutationVisitor):
-    """mutmut's visitor, which goes into decorated functions too, and not into
-    types outside of annotations.
-    """
+    """mutmut's visitor, but into decorated functions too, and not into types beside annotations."""
 
     METADATA_DEPENDENCIES = (PositionProvider, OuterFunctionProvider)
 
@@ -71,26 +67,30 @@ class _Everything(MutationVisitor):
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
-    """Return every mutant of a module's source that compiles, each once, in the
-    order of its lines.
-    """
+    """Return every mutant of a module's source that compiles, once, in the order of lines."""
     wrapper = MetadataWrapper(cst.parse_module(source))
     visitor = _Everything(OPERATORS, get_ignored_lines(module, source, wrapper))
     tree = wrapper.visit(visitor)
-    positions, parsed = wrapper.resolve(PositionProvider), ast.parse(source)
-    found: dict[str, Mutant] = {}
-    for each in visitor.mutations:
-        line = positions[each.original_node].start.line
-        changed = tree.deep_replace(each.original_node, each.mutated_node).code
-        if changed not in found and _compiles(changed):
-            found[changed] = Mutant(
-                module,
-                *_place(parsed, line),
-                _statement(parsed, line),
-                *_difference(source, changed),
-                changed,
-            )
-    return sorted(found.values(), key=lambda mutant: mutant.lines.start)
+    positions = wrapper.resolve(PositionProvider)
+    parsed = ast.parse(source)
+    mutant_by_source: dict[str, Mutant] = {}
+    for mutation in visitor.mutations:
+        line = positions[mutation.original_node].start.line
+        changed = tree.deep_replace(mutation.original_node, mutation.mutated_node).code
+        if changed in mutant_by_source or not _compiles(changed):
+            continue
+        function, inside = _place(parsed, line)
+        before, after = _difference(source, changed)
+        mutant_by_source[changed] = Mutant(
+            module=module,
+            function=function,
+            inside=inside,
+            lines=_statement(parsed, line),
+            before=before,
+            after=after,
+            source=changed,
+        )
+    return sorted(mutant_by_source.values(), key=lambda mutant: mutant.lines.start)
 
 
 def _compiles(source: str) -> bool:
@@ -107,6 +107,7 @@ def statements(source: str) -> list[str]:
 
 
 def _difference(source: str, changed: str) -> tuple[str, str]:
+    """Return the statements that differ, as they are in each of two sources."""
     lines = list(difflib.ndiff(statements(source), statements(changed)))
     before = " ".join(line[2:].strip() for line in lines if line[0] == "-")
     after = " ".join(line[2:].strip() for line in lines if line[0] == "+")
@@ -114,7 +115,7 @@ def _difference(source: str, changed: str) -> tuple[str, str]:
 
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Functions and methods with their dotted names, not those inside functions."""
+    """Yield functions and methods with their dotted names, not those inside functions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef):
             yield prefix + node.name, node
@@ -123,6 +124,7 @@ def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Funct
 
 
 def _place(tree: ast.Module, line: int) -> tuple[str, bool]:
+    """Return the function around a line, '' for none, and whether the line is in its body."""
     for name, node in _functions(tree):
         if node.lineno <= line <= (node.end_lineno or 0):
             return name, line >= node.body[0].lineno
@@ -130,13 +132,13 @@ def _place(tree: ast.Module, line: int) -> tuple[str, bool]:
 
 
 def _statement(tree: ast.Module, line: int) -> range:
-    """The lines of the smallest statement around a line; of a compound one, its head."""
+    """Return the lines of the smallest statement around a line; of a compound one, its head."""
     around = [
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.stmt) and each.lineno <= line <= (each.end_lineno or 0)
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    inner = min(around, key=lambda each: (each.end_lineno or 0) - each.lineno)
-    body = getattr(inner, "body", None)
-    last = body[0].lineno - 1 if body else inner.end_lineno or line
-    return range(inner.lineno, max(last, inner.lineno) + 1)
+    smallest = min(around, key=lambda node: (node.end_lineno or 0) - node.lineno)
+    body = getattr(smallest, "body", None)
+    last = body[0].lineno - 1 if body else smallest.end_lineno or line
+    return range(smallest.lineno, max(last, smallest.lineno) + 1)

@@ -23,8 +23,9 @@ EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
 
 @dataclass(frozen=True)
 class Trial:
-    """A module, the test files that state its laws, and words of tests that are
-    too slow to be asked of each mutant.
+    """A module, the test files that state its laws, and words of tests to leave out.
+
+    A test whose name has one of those words is too slow to run on each mutant.
     """
 
     module: str
@@ -33,10 +34,11 @@ class Trial:
 
 
 def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> Trial:
-    named = (name.split("/") for name in tests.split())
-    return Trial(
-        f"{module}.py", tuple(f"tests/{room}/test_{name}.py" for room, name in named), left_out
-    )
+    files = []
+    for test in tests.split():
+        room, name = test.split("/")
+        files.append(f"tests/{room}/test_{name}.py")
+    return Trial(module=f"{module}.py", files=tuple(files), left_out=left_out)
 
 
 TRIALS = (
@@ -63,11 +65,12 @@ TRIALS = (
         "db/connection/differences",
         "stores/price_rows stores/prediction_rows stores/benchmark_rows stores/writes",
     ),
+    # Not without the tests of PostgreSQL, whose COPY it uses.
     _trial(
         "db/connection/bulk",
         "stores/price_rows stores/prediction_rows stores/writes",
         left_out="processes",
-    ),  # its COPY is PostgreSQL's
+    ),
     _trial("db/rows/calibration", "stores/evidence_rows stores/backtest_rows"),
     _trial("db/rows/attention", "stores/evidence_rows"),
     _trial("db/rows/backtests", "stores/backtest_rows"),
@@ -80,7 +83,7 @@ TRIALS = (
 
 @dataclass
 class Tally:
-    """What came of a module's mutants."""
+    """The numbers of a module's mutants, of those killed, and of those listed as equivalent."""
 
     module: str
     mutants: int = 0
@@ -94,46 +97,49 @@ class Tally:
 
 
 def main(only: Iterable[str]) -> int:
-    """Try all mutants, or those of modules and functions named; say which
-    survive, then the table.
+    """Try the mutants of the named modules and functions, or all; print the survivors and a table.
+
+    Returns 1 where a module's score is below `LEAST`, else 0.
     """
     wanted = set(only)
-    unknown = {each.split(":")[0] for each in wanted} - {each.module for each in TRIALS}
+    wanted_modules = {name.split(":")[0] for name in wanted}
+    modules = [trial.module for trial in TRIALS]
+    unknown = wanted_modules - set(modules)
     if unknown:
         raise SystemExit(
-            f"no such module: {', '.join(sorted(unknown))}; known: "
-            f"{', '.join(t.module for t in TRIALS)}"
+            f"no such module: {', '.join(sorted(unknown))}; known: {', '.join(modules)}"
         )
     mutation_tests.prepare()
-    known = _equivalent()
+    equivalent = _equivalent()
     tallies = [
-        _tried(each, wanted, known)
-        for each in TRIALS
-        if not wanted or any(name.split(":")[0] == each.module for name in wanted)
+        _tally_of(trial, wanted, equivalent)
+        for trial in TRIALS
+        if not wanted or trial.module in wanted_modules
     ]
     print(
         "\n| module | mutants | killed | survived | of these equivalent | killed of all | score |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for each in tallies:
-        survived = each.mutants - each.killed
-        share = each.killed / max(each.mutants, 1)
+    for tally in tallies:
+        survived = tally.mutants - tally.killed
+        share = tally.killed / max(tally.mutants, 1)
         print(
-            f"| {each.module} | {each.mutants} | {each.killed} | {survived} | {each.equivalent} | "
-            f"{share:.1%} |"
-            f" {each.score:.1%} |"
+            f"| {tally.module} | {tally.mutants} | {tally.killed} | {survived} | "
+            f"{tally.equivalent} | {share:.1%} | {tally.score:.1%} |"
         )
-    return int(any(each.score < LEAST for each in tallies))
+    return int(any(tally.score < LEAST for tally in tallies))
 
 
-def _tried(trial: Trial, wanted: set[str], known: set[tuple[str, ...]]) -> Tally:
-    tally, begun = Tally(trial.module), perf_counter()
-    found = mutants(trial.module, Path(trial.module).read_text())
+def _tally_of(trial: Trial, wanted: set[str], equivalent: set[tuple[str, ...]]) -> Tally:
+    """Run a module's tests on its mutants; print those that survive, and return their numbers."""
+    start = perf_counter()
+    tally = Tally(trial.module)
+    tried = mutants(trial.module, Path(trial.module).read_text())
     if wanted and trial.module not in wanted:
-        found = [each for each in found if f"{trial.module}:{each.function}" in wanted]
+        tried = [mutant for mutant in tried if f"{trial.module}:{mutant.function}" in wanted]
 
     def noticed(mutant: Mutant, killed: bool) -> None:
-        listed = (mutant.module, mutant.function, mutant.before, mutant.after) in known
+        listed = (mutant.module, mutant.function, mutant.before, mutant.after) in equivalent
         tally.mutants += 1
         tally.killed += killed
         tally.equivalent += listed and not killed
@@ -142,27 +148,26 @@ def _tried(trial: Trial, wanted: set[str], known: set[tuple[str, ...]]) -> Tally
             where = f"{mutant.module}:{mutant.lines.start} {mutant.function}"
             print(f"{where} {what}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
 
-    mutation_tests.run(found, trial.files, trial.left_out, noticed)
-    print(
-        f"{trial.module}: {tally.killed} of {tally.mutants} in {perf_counter() - begun:.0f} s",
-        flush=True,
-    )
+    mutation_tests.run(tried, trial.files, trial.left_out, noticed)
+    seconds = perf_counter() - start
+    print(f"{trial.module}: {tally.killed} of {tally.mutants} in {seconds:.0f} s", flush=True)
     return tally
 
 
 def _equivalent() -> set[tuple[str, ...]]:
-    """What is listed: module, function, the line before and after.
+    """Return the mutants listed as equivalent: module, function, statement before and after.
 
-    ValueError for one without a reason.
+    One without a reason does not count.
     """
-    listed = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
-    return {
-        (module, each["function"], each["before"], after)
-        for module, entries in listed.items()
-        for each in entries
-        for after in each["after"]
-        if each["reason"]
-    }
+    if not EQUIVALENT.exists():
+        return set()
+    listed: set[tuple[str, ...]] = set()
+    for module, entries in tomllib.loads(EQUIVALENT.read_text()).items():
+        for entry in entries:
+            if entry["reason"]:
+                for after in entry["after"]:
+                    listed.add((module, entry["function"], entry["before"], after))
+    return listed
 
 
 if __name__ == "__main__":

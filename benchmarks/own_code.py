@@ -1,9 +1,8 @@
-"""What own code costs a night: nights with a file of two features beside nights without: python -m
-benchmarks.own_code.
+"""Measure what a user's own code costs a night: python -m benchmarks.own_code.
 
-Prints the median seconds, of the clock and of the processor with its child processes, of nights of
-the simulated market that train nothing, each day's night without and with the file, in turns that
-change; and of the question to the file.
+Runs each day's night of the simulated market twice, without and with a file of two features, in
+turns that change; the nights train nothing. Prints the median seconds of both, by the clock and of
+the processor with child processes, and those of the call of the file.
 """
 
 import gc
@@ -47,69 +46,79 @@ def opened(folder: Path, code: Path | None) -> MarketContext:
 
 
 def processor() -> float:
-    """Return the seconds of the processor that this process and its ended children used."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Return the processor seconds that this process and its ended children used."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 @contextmanager
-def timed(into: list[float], name: str) -> Any:
-    """Add what a function of the order takes to a list."""
-    before: Callable[..., Any] = getattr(order, name)
+def timed(seconds: list[float], name: str) -> Any:
+    """Add the seconds of each call of a function of the module `order` to a list."""
+    function: Callable[..., Any] = getattr(order, name)
 
-    def asked(*given: Any) -> Any:
-        begun = time.perf_counter()
+    def timed_function(*arguments: Any) -> Any:
+        start = time.perf_counter()
         try:
-            return before(*given)
+            return function(*arguments)
         finally:
-            into.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - start)
 
-    setattr(order, name, asked)
+    setattr(order, name, timed_function)
     try:
         yield
     finally:
-        setattr(order, name, before)
+        setattr(order, name, function)
+
+
+def time_nights(folder: Path) -> dict[str, list[float]]:
+    """Run each day's night without and with the file; return the seconds of each kind of night."""
+    code_file = folder / "mine.py"
+    code_file.write_text(MINE)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    turns = [("without", None), ("with", code_file)]
+    sessions = sessions_between("XNYS", FIRST, date(2026, 10, 30))
+    for session in sessions[: NIGHTS + 1]:
+        # The second night of a day has the prices in memory that the first one simulated.
+        turns.reverse()
+        for name, code in turns:
+            home = folder / name
+            home.mkdir(exist_ok=True)
+            context = opened(home, code)
+            gc.collect()  # Otherwise whole collections, of .2 s, fall on the nights of one side.
+            start = time.perf_counter()
+            processor_start = processor()
+            run_night(context, session.date())
+            seconds[name].append(time.perf_counter() - start)
+            seconds[f"{name}, processor"].append(processor() - processor_start)
+    return seconds
+
+
+def median_of_pairs(seconds: list[float]) -> float:
+    """Return the median of the means of two nights in a row, without the first night.
+
+    One of two nights in a row was the first of its day, so that every pair had the same share of
+    its prices in memory.
+    """
+    pairs = zip(seconds[1::2], seconds[2::2], strict=False)
+    return statistics.median((one + other) / 2 for one, other in pairs)
 
 
 def main() -> None:
     """Print the medians."""
-    days = [each.date() for each in sessions_between("XNYS", FIRST, date(2026, 10, 30))][
-        : NIGHTS + 1
-    ]
-    seconds: dict[str, list[float]] = defaultdict(list)
-    alone: list[float] = []
-    with TemporaryDirectory() as kept, timed(alone, "ask_own"):
-        (Path(kept) / "mine.py").write_text(MINE)
-        turns = [("without", None), ("with", Path(kept) / "mine.py")]
-        for day in days:
-            # the second night of a day finds in memory the prices that the first one simulated
-            turns.reverse()
-            for name, code in turns:
-                folder = Path(kept) / name
-                folder.mkdir(exist_ok=True)
-                context = opened(folder, code)
-                gc.collect()  # else whole collections, of .2 s, fall on the nights of one side
-                begun, used = time.perf_counter(), processor()
-                run_night(context, day)
-                seconds[name].append(time.perf_counter() - begun)
-                seconds[f"{name}, processor"].append(processor() - used)
-    # Two nights in a row, one of which came first on its day: only then do both have found as many
-    # prices in memory.
-    median = {
-        name: statistics.median((a + b) / 2 for a, b in zip(each[1::2], each[2::2], strict=False))
-        for name, each in seconds.items()
-    }
+    own_seconds: list[float] = []
+    with TemporaryDirectory() as folder, timed(own_seconds, "ask_own"):
+        seconds = time_nights(Path(folder))
+    medians = {name: median_of_pairs(times) for name, times in seconds.items()}
+    first_nights = {name: round(times[0], 1) for name, times in seconds.items()}
+    print(f"nights: {NIGHTS}, first nights {first_nights}")
     print(
-        f"nights: {NIGHTS}, first nights "
-        f"{ ({name: round(each[0], 1) for name, each in seconds.items()}) }"
+        {name: round(median, 3) for name, median in medians.items()},
+        f"own code asked {statistics.median(own_seconds[1:]):.3f} s",
     )
-    print(
-        {name: round(each, 3) for name, each in median.items()},
-        f"own code asked {statistics.median(alone[1:]):.3f} s",
-    )
-    for of in ("", ", processor"):
-        more = median[f"with{of}"] / median[f"without{of}"] - 1
-        print(f"overhead {100 * more:.1f} % of a night that trains nothing{of}")
+    for clock in ("", ", processor"):
+        overhead = medians[f"with{clock}"] / medians[f"without{clock}"] - 1
+        print(f"overhead {100 * overhead:.1f} % of a night that trains nothing{clock}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pandas as pd
@@ -33,7 +34,8 @@ from flows.nightly.report import publish_night
 
 REPEATS = 20
 REPORTS = 5
-LEADERS, FOLLOWERS = 100, 4  # 500 stocks
+LEADERS = 100
+FOLLOWERS = 4  # of each leader: 500 stocks in all
 NIGHTS = 4
 QUICK = {
     "seeds": 3,
@@ -45,8 +47,9 @@ QUICK = {
 
 
 def time_pages(url: str, history: TenYears) -> pd.DataFrame:
-    """Return a line for each page, asked over a socket: first on a server that
-    has just started, then again.
+    """Return a line for each page, requested over a socket.
+
+    The first request of a page is reported apart from the others.
     """
     past = f"{history.days[len(history.days) // 2]:%Y-%m-%d}"
     newest = run_name(BACKTEST_MARKET, history.days[history.starts[-1]])
@@ -60,15 +63,21 @@ def time_pages(url: str, history: TenYears) -> pd.DataFrame:
     with _served(url) as port:
         lines = []
         for name, address in addresses.items():
-            times = [_asked(port, address) for _ in range(REPEATS + 1)]
-            line = {"page": name, "first ms": times[0], "p50 ms": statistics.median(times[1:])}
-            lines.append(line | {"p95 ms": sorted(times[1:])[-2]})
+            first, *others = [_milliseconds_of(port, address) for _ in range(REPEATS + 1)]
+            lines.append(
+                {
+                    "page": name,
+                    "first ms": first,
+                    "p50 ms": statistics.median(others),
+                    "p95 ms": sorted(others)[-2],
+                }
+            )
     return pd.DataFrame(lines)
 
 
 @contextmanager
 def _served(url: str) -> Iterator[int]:
-    """The port of a dashboard over a store that is opened read only."""
+    """Serve a dashboard over a store that is opened read only; yield its port."""
     engine = open_engine(url, read_only=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(dashboard(engine), log_config=None))
@@ -82,15 +91,15 @@ def _served(url: str) -> Iterator[int]:
     engine.dispose()
 
 
-def _asked(port: int, address: str) -> float:
-    """Milliseconds until a page is there."""
-    began = time.perf_counter()
+def _milliseconds_of(port: int, address: str) -> float:
+    """Return the milliseconds from the request of a page until it is read."""
+    start = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", address)
     answer = connection.getresponse()
     answer.read()
     assert answer.status == http.HTTPStatus.OK, address
-    return 1000 * (time.perf_counter() - began)
+    return 1000 * (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -98,19 +107,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder}
         context = _context(Path(folder))
-        days = [
-            day.date()
-            for day in sessions_up_to(
-                context.market.calendar, pd.Timestamp("2024-07-01").date(), NIGHTS
-            )
-        ]
+        sessions = sessions_up_to(context.market.calendar, date(2024, 7, 1), NIGHTS)
+        days = [session.date() for session in sessions]
         for day in days:
             run_night(context, day)
         times = []
         for _ in range(REPORTS):
-            began = time.perf_counter()
+            start = time.perf_counter()
             page = publish_night(context, days[-1])
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - start)
         size = page.stat().st_size / 1e6
     stocks = len(context.market.symbols)
     print(
@@ -120,20 +125,15 @@ def main() -> None:
 
 
 def _context(folder: Path) -> MarketContext:
-    source = SimulatedSource(
-        market=SimulatedMarket(
-            leaders=LEADERS, followers=FOLLOWERS, start=pd.Timestamp("2023-01-03").date()
-        )
-    )
+    """Return a simulated market of 500 stocks with an empty store, and a quick training."""
+    simulated_market = SimulatedMarket(leaders=LEADERS, followers=FOLLOWERS, start=date(2023, 1, 3))
+    source = SimulatedSource(market=simulated_market)
     engine = open_engine(f"sqlite:///{folder}/store.sqlite")
     prepare(engine)
-    market = load_market("simulated").with_symbols(sorted(source.market.symbols))
-    experiment = vary(
-        nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK
-    )
-    return MarketContext(
-        replace(market, source="simulated"), source, engine, experiment, "cpu", None
-    )
+    market = load_market("simulated").with_symbols(sorted(simulated_market.symbols))
+    market = replace(market, source="simulated")
+    experiment = nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35)
+    return MarketContext(market, source, engine, vary(experiment, QUICK), "cpu", None)
 
 
 if __name__ == "__main__":

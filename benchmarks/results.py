@@ -26,8 +26,9 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Result:
-    """Some figures: the commands that make them, and about how many minutes of
-    four cores they take.
+    """Figures `of` something: the commands that make them, and about how many minutes they take.
+
+    The minutes are those of a machine with four cores.
     """
 
     name: str
@@ -39,13 +40,9 @@ class Result:
 
 def prices(market: str, index: str = "GSPC") -> tuple[str, ...]:
     """Return the options that name a market's files."""
-    folders = SHARED / "prices", SHARED / "index"
-    return (
-        "--prices",
-        str(folders[0] / f"{market}.parquet"),
-        "--index",
-        str(folders[1] / f"{index}.parquet"),
-    )
+    prices_file = SHARED / "prices" / f"{market}.parquet"
+    index_file = SHARED / "index" / f"{index}.parquet"
+    return "--prices", str(prices_file), "--index", str(index_file)
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:
@@ -59,10 +56,8 @@ def dtml(*arguments: str) -> tuple[str, ...]:
 
 
 KDD17 = dtml("nightly", "kdd17", "--source", "files", *prices("kdd17"))
-FIRST, REST = (
-    (*KDD17, "--as-of", "2016-06-30"),
-    (*KDD17, "--as-of", "2016-12-30", "--nights", "127"),
-)
+FIRST = (*KDD17, "--as-of", "2016-06-30")
+REST = (*KDD17, "--as-of", "2016-12-30", "--nights", "127")
 SPAN = ("--from", "2015-01-02", "--to", "2016-12-29", "--retrain-every", "63")
 FIVE_YEARS = (
     "--from",
@@ -88,7 +83,8 @@ MANY_NIGHTS = dtml("nightly", "simulated", "--nights", "120", "--as-of", "2026-1
 BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(decided) * 1.0 / sum(n) as decided"
 RIGHT = "sum(decided_correct) * 1.0 / sum(decided) as correct_of_those"
 BANDS = dtml("query", f"select kind, level, {BAND}, {RIGHT} from coverage group by kind, level")  # noqa: S608
-SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
+SP500 = (*prices("sp500"), *FIVE_YEARS)
+KOSPI = (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
 TWO = ("--workers", "2")
 FLAT = ("--commission", "1", "--half-spread", "2", "--sale-tax", "0", "--borrow", "50")
 SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
@@ -261,85 +257,91 @@ def main() -> None:
     )
     parser.add_argument("--again", action="store_true", help="what is there already too")
     parser.add_argument("--folder", type=Path, default=Path("results"))
-    asked = parser.parse_args()
-    if asked.list:
-        for each in RESULTS:
-            print(f"{each.name:<20}{each.minutes:>4} min  {each.of}")
+    options = parser.parse_args()
+    if options.list:
+        for result in RESULTS:
+            print(f"{result.name:<20}{result.minutes:>4} min  {result.of}")
         return
-    if unknown := set(asked.names) - {each.name for each in RESULTS}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}: --list shows what there is")
-    failed = [
-        each.name
-        for each in RESULTS
-        if each.name in (asked.names or [each.name]) and not made(each, asked)
-    ]
+    known_names = {result.name for result in RESULTS}
+    unknown = sorted(set(options.names) - known_names)
+    if unknown:
+        parser.error(f"there is no {', '.join(unknown)}: --list shows what there is")
+    failed = []
+    for result in RESULTS:
+        is_wanted = not options.names or result.name in options.names
+        if is_wanted and not make(result, options):
+            failed.append(result.name)
     if failed:
         sys.exit(f"these failed: {', '.join(failed)}")
 
 
-def made(result: Result, asked: argparse.Namespace) -> bool:
-    """Run a result's commands and write their output, unless it exists; return
-    whether all of them succeeded.
+def make(result: Result, options: argparse.Namespace) -> bool:
+    """Run a result's commands and write their output, unless it exists.
+
+    Returns whether all of them succeeded.
     """
-    file = asked.folder.absolute() / f"{result.name}.md"
-    if file.exists() and not asked.again:
+    file = options.folder.absolute() / f"{result.name}.md"
+    if file.exists() and not options.again:
         print(f"{result.name}: {file} is there; --again makes it anew", flush=True)
         return True
     if result.shared and not SHARED.is_dir():
         print(f"{result.name}: no shared data at {SHARED}", flush=True)
         return True
     print(f"{result.name}: {result.of}, about {result.minutes} min", flush=True)
-    start, said, ok = time.monotonic(), [], True
+    start = time.monotonic()
+    outputs = []
+    succeeded = True
     for command in result.commands:
         code, output = output_of(command, file.with_suffix(""))
-        said.append(f"$ {shown(command)}\n{output}")
-        ok = ok and code == 0
-    text = "\n".join([*heading(result, (time.monotonic() - start) / 60), "```", *said, "```", ""])
-    to = file if ok else file.with_suffix(".failed.md")
-    to.write_text(text, encoding="utf-8")
-    print(f"{result.name}: {to}", flush=True)
-    return ok
+        outputs.append(f"$ {shown(command)}\n{output}")
+        succeeded = succeeded and code == 0
+    minutes = (time.monotonic() - start) / 60
+    lines = [*heading(result, minutes), "```", *outputs, "```", ""]
+    written_file = file if succeeded else file.with_suffix(".failed.md")
+    written_file.write_text("\n".join(lines), encoding="utf-8")
+    print(f"{result.name}: {written_file}", flush=True)
+    return succeeded
 
 
 def output_of(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
-    """Run a command in a result's own folder; return its exit code and output,
-    with stderr if it failed.
+    """Run a command in a result's own folder; return its exit code and its output.
+
+    The output of a command that failed includes its stderr.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {
+    environment = os.environ | {
         "DTML_DATA": str(folder / "data"),
         "DTML_REPORTS": str(folder / "reports"),
         "PYTHONPATH": str(ROOT),
     }
-    environment = {
-        name: value for name, value in os.environ.items() if name != "DTML_DATABASE_URL"
-    } | own
-    done = subprocess.run(
+    environment.pop("DTML_DATABASE_URL", None)
+    process = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    return done.returncode, done.stdout.strip() + (
-        f"\n{done.stderr.strip()}" if done.returncode else ""
-    )
+    output = process.stdout.strip()
+    if process.returncode != 0:
+        output += f"\n{process.stderr.strip()}"
+    return process.returncode, output
 
 
 def shown(command: tuple[str, ...]) -> str:
     """Return a command as a user types it."""
-    words = [Path(each).name if each.startswith("/") else each for each in command]
+    words = [Path(word).name if word.startswith("/") else word for word in command]
     return " ".join(words)
 
 
 def heading(result: Result, minutes: float) -> list[str]:
-    """Return what a reader must know of figures: on which machine, when and by
-    which code they were made.
-    """
-    code = subprocess.run(
+    """Return what a reader must know of figures: by which code, when and on what machine."""
+    process = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-    ).stdout.strip()
-    day, python = datetime.now(UTC).date(), platform.python_version()
+    )
+    code = process.stdout.strip()
+    day = datetime.now(UTC).date()
+    python = platform.python_version()
     machine = (
         f"{os.cpu_count()} cores, {platform.machine()}, Python {python}, torch {version('torch')}"
     )

@@ -25,9 +25,7 @@ NIGHT_SESSIONS = 45
 
 
 def main() -> None:
-    """Print seconds to load into an empty store, to load again, and to read a
-    night's sessions and all.
-    """
+    """Print the seconds to load bars, to load them again, to read a night's sessions and all."""
     with tempfile.TemporaryDirectory() as folder:
         measure("sqlite", [f"sqlite:///{folder}/{repeat}.sqlite" for repeat in range(REPEATS)])
     with postgresql() as server:
@@ -37,10 +35,8 @@ def main() -> None:
 def measure(name: str, urls: Sequence[str]) -> None:
     """Print a line of medians over empty stores of one engine."""
     rounds = pd.DataFrame([time_round(url) for url in urls])
-    print(
-        f"{name}: "
-        + ", ".join(f"{step} {seconds.median():.2f} s" for step, seconds in rounds.items())
-    )
+    medians = [f"{step} {seconds.median():.2f} s" for step, seconds in rounds.items()]
+    print(f"{name}: {', '.join(medians)}")
 
 
 def time_round(url: str) -> dict[str, float]:
@@ -54,30 +50,28 @@ def time_round(url: str) -> dict[str, float]:
     with _clock(seconds, "load again"):
         _append(engine, bars, 1)
     days = bars["session"].drop_duplicates().sort_values()
-    for step, first in (
-        (f"read {NIGHT_SESSIONS} sessions", days.iloc[-NIGHT_SESSIONS]),
-        ("read all", days.iloc[0]),
-    ):
-        with _clock(seconds, step), reading(engine) as conn:
-            prices.prices(conn, "sp500", first, days.iloc[-1])
+    last = days.iloc[-1]
+    with _clock(seconds, f"read {NIGHT_SESSIONS} sessions"), reading(engine) as conn:
+        prices.prices(conn, "sp500", days.iloc[-NIGHT_SESSIONS], last)
+    with _clock(seconds, "read all"), reading(engine) as conn:
+        prices.prices(conn, "sp500", days.iloc[0], last)
     engine.dispose()
     return seconds
 
 
 def read_bars(path: Path) -> pd.DataFrame:
     """Read the file as a bars frame."""
-    frame = pd.read_parquet(path).rename(columns={"date": "session"})
-    frame = frame.astype({"symbol": "str", "session": "datetime64[ns]"})
-    return frame.reindex(columns=["symbol", "session", *BAR_VALUES]).astype(
-        dict.fromkeys(BAR_VALUES, "float64")
-    )
+    bars = pd.read_parquet(path).rename(columns={"date": "session"})
+    bars = bars.astype({"symbol": "str", "session": "datetime64[ns]"})
+    bars = bars.reindex(columns=["symbol", "session", *BAR_VALUES])
+    return bars.astype(dict.fromkeys(BAR_VALUES, "float64"))
 
 
 def _append(engine: Engine, bars: pd.DataFrame, day: int) -> None:
+    """Store bars and their stocks, known so many days after the first of 2024."""
     symbols = bars["symbol"].unique()
-    stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(
-        kind="stock", name=None, sector=None
-    )
+    stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols})
+    stocks = stocks.assign(kind="stock", name=None, sector=None)
     known_at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=day)
     with transaction(engine) as conn:
         markets.save_instruments(conn, "sp500", stocks)
@@ -86,6 +80,7 @@ def _append(engine: Engine, bars: pd.DataFrame, day: int) -> None:
 
 @contextmanager
 def _clock(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Note the seconds of a step."""
     start = time.perf_counter()
     yield
     seconds[step] = time.perf_counter() - start
@@ -102,13 +97,13 @@ def postgresql() -> Iterator[URL]:
 
 
 def _schema(server: URL, name: str) -> str:
+    """Create a schema on the server, and return the URL of a store in it."""
     engine = open_engine(server.render_as_string(hide_password=False))
     with transaction(engine) as conn:
         conn.execute(text(f"create schema {name}"))
     engine.dispose()
-    return server.update_query_dict({"options": f"-c search_path={name}"}).render_as_string(
-        hide_password=False
-    )
+    url = server.update_query_dict({"options": f"-c search_path={name}"})
+    return url.render_as_string(hide_password=False)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def run_name(market: str, day: pd.Timestamp) -> str:
 
 
 def moment(day: Any, hours: float = 22) -> Any:
-    """Return that hour of a day, or of each of many, in UTC."""
+    """Return the moment in UTC of an hour of a day, or of each of many days."""
     return (day + pd.Timedelta(hours=hours)).tz_localize("UTC")
 
 
@@ -68,15 +68,15 @@ def write_stocks(conn: Connection, market: str) -> None:
 
 
 def night_grid(
-    seen: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int]"
+    as_of_days: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int]"
 ) -> pd.DataFrame:
-    """Return a row for each night and stock, night by night as they come."""
-    nights = len(seen)
+    """Return a row for each night and stock, night by night in the given order."""
+    nights = len(as_of_days)
     stocks = len(ids)
     return pd.DataFrame(
         {
             "instrument_id": np.tile(ids.to_numpy(), nights),
-            "as_of": seen.repeat(stocks),
+            "as_of": as_of_days.repeat(stocks),
             "target": targets.repeat(stocks),
         }
     )
@@ -85,7 +85,7 @@ def night_grid(
 def write_predictions(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
     """Write a prediction by that model for each row of the grid."""
     chances = RANDOM.beta(200, 200, len(grid))
-    seen = pd.DatetimeIndex(grid["as_of"])
+    as_of_days = pd.DatetimeIndex(grid["as_of"])
     predictions = grid.assign(
         run_id=run_id,
         probability=chances,
@@ -94,8 +94,8 @@ def write_predictions(conn: Connection, grid: pd.DataFrame, run_id: str) -> None
         lowest=chances - 0.02,
         highest=chances + 0.02,
         rising_share=(chances > 0.5) * 1.0,
-        known_at=moment(seen),
-        made_at=moment(seen, 23),
+        known_at=moment(as_of_days),
+        made_at=moment(as_of_days, 23),
     )
     insert_frame(conn, tables.prediction, predictions)
 
@@ -104,7 +104,7 @@ def write_evidence(
     conn: Connection,
     market: str,
     run_id: str,
-    seen: pd.DatetimeIndex,
+    as_of_days: pd.DatetimeIndex,
     targets: pd.DatetimeIndex,
 ) -> None:
     """Write the run's bands, and each night's bins, counts at each level and rule directions.
@@ -125,14 +125,14 @@ def write_evidence(
     calibration.save_band_counts(conn, counts)
 
     rules = dict.fromkeys(NAIVE_RULES, True)
-    directions = pd.DataFrame({"as_of": seen, "target": targets, **rules})
+    directions = pd.DataFrame({"as_of": as_of_days, "target": targets, **rules})
     stored_predictions.save_rule_directions(conn, market, directions)
 
 
 def write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
-    """Write the three sources that each stock looked at most.
+    """Write the three stocks that each stock looked at most.
 
-    They are written for one market only: in the other nine they would be alike.
+    They are written for one market only: those of the other nine would be the same.
     """
     ids = grid["instrument_id"].to_numpy()
     sources = [
@@ -159,7 +159,7 @@ def write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:
 
 
 def write_bars(conn: Connection, grid: pd.DataFrame, last: pd.Timestamp, hours: float = 0) -> None:
-    """Write a bar of each day seen, fetched that evening.
+    """Write a bar of each row of the grid for its as_of, fetched that evening.
 
     With `hours`, the bars are restatements, fetched so many hours after the evening of `last`.
     """
@@ -271,7 +271,7 @@ def write_log(
     conn: Connection,
     market: str,
     run_id: str,
-    seen: pd.DatetimeIndex,
+    as_of_days: pd.DatetimeIndex,
     targets: pd.DatetimeIndex,
     ids: "pd.Series[int]",
 ) -> None:
@@ -279,7 +279,7 @@ def write_log(
     nights = []
     fetches = []
     alerts = []
-    for number, (day, target) in enumerate(zip(seen, targets, strict=True)):
+    for number, (day, target) in enumerate(zip(as_of_days, targets, strict=True)):
         has_gaps = number % 7 == 6
         nights.append(_night_row(market, run_id, day, target, has_gaps=has_gaps))
         fetches.append(_fetch_row(market, day, has_gaps=has_gaps))
@@ -288,7 +288,7 @@ def write_log(
     insert_missing(conn, tables.night, nights)
     insert_missing(conn, tables.price_fetch, fetches)
     insert_missing(conn, tables.alert, alerts)
-    _write_rejected_bars(conn, seen, ids)
+    _write_rejected_bars(conn, as_of_days, ids)
 
 
 def _fetched(market: str, day: pd.Timestamp, *, has_gaps: bool) -> dict[str, object]:
@@ -344,9 +344,11 @@ def _alert_row(market: str, day: pd.Timestamp) -> dict[str, object]:
     }
 
 
-def _write_rejected_bars(conn: Connection, seen: pd.DatetimeIndex, ids: "pd.Series[int]") -> None:
-    days_with_gaps = seen[6::7]
-    stocks = ids.sample(3, random_state=len(seen))
+def _write_rejected_bars(
+    conn: Connection, as_of_days: pd.DatetimeIndex, ids: "pd.Series[int]"
+) -> None:
+    days_with_gaps = as_of_days[6::7]
+    stocks = ids.sample(3, random_state=len(as_of_days))
     grid = night_grid(days_with_gaps, days_with_gaps, stocks)
     bars = grid[["instrument_id"]].assign(
         session=grid["as_of"],

@@ -3,6 +3,7 @@
 All of it is simulated.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import product
@@ -47,13 +48,13 @@ ATTENTION_NIGHTS = 3
 
 @dataclass(frozen=True)
 class TenYears:
-    """The days of a store: a night sees `days[i]` and predicts `days[i + 1]`."""
+    """The days of a store: a night has the bars up to `days[i]` and predicts `days[i + 1]`."""
 
     days: pd.DatetimeIndex
 
     @classmethod
     def of(cls, predictions: int) -> "TenYears":
-        """Return days for as many predictions, the last of them 30 June 2025."""
+        """Return the days for so many predictions, the last of them 30 June 2025."""
         nights = max(predictions // A_NIGHT, ATTENTION_NIGHTS)
         return cls(pd.bdate_range(end="2025-06-30", periods=nights + 1))
 
@@ -76,22 +77,22 @@ class TenYears:
             self._write_attention(conn)
 
     def fill_predictions(self, engine: Engine) -> None:
-        """Write into an empty store what the history of predictions is made of, without prices."""
+        """Write only the rows behind the history of predictions into an empty store, no prices."""
         for market in MARKETS:
             with transaction(engine) as conn:
                 write_stocks(conn, market)
         for start, market in product(self.starts, MARKETS):
             with transaction(engine) as conn:
                 grid, run_id = self._predict(conn, market, start)
-                seen = _days(grid, "as_of")
+                as_of_days = _days(grid, "as_of")
                 targets = _days(grid, "target")
-                write_evidence(conn, market, run_id, seen, targets)
+                write_evidence(conn, market, run_id, as_of_days, targets)
                 write_outcomes(conn, grid)
                 write_scores(conn, market, targets)
-                write_orders(conn, market, grid, seen[0], is_newest=start == self.starts[-1])
+                write_orders(conn, market, grid, as_of_days[0], is_newest=start == self.starts[-1])
 
     def attended(self) -> pd.DatetimeIndex:
-        """Return the sessions predicted whose attention is kept, in the market of the backtest."""
+        """Return the predicted sessions with stored attention, in the backtest's market."""
         return self.days[-ATTENTION_NIGHTS:]
 
     @property
@@ -100,53 +101,53 @@ class TenYears:
 
     def _predict(self, conn: Connection, market: str, start: int) -> tuple[pd.DataFrame, str]:
         """Write a model and its predictions; return their grid and the model's name."""
-        seen = self.days[start : min(start + RETRAIN_EVERY, len(self.days) - 1)]
-        targets = self.days[start + 1 : start + 1 + len(seen)]
-        run_id = run_name(market, seen[0])
-        runs.save_run(conn, run_row(run_id, market, "nightly", seen[0]))
-        grid = night_grid(seen, targets, _stock_ids(conn, market))
+        as_of_days = self.days[start : min(start + RETRAIN_EVERY, len(self.days) - 1)]
+        targets = self.days[start + 1 : start + 1 + len(as_of_days)]
+        run_id = run_name(market, as_of_days[0])
+        runs.save_run(conn, run_row(run_id, market, "nightly", as_of_days[0]))
+        grid = night_grid(as_of_days, targets, _stock_ids(conn, market))
         write_predictions(conn, grid, run_id)
         return grid, run_id
 
     def _write_nights(self, conn: Connection, market: str, start: int) -> None:
         grid, run_id = self._predict(conn, market, start)
-        seen = _days(grid, "as_of")
+        as_of_days = _days(grid, "as_of")
         targets = _days(grid, "target")
         ids = _stock_ids(conn, market)
-        write_evidence(conn, market, run_id, seen, targets)
+        write_evidence(conn, market, run_id, as_of_days, targets)
         if market == BACKTEST_MARKET:
             write_looks(conn, grid, run_id)
         write_outcomes(conn, grid)
-        write_bars(conn, grid, seen[-1])
+        write_bars(conn, grid, as_of_days[-1])
         if start // RETRAIN_EVERY in SPLIT_AT:
-            past = self.days[: start + len(seen)]
+            past = self.days[: start + len(as_of_days)]
             restated = night_grid(past, past, ids[ids.index.isin(RESTATED)])
-            write_bars(conn, restated, seen[-1], hours=1)
+            write_bars(conn, restated, as_of_days[-1], hours=1)
         write_scores(conn, market, targets)
-        write_orders(conn, market, grid, seen[0], is_newest=start == self.starts[-1])
-        write_log(conn, market, run_id, seen, targets, ids)
+        write_orders(conn, market, grid, as_of_days[0], is_newest=start == self.starts[-1])
+        write_log(conn, market, run_id, as_of_days, targets, ids)
 
     def _write_backtest(self, conn: Connection) -> None:
         nights = self._backtest_nights
         first = len(self.days) - 1 - nights
-        seen = self.days[first:-1]
+        as_of_days = self.days[first:-1]
         targets = self.days[first + 1 :]
         ids = _stock_ids(conn, BACKTEST_MARKET)
         backtests.save_backtest(conn, _backtest_row(targets))
         for number, start in enumerate(range(0, nights, RETRAIN_EVERY), start=1):
             of_fold = slice(start, start + RETRAIN_EVERY)
             run_id = f"{BACKTEST}-{number}"
-            runs.save_run(conn, run_row(run_id, BACKTEST_MARKET, "backtest", seen[start]))
-            grid = night_grid(seen[of_fold], targets[of_fold], ids)
+            runs.save_run(conn, run_row(run_id, BACKTEST_MARKET, "backtest", as_of_days[start]))
+            grid = night_grid(as_of_days[of_fold], targets[of_fold], ids)
             write_predictions(conn, grid, run_id)
-            fold = _fold_row(number, run_id, seen[of_fold], targets[of_fold])
+            fold = _fold_row(number, run_id, as_of_days[of_fold], targets[of_fold])
             backtests.save_fold(conn, BACKTEST, fold)
         _finish_backtest(conn, targets)
 
     def _write_attention(self, conn: Connection) -> None:
         """Write the attention of every stock to every other by the model of the last fold."""
         ids = _stock_ids(conn, BACKTEST_MARKET).to_numpy()
-        last_fold = -(-self._backtest_nights // RETRAIN_EVERY)  # rounded up
+        last_fold = math.ceil(self._backtest_nights / RETRAIN_EVERY)
         run_id = f"{BACKTEST}-{last_fold}"
         pairs = pd.MultiIndex.from_product([ids, ids], names=["instrument_id", "source_id"])
         for target in self.attended():
@@ -186,12 +187,12 @@ def _backtest_row(targets: pd.DatetimeIndex) -> dict[str, object]:
 
 
 def _fold_row(
-    number: int, run_id: str, seen: pd.DatetimeIndex, targets: pd.DatetimeIndex
+    number: int, run_id: str, as_of_days: pd.DatetimeIndex, targets: pd.DatetimeIndex
 ) -> dict[str, object]:
     return {
         "number": number,
         "run_id": run_id,
-        "as_of": seen[0].date(),
+        "as_of": as_of_days[0].date(),
         "first": targets[0].date(),
         "last": targets[-1].date(),
         "predictions": len(targets) * len(STOCKS),
@@ -202,8 +203,8 @@ def _fold_row(
 
 def _finish_backtest(conn: Connection, targets: pd.DatetimeIndex) -> None:
     names = [f"portfolio {number}" for number in range(12)]
-    held = pd.MultiIndex.from_product([names, targets], names=["portfolio", "session"])
-    returns = held.to_frame(index=False).assign(
+    keys = pd.MultiIndex.from_product([names, targets], names=["portfolio", "session"])
+    returns = keys.to_frame(index=False).assign(
         gross=0.001,
         turnover=0.5,
         cost=0.0001,
@@ -227,12 +228,9 @@ def _backtest_scores() -> pd.DataFrame:
     slices = [("all", "")]
     slices += [("symbol", symbol) for symbol in STOCKS]
     slices += [("fold", str(number)) for number in range(1, 17)]
-    keys = [
-        (slice_name, value, protocol, predictor)
-        for (slice_name, value), protocol, predictor in product(
-            slices, ("paper", "all"), PREDICTORS
-        )
-    ]
+    keys = []
+    for slice_and_value, protocol, predictor in product(slices, ("paper", "all"), PREDICTORS):
+        keys.append((*slice_and_value, protocol, predictor))
     scores = pd.DataFrame(keys, columns=["slice", "value", "protocol", "predictor"])
     columns = [column.name for column in tables.backtest_score.c if column.name != "backtest_id"]
     scores = scores.reindex(columns=columns)

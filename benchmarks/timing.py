@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 def seconds_of(work: Callable[[], object]) -> float:
     """Return the wall time of one run, in seconds."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:

@@ -1,15 +1,15 @@
-"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way: a process a seed,
-64 days a step.
+"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way.
 
-Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain
-network has torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are
-cores, of a thread each. Beside it: the same network a day at a time on all cores, as public code
-trains. Every way but that validates after each epoch. They take turns; medians of three rounds. The
-share of the machine's peak counts the matrix products that the network needs if each session is
-projected once a step, forward and twice that backward.
+That is a process for each seed and 64 days a step, on random days of ACL18's shape (398 days, 87
+stocks, windows of 10), in stock-days a second. The plain network has torch's own `nn.LSTM` and
+`nn.MultiheadAttention`; as many processes run as there are cores, with a thread each. Beside it:
+the same network a day at a time on all cores, as public code trains. Every way but that validates
+after each epoch. The ways take turns; medians of three rounds. The share of the machine's peak
+counts the matrix products that the network needs if each session is projected once a step, forward
+and twice that backward.
 
-First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on
-the machine disturbs least, and what each core does in the ways above.
+First, and with `--one-thread` only, one seed on one thread by processor time: other work on the
+machine disturbs that least, and it is what each core does in the ways above.
 """
 
 import statistics
@@ -31,10 +31,18 @@ from dtml.training.fit import Span, fit_members
 from dtml.training.recipe import Member
 from dtml.windows import Windows
 
-DAYS, VALIDATION_DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 42, 87, 11, 10, 3, 4
+DAYS = 398
+VALIDATION_DAYS = 42
+STOCKS = 87
+FEATURES = 11
+SEEDS = 10
+REPEATS = 3
+EPOCHS = 4
 RECIPE = SETS["acl18"].recipes["dtml"]
-HIDDEN, WINDOW, BATCH = 64, RECIPE.window, RECIPE.training.batch_days
-PLAIN_DAYS = 60  # of the day-at-a-time loop that are timed
+HIDDEN = 64
+WINDOW = RECIPE.window
+BATCH = RECIPE.training.batch_days
+PLAIN_DAYS = 60  # that the day-at-a-time loop is timed on
 
 
 class PlainDTML(nn.Module):
@@ -56,22 +64,24 @@ class PlainDTML(nn.Module):
         self.predict = nn.Linear(HIDDEN, 1)
 
     def forward(self, stocks: Tensor, index: Tensor) -> Tensor:
-        """Return the logits `[days, stocks]` from `[days, stocks, window,
-        features]` and the index's windows.
-        """
+        """Return logits `[days, stocks]` from `[days, stocks, window, features]` and the index."""
         rows = torch.cat([stocks, index.unsqueeze(1)], dim=1)
         states, _ = self.lstm(self.transform(rows.flatten(0, 1)).tanh())
         weights = (states @ states[:, -1:].mT).softmax(dim=1)
         contexts = (weights * states).sum(dim=1).unflatten(0, rows.shape[:2])
-        own, market = contexts[:, :-1], contexts[:, -1:]
-        mean, deviation = own.mean(dim=(1, 2), keepdim=True), own.std(dim=(1, 2), keepdim=True)
-        h = self.gain * (own - mean) / deviation + self.offset + 0.1 * market
-        mixed = h + self.attention(h, h, h, need_weights=False)[0]
+        own = contexts[:, :-1]
+        market = contexts[:, -1:]
+        mean = own.mean(dim=(1, 2), keepdim=True)
+        deviation = own.std(dim=(1, 2), keepdim=True)
+        normalised = self.gain * (own - mean) / deviation + self.offset
+        h = normalised + 0.1 * market
+        attended, _ = self.attention(h, h, h, need_weights=False)
+        mixed = h + attended
         return self.predict((mixed + self.mlp(mixed)).tanh()).squeeze(-1)
 
 
 def random_windows(days: int, seed: int) -> Windows:
-    """Return windows without meaning, every stock observed and every return labelled."""
+    """Return random windows, every stock observed and every return labelled."""
     generator = torch.Generator().manual_seed(seed)
     sessions = pd.bdate_range("2014-01-02", periods=days + 1).as_unit("ns")
     views = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
@@ -79,17 +89,17 @@ def random_windows(days: int, seed: int) -> Windows:
     change = 0.02 * torch.randn(days, STOCKS, generator=generator).sign()
     observed = torch.ones(days, STOCKS, dtype=torch.bool)
     names = tuple(f"S{number:02}" for number in range(STOCKS))
-    return Windows(
-        views[:, :-1], views[:, -1], observed, change, sessions[:-1], sessions[1:], names
-    )
+    stocks = views[:, :-1]
+    index = views[:, -1]
+    return Windows(stocks, index, observed, change, sessions[:-1], sessions[1:], names)
 
 
 def day_at_a_time(windows: Windows) -> float:
     """Return the stock-days a second of one model that takes a step a day, on all cores."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     model = PlainDTML()
     plain_epoch(model, adam(model), windows, torch.arange(PLAIN_DAYS).split(1))
-    return PLAIN_DAYS * STOCKS / (time.perf_counter() - begun)
+    return PLAIN_DAYS * STOCKS / (time.perf_counter() - start)
 
 
 def adam(model: PlainDTML) -> torch.optim.Adam:
@@ -115,11 +125,12 @@ def plain_epoch(
 def plain_validation(model: PlainDTML, windows: Windows) -> float:
     """Return the accuracy on a span."""
     model.eval()
-    return float(((model(windows.stocks, windows.index) > 0) == windows.rises()).float().mean())
+    predicted_rises = model(windows.stocks, windows.index) > 0
+    return float((predicted_rises == windows.rises()).float().mean())
 
 
 def prepare_process() -> None:
-    """Make a process of the strongest plain way: one thread, and the memory settings of ours."""
+    """Set a process of the strongest plain way up: one thread, and the memory settings of ours."""
     from translation.environment import prepare_torch
 
     prepare_torch()
@@ -128,49 +139,49 @@ def prepare_process() -> None:
 
 def plain_seed(seed: int) -> tuple[float, float]:
     """Train a seed in this process; return when its first epoch began and its last ended."""
-    windows, validation = random_windows(DAYS, 0), random_windows(VALIDATION_DAYS, 1)
+    windows = random_windows(DAYS, 0)
+    validation = random_windows(VALIDATION_DAYS, 1)
     torch.manual_seed(seed)
     model = PlainDTML()
-    optimiser, begun = adam(model), time.monotonic()  # one clock for all processes of a machine
+    optimiser = adam(model)
+    start = time.monotonic()  # one clock for all processes of a machine
     for _ in range(EPOCHS):
         plain_epoch(model, optimiser, windows, torch.randperm(DAYS).split(BATCH))
         plain_validation(model, validation)
-    return begun, time.monotonic()
+    return start, time.monotonic()
 
 
 def process_a_seed(pool: ProcessPoolExecutor) -> float:
-    """Return the stock-days a second of a process a seed, 64 days a step;
-    making the data is not counted twice.
+    """Return the stock-days a second of a process a seed, 64 days a step.
+
+    The time runs from the first epoch of any seed, so that making the data does not count.
     """
-    begun, ended = zip(*pool.map(plain_seed, range(SEEDS)), strict=True)
-    return EPOCHS * SEEDS * DAYS * STOCKS / (max(ended) - min(begun))
+    spans = list(pool.map(plain_seed, range(SEEDS)))
+    first_start = min(start for start, _ in spans)
+    last_end = max(end for _, end in spans)
+    return EPOCHS * SEEDS * DAYS * STOCKS / (last_end - first_start)
 
 
 def members() -> list[Member]:
     """Return the seeds to train."""
-    return [
-        Member(seed, RECIPE.model, replace(RECIPE.training, epochs=EPOCHS)) for seed in range(SEEDS)
-    ]
+    training = replace(RECIPE.training, epochs=EPOCHS)
+    return [Member(seed, RECIPE.model, training) for seed in range(SEEDS)]
 
 
 def side_by_side(windows: Windows, validation: Windows, device: torch.device) -> float:
     """Return the stock-days a second of epochs of all seeds."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     fit_members(windows, validation, members(), device=device)
-    return EPOCHS * SEEDS * DAYS * STOCKS / (time.perf_counter() - begun)
+    return EPOCHS * SEEDS * DAYS * STOCKS / (time.perf_counter() - start)
 
 
 def one_thread(windows: Windows, validation: Windows) -> None:
-    """Print the processor time of a seed's epoch on one thread, plain and ours,
-    and their ratios.
-    """
-    threads, cpu = torch.get_num_threads(), torch.device("cpu")
+    """Print the processor time of a seed's epoch on one thread, plain and ours, with ratios."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = PlainDTML()
-    optimiser, member = (
-        adam(model),
-        replace(members()[0], training=replace(RECIPE.training, epochs=1)),
-    )
+    optimiser = adam(model)
+    member = replace(members()[0], training=replace(RECIPE.training, epochs=1))
 
     def plain(batch: int) -> None:
         plain_epoch(model, optimiser, windows, torch.randperm(DAYS).split(batch))
@@ -180,41 +191,41 @@ def one_thread(windows: Windows, validation: Windows) -> None:
         f"nn.LSTM, {BATCH} days a step": partial(plain, BATCH),
         "nn.LSTM, a day a step": partial(plain, 1),
         f"ours, {BATCH} days a step": partial(
-            fit_members, windows, validation, [member], device=cpu
+            fit_members, windows, validation, [member], device=torch.device("cpu")
         ),
     }
-    rounds = [
+    all_rounds = [
         {name: processor_seconds(way) for name, way in ways.items()} for _ in range(REPEATS + 1)
-    ][1:]
+    ]
+    rounds = all_rounds[1:]
     torch.set_num_threads(threads)
     ours = list(ways)[-1]
     print(f"a seed's epoch on one thread, processor time, medians of {REPEATS}")
     for name in ways:
-        seconds = statistics.median(each[name] for each in rounds)
-        times = statistics.median(each[name] / each[ours] for each in rounds)
-        print(
-            f"{name}: {seconds:.2f} s"
-            + ("" if name == ours else f"; ours is {times:.2f} times as fast"),
-            flush=True,
-        )
+        median_seconds = statistics.median(round_[name] for round_ in rounds)
+        ratio = statistics.median(round_[name] / round_[ours] for round_ in rounds)
+        comparison = "" if name == ours else f"; ours is {ratio:.2f} times as fast"
+        print(f"{name}: {median_seconds:.2f} s{comparison}", flush=True)
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
     """Return the processor time that a run takes, in seconds."""
-    begun = time.process_time()
+    start = time.process_time()
     work()
-    return time.process_time() - begun
+    return time.process_time() - start
 
 
 def needed_products(windows: Windows) -> float:
-    """Count the floating-point operations of a seed's epoch: twice the
-    multiplications, thrice for both passes.
+    """Return the number of floating-point operations of a seed's epoch.
+
+    That is two for each multiplication, and three times as many for both passes as forward.
     """
     span = Span.of(windows, "paper", torch.device("cpu"))
     total = 0
     for days in span.days.split(BATCH):
         sessions = len(span.batch(days).rows)
-        rows, symbols = len(days) * STOCKS, STOCKS + 1
+        rows = len(days) * STOCKS
+        symbols = STOCKS + 1
         # features and gates, once a session
         total += sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)
         total += len(days) * symbols * (WINDOW - 1) * 4 * HIDDEN**2  # the recurrence
@@ -225,18 +236,20 @@ def needed_products(windows: Windows) -> float:
 
 def peak(threads: int) -> float:
     """Return the floating-point operations a second of square products, one a thread."""
-    size, times = 1024, 20
+    size = 1024
+    times = 20
 
     def work(_: int) -> None:
-        a, b = torch.randn(size, size), torch.randn(size, size)
+        a = torch.randn(size, size)
+        b = torch.randn(size, size)
         for _ in range(times):
             a @ b
 
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         list(pool.map(work, range(threads)))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         list(pool.map(work, range(threads)))
-    return threads * times * 2 * size**3 / (time.perf_counter() - begun)
+    return threads * times * 2 * size**3 / (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -244,8 +257,10 @@ def main() -> None:
     from translation.environment import prepare_torch
 
     prepare_torch()
-    device, threads = choose_device("auto"), torch.get_num_threads()
-    windows, validation = random_windows(DAYS, 0), random_windows(VALIDATION_DAYS, 1)
+    device = choose_device("auto")
+    threads = torch.get_num_threads()
+    windows = random_windows(DAYS, 0)
+    validation = random_windows(VALIDATION_DAYS, 1)
     one_thread(windows, validation)
     if "--one-thread" in sys.argv:
         return
@@ -259,16 +274,15 @@ def main() -> None:
             ours: partial(side_by_side, windows, validation, device),
         }
         rounds = [{name: way() for name, way in ways.items()} for _ in range(REPEATS)]
-    paces = {name: statistics.median(each[name] for each in rounds) for name in ways}
+    paces = {name: statistics.median(round_[name] for round_ in rounds) for name in ways}
     for name, pace in paces.items():
-        times = statistics.median(each[ours] / each[name] for each in rounds)
-        print(
-            f"{name}: {pace:,.0f} stock-days/s"
-            + ("" if name == ours else f"; ours is {times:.2f} times as fast")
-        )
+        ratio = statistics.median(round_[ours] / round_[name] for round_ in rounds)
+        comparison = "" if name == ours else f"; ours is {ratio:.2f} times as fast"
+        print(f"{name}: {pace:,.0f} stock-days/s{comparison}")
     if device.type == "cpu":
-        highest = statistics.median(peak(threads) for _ in range(REPEATS))
-        share = paces[ours] / (DAYS * STOCKS) * needed_products(windows) / highest
+        peak_rate = statistics.median(peak(threads) for _ in range(REPEATS))
+        epochs_a_second = paces[ours] / (DAYS * STOCKS)
+        share = epochs_a_second * needed_products(windows) / peak_rate
         print(
             f"share of the {threads}-thread matrix-product peak: {share:.2f} (validation's time "
             "counted, not its work)"

@@ -35,49 +35,57 @@ from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
 
 Rows = list[tuple[int, ...]]  # translations
-Engine = Callable[[int], Rows]  # by a number of beams
+Engine = Callable[[int], Rows]  # translates the sources with a number of beams
 
 
 def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
-    """Return the model and pairs that it has not seen."""
+    """Return a model, and pairs that it was not trained on.
+
+    Without a `folder`, train the demonstration's model.
+    """
     if folder is None:
         recipe = read_recipe(DEMO)
-        cpu = torch.device("cpu")
-        done = train_model(
+        training = train_model(
             recipe,
             temporary / "models",
             work=temporary / "work",
-            device=cpu,
+            device=torch.device("cpu"),
             process_group=SINGLE_PROCESS,
         )
-        assert done is not None
-        return done.model, list(recipe.tests["test"].pairs())
+        assert training is not None
+        return training.model, list(recipe.tests["test"].pairs())
     model = load_model(folder, torch.device("cpu"))
     if not model.card.made.get("tests"):
         raise UsageError(f"the card of {folder} names no test set: train with one")
-    return model, list(named_test(model.card, next(iter(model.card.made["tests"]))).pairs())
+    first_test = next(iter(model.card.made["tests"]))
+    return model, list(named_test(model.card, first_test).pairs())
 
 
 def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
     """Return a function that translates by our search."""
-    return lambda beams: [
-        found[0].tokens for found in search(model.decoder, sources, Search(beams=beams, alpha=0.0))
-    ]
+
+    def translate(beams: int) -> Rows:
+        results = search(model.decoder, sources, Search(beams=beams, alpha=0.0))
+        return [hypotheses[0].tokens for hypotheses in results]
+
+    return translate
 
 
 def ctranslate2(
     model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str
 ) -> Engine:
-    """Return a function that translates by CTranslate2 with weights of that kind."""
+    """Return a function that translates by CTranslate2, with arithmetic of this kind."""
     translator = open_exported(folder, threads=threads, kind=kind)
-    return lambda beams: [
-        tuple(row)
-        for row in translate_exported(translator, model, sources, Search(beams=beams, alpha=0.0))
-    ]
+
+    def translate(beams: int) -> Rows:
+        rows = translate_exported(translator, model, sources, Search(beams=beams, alpha=0.0))
+        return [tuple(row) for row in rows]
+
+    return translate
 
 
 def exported(model: Model, folder: Path, *, int8: bool) -> Path:
-    """Export the model for CTranslate2."""
+    """Export the model for CTranslate2, and return its folder."""
     export_model(model, folder, int8=int8)
     return folder
 
@@ -85,50 +93,53 @@ def exported(model: Model, folder: Path, *, int8: bool) -> Path:
 def compare(
     engines: dict[str, Engine], beams: int, rounds: int, clock: Callable[[], float]
 ) -> tuple[dict[str, float], dict[str, Rows]]:
-    """Return the seconds of each engine, the median of rounds in which they
-    take turns, and what each says.
+    """Return the seconds of each engine, and its translations.
+
+    The engines take turns; the seconds are the median of the rounds.
     """
-    took: dict[str, list[float]] = {name: [] for name in engines}
-    said: dict[str, Rows] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    translations: dict[str, Rows] = {}
     for _ in range(rounds):
         for name, engine in engines.items():
-            begun = clock()
-            said[name] = engine(beams)
-            took[name].append(clock() - begun)
-    return {name: statistics.median(each) for name, each in took.items()}, said
+            start = clock()
+            translations[name] = engine(beams)
+            seconds[name].append(clock() - start)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    return medians, translations
 
 
 def show(
-    model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float], said: dict[str, Rows]
+    model: Model,
+    pairs: list[Pair],
+    beams: int,
+    seconds: dict[str, float],
+    translations: dict[str, Rows],
 ) -> None:
-    """Print a line for each engine: its speed, our speed relative to it, how
-    often it agrees with us, and BLEU.
-    """
-    metric, first = BLEU(tokenize=tokenizer_of(model.card.target_language)), next(iter(said))
-    for name, rows in said.items():
-        same = sum(one == other for one, other in zip(rows, said[first], strict=True)) / len(rows)
-        bleu = metric.corpus_score(
-            [model.target.decode(row) for row in rows], [[right for _, right in pairs]]
-        ).score
+    """Print the speed of each engine, our speed relative to it, its agreement with us, and BLEU."""
+    metric = BLEU(tokenize=tokenizer_of(model.card.target_language))
+    references = [target for _, target in pairs]
+    search_name = "greedy" if beams == 1 else f"beam {beams}"
+    our_name, our_rows = next(iter(translations.items()))
+    for name, rows in translations.items():
+        agreements = [row == our_row for row, our_row in zip(rows, our_rows, strict=True)]
+        same = sum(agreements) / len(rows)
+        bleu = metric.corpus_score([model.target.decode(row) for row in rows], [references]).score
+        ratio = seconds[name] / seconds[our_name]
         print(
-            f"{'greedy' if beams == 1 else f'beam {beams}':<8}{name:<22}"
-            f"{len(rows) / seconds[name]:>8.1f}",
-            end="",
+            f"{search_name:<8}{name:<22}{len(rows) / seconds[name]:>8.1f}"
+            f"{ratio:>10.2f}{same:>8.1%}{bleu:>7.2f}",
+            flush=True,
         )
-        print(f"{seconds[name] / seconds[first]:>10.2f}{same:>8.1%}{bleu:>7.2f}", flush=True)
 
 
 def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
-    """Print the cost of searching on until nothing better can follow, without
-    and with a length penalty.
-    """
+    """Print the cost of the exact stop of the search, without and with a length penalty."""
     for how in (Search(alpha=0.0), Search()):
         stops = stops_of(model.decoder, sources, how)
         print(
             f"beam {how.beams}, alpha {how.alpha}: {stops.exact:.1f} steps a sentence until none "
-            "can be better, "
-            f"{stops.hasty:.1f} until {how.beams} have ended, which says the same of "
-            f"{stops.same:.1%}",
+            f"can be better, {stops.hasty:.1f} until {how.beams} have ended, which says the same "
+            f"of {stops.same:.1%}",
             flush=True,
         )
 
@@ -138,14 +149,14 @@ def main() -> None:
     from translation.environment import prepare_torch
 
     prepare_torch()
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--model", type=Path)
-    asked.add_argument("--sentences", type=int, default=1000)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
-    asked.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    asked.add_argument("--clock", choices=list(CLOCKS), default="wall")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    options = parser.parse_args()
     if find_spec("ctranslate2") is None:
         print("the extra ctranslate2 is not installed: pip install -e '.[ctranslate2]'")
         return
@@ -168,13 +179,10 @@ def main() -> None:
                 f"{options.clock} time"
             )
             print("search  engine                    each/s   ours x    same   BLEU")
+            clock = CLOCKS[options.clock]
             for beams in options.beams:
-                show(
-                    model,
-                    pairs,
-                    beams,
-                    *compare(engines, beams, options.rounds, CLOCKS[options.clock]),
-                )
+                seconds, translations = compare(engines, beams, options.rounds, clock)
+                show(model, pairs, beams, seconds, translations)
         show_stops(model, sources)
     torch.set_num_threads(before)
 

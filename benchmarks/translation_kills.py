@@ -1,9 +1,8 @@
-"""Kill a training, the translation of a file and a queue's worker at random moments, and check what
-they leave.
+"""Kill a training, the translation of a file and a queue's worker at random moments.
 
-`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless
-told, and goes on each time it is started again. Its result must be that of one that nobody
-disturbed: the same weights, the same file, each queued text translated once.
+`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times by
+default, and goes on each time it is started again. Its result must be that of undisturbed work: the
+same weights, the same file, each queued text translated once.
 """
 
 import hashlib
@@ -34,16 +33,19 @@ from translation.cards import read_card
 from translation.decoding.beam_search import Search
 from translation.recipes import read_recipe
 
-CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)
-NAME, TEXTS = "demo", 1500
+CPU = torch.device("cpu")
+GREEDY = Search(beams=1, alpha=0.0)
+NAME = "demo"
+TEXTS = 1500
 LEASE_S = 1.0
-TURNS_S = 0.02  # between looks at a child
+TURNS_S = 0.02  # between two tries to find work
 
 
 def main() -> None:
     """Kill each kind of work, and print how it went."""
-    if kind := os.environ.get("KILLS_CHILD"):
-        _child(kind)
+    child_kind = os.environ.get("KILLS_CHILD")
+    if child_kind:
+        _child(child_kind)
         return
     kills = int(sys.argv[1]) if sys.argv[1:] else 10
     print(f"{'work':8} {'undisturbed s':>13} {'kills':>6} {'times done':>10}  result")
@@ -51,35 +53,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         trained = Path(name) / "train-0"
         for kind, result in RESULTS.items():
-            expected, seconds, homes = _killed(Path(name), kind, result, kills, trained)
-            same = all(found == expected for found in homes)
-            broken = broken or not same
-            said = "the same each time" if same else f"DIFFERS: {expected} became {homes}"
-            print(f"{kind:8} {seconds:13.1f} {kills:6} {len(homes):10}  {said}", flush=True)
+            expected, seconds, results = _killed(Path(name), kind, result, kills, trained)
+            is_same = all(killed_result == expected for killed_result in results)
+            broken = broken or not is_same
+            words = "the same each time" if is_same else f"DIFFERS: {expected} became {results}"
+            print(f"{kind:8} {seconds:13.1f} {kills:6} {len(results):10}  {words}", flush=True)
     sys.exit(int(broken))
 
 
 def _killed(
     folder: Path, kind: str, result: Callable[[], str], kills: int, trained: Path
 ) -> tuple[str, float, list[str]]:
-    """The result of undisturbed work, its seconds, and the results of work that
-    was killed so often in all.
+    """Return the result of undisturbed work, its seconds, and the results of killed work.
+
+    There are as many of those as it takes for so many kills in all.
     """
-    draw, died, homes = random.Random(kind), 0, list[str]()  # noqa: S311
+    generator = random.Random(kind)  # noqa: S311
+    died = 0
+    results: list[str] = []
     _prepare(folder / f"{kind}-0", kind, trained)
     seconds = _run(kind, None)
     expected = result()
     while died < kills:
-        _prepare(folder / f"{kind}-{len(homes) + 1}", kind, trained)
-        while died < kills and _run(kind, draw.uniform(0, seconds)) < 0:
+        _prepare(folder / f"{kind}-{len(results) + 1}", kind, trained)
+        while died < kills and _run(kind, generator.uniform(0, seconds)) < 0:
             died += 1
         _run(kind, None)
-        homes.append(result())
-    return expected, seconds, homes
+        results.append(result())
+    return expected, seconds, results
 
 
 def _prepare(home: Path, kind: str, trained: Path) -> None:
-    """A new folder that is the current one, with what the work needs."""
+    """Make a folder with what the work needs, and change to it."""
     (home / "data").mkdir(parents=True)
     os.chdir(home)
     engine = open_store()
@@ -95,8 +100,9 @@ def _prepare(home: Path, kind: str, trained: Path) -> None:
 
 
 def _run(kind: str, kill_after: float | None) -> float:
-    """Seconds that the work took once its process was ready, or -1 when it was
-    killed so long after that.
+    """Return the seconds of the work once its process was ready; -1 when it was killed.
+
+    It is killed `kill_after` seconds after it was ready.
     """
     environment = os.environ | {"KILLS_CHILD": kind, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-m", "benchmarks.translation_kills"]
@@ -122,16 +128,19 @@ def _child(kind: str) -> None:
         translate_files.LINES_AT_ONCE = 100
         translate_lines(model, Path("text"), Path("out"), GREEDY, NAME)
         return
-    translate.AT_ONCE, translate.LEASE_S = 100, LEASE_S
-    while _unfinished() > 0:  # what a killed worker held is free when its lease ends
+    translate.AT_ONCE = 100
+    translate.LEASE_S = LEASE_S
+    # The texts of a killed worker can be taken only when its lease has ended.
+    while _unfinished() > 0:
         translate.work_off(engine, None, GREEDY, CPU)
         time.sleep(TURNS_S)
 
 
 def _unfinished() -> int:
-    waiting = sa.select(sa.func.count()).where(translation_text.c.status.in_(["queued", "taken"]))
+    is_unfinished = translation_text.c.status.in_(["queued", "taken"])
+    count = sa.select(sa.func.count()).where(is_unfinished)
     with reading(open_store()) as conn:
-        return int(conn.execute(waiting).scalar_one())
+        return int(conn.execute(count).scalar_one())
 
 
 def _weights() -> str:
@@ -139,16 +148,17 @@ def _weights() -> str:
 
 
 def _file() -> str:
-    beside = sorted(file.name for file in Path.cwd().glob("out*"))
-    return f"{hashlib.sha256(Path('out').read_bytes()).hexdigest()} {beside}"
+    file_hash = hashlib.sha256(Path("out").read_bytes()).hexdigest()
+    files = sorted(file.name for file in Path.cwd().glob("out*"))
+    return f"{file_hash} {files}"
 
 
 def _queue() -> str:
-    rows = sa.select(translation_text.c["id", "text", "status", "translation"]).order_by(
-        translation_text.c.id
-    )
+    columns = translation_text.c["id", "text", "status", "translation"]
+    statement = sa.select(columns).order_by(translation_text.c.id)
     with reading(open_store()) as conn:
-        return hashlib.sha256(repr(conn.execute(rows).all()).encode()).hexdigest()
+        rows = conn.execute(statement).all()
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
 RESULTS: dict[str, Callable[[], str]] = {"train": _weights, "file": _file, "work": _queue}

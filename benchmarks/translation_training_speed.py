@@ -1,15 +1,14 @@
-"""Time the training of a translator against a plain loop around `nn.Transformer`, and the gain of
-each difference.
+"""Time the training of a translator against a plain loop around `nn.Transformer`.
 
 `python -m benchmarks.translation_training_speed [--rounds 5] [--updates 4] [--threads 1 4] [--clock
-wall]`: both networks have the size that suits Multi30k, whose sentences they learn where the shared
-data is beside the checkout; elsewhere they learn as many made ones. The plain loop is a textbook's:
-shuffled batches of as many sentences as ours have on average, padded to their longest, scores of
-every position, `F.cross_entropy`, an Adam that is not fused; as its users get it, `nn.Transformer`
-drops out attention weights too. The ways take turns; medians of rounds, in target tokens a second,
-padding not counted. First the loss and its gradients must be the same for both networks with the
-same weights. On a machine that has other work, one thread and `--clock processor` tell the ratio by
-processor time.
+wall]`: prints the gain of each difference between both. Both networks have the size that suits
+Multi30k, whose sentences they learn where the shared data is beside the checkout; elsewhere they
+learn as many invented ones. The plain loop is a textbook's: shuffled batches of as many sentences
+as ours have on average, padded to their longest, scores of every position, `F.cross_entropy`, an
+Adam that is not fused; by default `nn.Transformer` drops out attention weights too. The ways take
+turns; medians of rounds, in target tokens a second, without padding. First the loss and its
+gradients must be the same for both networks with the same weights. On a machine that has other
+work, one thread and `--clock processor` give the ratio by processor time.
 """
 
 import argparse
@@ -17,11 +16,11 @@ import copy
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,18 +38,22 @@ from translation.training.loss import smoothed_loss
 from translation.training.step import TrainingStep, batch_loss
 from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
 
-VOCABULARY, MADE_VOCABULARY, MADE = 10_000, 600, 29_000
+VOCABULARY = 10_000
+MADE_VOCABULARY = 600
+MADE_PAIRS = 29_000
 SIZE = TransformerConfig(
     VOCABULARY, VOCABULARY, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4
 )
 CONFIG = TrainingConfig(batch_tokens=4096)
-SMOOTHING, RATE = CONFIG.label_smoothing, 1e-4
+SMOOTHING = CONFIG.label_smoothing
+RATE = 1e-4
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 class Plain(nn.Module):
-    """The Transformer of torch's own layers, with embeddings tied; like ours it
-    has no LayerNorm behind the last.
+    """The Transformer of torch's own layers, with tied embeddings.
+
+    Like ours it has no LayerNorm after the last layer.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -70,16 +73,16 @@ class Plain(nn.Module):
         self.stack.encoder.norm = self.stack.decoder.norm = None
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return what each position leads to, `[sentences, target positions, d_model]`."""
-        later = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.bool)
-        padding, own = source == PAD, target == PAD
+        """Return the state of each target position, `[sentences, target positions, d_model]`."""
+        is_later = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.bool)
+        is_padding = source == PAD
         decoded: Tensor = self.stack(
             self.embed(source),
             self.embed(target),
-            tgt_mask=later,
-            src_key_padding_mask=padding,
-            tgt_key_padding_mask=own,
-            memory_key_padding_mask=padding,
+            tgt_mask=is_later,
+            src_key_padding_mask=is_padding,
+            tgt_key_padding_mask=target == PAD,
+            memory_key_padding_mask=is_padding,
             tgt_is_causal=True,
         )
         return decoded
@@ -87,14 +90,13 @@ class Plain(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """Embed tokens and their positions."""
         width = self.tokens.embedding_dim
-        embedded: Tensor = self.dropout(
-            self.tokens(tokens) * width**0.5 + sinusoids(torch.arange(tokens.shape[1]), width)
-        )
+        positions = sinusoids(torch.arange(tokens.shape[1]), width)
+        embedded: Tensor = self.dropout(self.tokens(tokens) * width**0.5 + positions)
         return embedded
 
 
 def loss_everywhere(network: Plain, batch: Batch) -> Tensor:
-    """Score every position, padding too."""
+    """Return the loss from scores of every position, padding too."""
     scores = network(batch.source, batch.target_input) @ network.tokens.weight.T
     return functional.cross_entropy(
         scores.flatten(0, 1),
@@ -105,24 +107,24 @@ def loss_everywhere(network: Plain, batch: Batch) -> Tensor:
 
 
 def loss_of_real(network: Plain, batch: Batch) -> Tensor:
-    """Score the positions that have a token."""
-    real = batch.target_output != PAD
-    scores = network(batch.source, batch.target_input)[real] @ network.tokens.weight.T
-    return functional.cross_entropy(scores, batch.target_output[real], label_smoothing=SMOOTHING)
+    """Return the loss from scores of only the positions that have a token."""
+    is_real = batch.target_output != PAD
+    scores = network(batch.source, batch.target_input)[is_real] @ network.tokens.weight.T
+    targets = batch.target_output[is_real]
+    return functional.cross_entropy(scores, targets, label_smoothing=SMOOTHING)
 
 
 def loss_inside(network: Plain, batch: Batch) -> Tensor:
-    """Score them with the output layer inside the loss."""
-    real = batch.target_output != PAD
-    decoded = network(batch.source, batch.target_input)[real]
-    return smoothed_loss(
-        decoded, network.tokens.weight, batch.target_output[real], SMOOTHING
-    ) / len(decoded)
+    """Return the loss of those positions with the output layer inside the loss."""
+    is_real = batch.target_output != PAD
+    decoded = network(batch.source, batch.target_input)[is_real]
+    targets = batch.target_output[is_real]
+    return smoothed_loss(decoded, network.tokens.weight, targets, SMOOTHING) / len(decoded)
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train; `update` learns from a batch."""
+    """A way to train; `update` learns from a batch, `bucketed` is for batches by length."""
 
     name: str
     bucketed: bool
@@ -162,6 +164,7 @@ def ways() -> list[Way]:
 def _plainly(
     config: TransformerConfig, loss: Callable[[Plain, Batch], Tensor], *, fused: bool = False
 ) -> Callable[[Batch], None]:
+    """Return the update of a plain network by a loss; `fused` is an option of its Adam."""
     network = Plain(config).train()
     optimiser = torch.optim.Adam(
         network.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, fused=fused
@@ -176,141 +179,151 @@ def _plainly(
 
 
 def check_losses(batch: Batch) -> None:
-    """Check that from the same weights, without dropout, every way finds the
-    same loss and gradient of embeddings.
+    """Check that every way has the same loss, and the same gradient of the embeddings.
+
+    All ways start with the same weights, and without dropout.
     """
     torch.manual_seed(0)
-    plain, ours = Plain(replace(SIZE, dropout=0.0)), replace(SIZE, dropout=0.0).build()
+    config = replace(SIZE, dropout=0.0)
+    plain = Plain(config)
+    ours = config.build()
     copy_weights(plain, ours)
-    losses: list[tuple[nn.Module, nn.Parameter, Callable[[], Tensor]]] = [
-        (each := copy.deepcopy(plain), each.tokens.weight, partial(loss, each, batch))
-        for loss in (loss_everywhere, loss_of_real, loss_inside)
-    ]
-    own = ours.embed_target.tokens.weight
-    losses.append(
-        (ours, own, lambda: batch_loss(ours, batch, SMOOTHING, torch.device("cpu")) / batch.tokens)
-    )
-    found, gradients = [], []
-    for network, weight, loss in losses:
-        network.train()
-        (each := loss()).backward()
-        found.append(each.detach())
-        gradients.append(weight.grad)
-    for value, gradient in zip(found[1:], gradients[1:], strict=True):
-        torch.testing.assert_close(value, found[0], rtol=1e-5, atol=1e-5)
+    losses: list[Tensor] = []
+    gradients: list[Tensor | None] = []
+    for loss_of in (loss_everywhere, loss_of_real, loss_inside):
+        network = copy.deepcopy(plain).train()
+        loss = loss_of(network, batch)
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append(network.tokens.weight.grad)
+    ours.train()
+    our_loss = batch_loss(ours, batch, SMOOTHING, torch.device("cpu")) / batch.tokens
+    our_loss.backward()
+    losses.append(our_loss.detach())
+    gradients.append(ours.embed_target.tokens.weight.grad)
+    for loss, gradient in zip(losses[1:], gradients[1:], strict=True):
+        torch.testing.assert_close(loss, losses[0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(gradient, gradients[0], rtol=1e-3, atol=1e-6)
-    print(f"the same weights, the same loss: {', '.join(f'{value:.5f}' for value in found)} nats")
+    print(f"the same weights, the same loss: {', '.join(f'{loss:.5f}' for loss in losses)} nats")
 
 
 @torch.no_grad()
 def copy_weights(plain: Plain, ours: Transformer) -> None:
     """Give our network the weights of torch's."""
     ours.embed_target.tokens.weight.copy_(plain.tokens.weight)
-    for one, other in zip(plain.stack.encoder.layers, ours.encoder, strict=True):
-        _copy_attention(one.self_attn, other.attention)
-        _copy_rest(
-            one, other, [one.norm1, one.norm2], [other.around_attention, other.around_feed_forward]
-        )
-    for one, other in zip(plain.stack.decoder.layers, ours.decoder, strict=True):
-        _copy_attention(one.self_attn, other.attention)
-        _copy_attention(one.multihead_attn, other.memory_attention)
-        around = [other.around_attention, other.around_memory_attention, other.around_feed_forward]
-        _copy_rest(one, other, [one.norm1, one.norm2, one.norm3], around)
+    for theirs, our_layer in zip(plain.stack.encoder.layers, ours.encoder, strict=True):
+        _copy_attention(theirs.self_attn, our_layer.attention)
+        _copy_feed_forward(theirs, our_layer)
+        _copy_norm(theirs.norm1, our_layer.around_attention)
+        _copy_norm(theirs.norm2, our_layer.around_feed_forward)
+    for theirs, our_layer in zip(plain.stack.decoder.layers, ours.decoder, strict=True):
+        _copy_attention(theirs.self_attn, our_layer.attention)
+        _copy_attention(theirs.multihead_attn, our_layer.memory_attention)
+        _copy_feed_forward(theirs, our_layer)
+        _copy_norm(theirs.norm1, our_layer.around_attention)
+        _copy_norm(theirs.norm2, our_layer.around_memory_attention)
+        _copy_norm(theirs.norm3, our_layer.around_feed_forward)
 
 
-def _copy_attention(one: nn.MultiheadAttention, other: MultiHeadAttention) -> None:
-    other.project_qkv.weight.copy_(one.in_proj_weight)
-    other.project_qkv.bias.copy_(one.in_proj_bias)
-    other.project_output.load_state_dict(one.out_proj.state_dict())
+def _copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
+    ours.project_qkv.weight.copy_(theirs.in_proj_weight)
+    ours.project_qkv.bias.copy_(theirs.in_proj_bias)
+    ours.project_output.load_state_dict(theirs.out_proj.state_dict())
 
 
-def _copy_rest(
-    one: nn.Module, other: nn.Module, norms: list[nn.Module], around: list[nn.Module]
-) -> None:
-    other.feed_forward.expand.load_state_dict(one.linear1.state_dict())
-    other.feed_forward.contract.load_state_dict(one.linear2.state_dict())
-    for norm, residual in zip(norms, around, strict=True):
-        residual.layer_norm.load_state_dict(norm.state_dict())
+def _copy_feed_forward(theirs: nn.Module, ours: nn.Module) -> None:
+    ours.feed_forward.expand.load_state_dict(theirs.linear1.state_dict())
+    ours.feed_forward.contract.load_state_dict(theirs.linear2.state_dict())
+
+
+def _copy_norm(norm: nn.Module, residual: nn.Module) -> None:
+    residual.layer_norm.load_state_dict(norm.state_dict())
 
 
 def examples_to_learn(tokenizer: Path | None) -> Examples:
     """Return Multi30k's training pairs, or made ones; `tokenizer` saves the time to train one."""
-    corpus = SHARED / "translation" / "multi30k"
-    if corpus.is_dir():
-        pairs = list(
-            Corpus(corpus / "train.en.txt.gz", corpus / "train.de.txt.gz", name="Multi30k").pairs()
-        )
+    folder = SHARED / "translation" / "multi30k"
+    if folder.is_dir():
+        corpus = Corpus(folder / "train.en.txt.gz", folder / "train.de.txt.gz", name="Multi30k")
+        pairs = list(corpus.pairs())
         size = VOCABULARY
+        origin = "of Multi30k"
     else:
-        pairs, size = made_pairs(MADE, 0), MADE_VOCABULARY
-    pieces = (
-        Tokenizer.load(tokenizer)
-        if tokenizer
-        else Tokenizer.train((side for pair in pairs for side in pair), size)
-    )
-    print(
-        f"{len(pairs):,} pairs "
-        f"{'of Multi30k' if size == VOCABULARY else 'made, as the shared data is not there'}"
-    )
+        pairs = made_pairs(MADE_PAIRS, 0)
+        size = MADE_VOCABULARY
+        origin = "made, as the shared data is not there"
+    if tokenizer:
+        pieces = Tokenizer.load(tokenizer)
+    else:
+        pieces = Tokenizer.train(chain.from_iterable(pairs), size)
+    print(f"{len(pairs):,} pairs {origin}")
     return clean(pairs, pieces, pieces, Rules())
 
 
 def orders(examples: Examples) -> dict[bool, Iterator[Batch]]:
-    """Return endless batches by length (`True`) and shuffled ones, which have
-    as many sentences on average.
+    """Return endless batches by length (`True`) and shuffled ones (`False`).
+
+    Both have as many sentences a batch on average.
     """
     generator = torch.Generator().manual_seed(0)
     bucketed = batch_indices(examples, CONFIG.batch_tokens, generator)
     sentences = round(len(examples) / len(bucketed))
-    shuffled = [
-        each.numpy() for each in torch.randperm(len(examples), generator=generator).split(sentences)
-    ]
-    found = {}
-    for is_bucketed, name, rows in ((True, "by length", bucketed), (False, "shuffled", shuffled)):
-        sample = [batch_of(examples, each) for each in rows[:50]]
-        real = sum(each.tokens for each in sample) / sum(
-            each.target_output.numel() for each in sample
-        )
-        print(
-            f"{name}: {len(examples) / len(rows):.0f} sentences a batch, {real:.0%} of target "
-            "positions real"
-        )
-        found[is_bucketed] = (batch_of(examples, each) for each in cycle(rows))
-    return found
+    permutation = torch.randperm(len(examples), generator=generator)
+    shuffled = [rows.numpy() for rows in permutation.split(sentences)]
+    return {
+        True: _endless_batches("by length", examples, bucketed),
+        False: _endless_batches("shuffled", examples, shuffled),
+    }
+
+
+def _endless_batches(
+    name: str, examples: Examples, rows_of_batches: Sequence[Any]
+) -> Iterator[Batch]:
+    """Print the share of real positions in a sample of batches; return all of them, endlessly."""
+    sample = [batch_of(examples, rows) for rows in rows_of_batches[:50]]
+    tokens = sum(batch.tokens for batch in sample)
+    positions = sum(batch.target_output.numel() for batch in sample)
+    print(
+        f"{name}: {len(examples) / len(rows_of_batches):.0f} sentences a batch, "
+        f"{tokens / positions:.0%} of target positions real"
+    )
+    return (batch_of(examples, rows) for rows in cycle(rows_of_batches))
 
 
 def measure(
     examples: Examples, rounds: int, updates: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Return the target tokens a second of each way, the median of rounds; a
-    first one is not counted.
-    """
-    batches, rates = orders(examples), dict[str, list[float]]()
+    """Return the target tokens a second of each way, the median of rounds but the first one."""
+    batches = orders(examples)
     trained = ways()
+    rates: dict[str, list[float]] = {way.name: [] for way in trained}
     for _ in range(rounds + 1):
         for way in trained:
-            begun, tokens = clock(), 0
+            start = clock()
+            tokens = 0
             for _ in range(updates):
-                way.update(batch := next(batches[way.bucketed]))
+                batch = next(batches[way.bucketed])
+                way.update(batch)
                 tokens += batch.tokens
-            rates.setdefault(way.name, []).append(tokens / (clock() - begun))
-    return {name: statistics.median(each[1:]) for name, each in rates.items()}
+            rates[way.name].append(tokens / (clock() - start))
+    return {name: statistics.median(way_rates[1:]) for name, way_rates in rates.items()}
 
 
 def main() -> None:
-    """Print the paces, each one's ratio to the one before, and to the plain loop."""
+    """Print the rate of each way, and its ratios to the one before and to the plain loop."""
     from translation.environment import prepare_torch
 
     prepare_torch()
-    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("--rounds", type=int, default=5)
-    asked.add_argument("--updates", type=int, default=4)
-    asked.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
-    asked.add_argument("--clock", choices=list(CLOCKS), default="wall")
-    asked.add_argument("--tokenizer", type=Path, help="one that a training has kept")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=4)
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    parser.add_argument("--tokenizer", type=Path, help="one that a training has kept")
+    options = parser.parse_args()
     examples = examples_to_learn(options.tokenizer)
-    check_losses(batch_of(examples, batch_indices(examples, CONFIG.batch_tokens // 4, None)[20]))
+    small_batches = batch_indices(examples, CONFIG.batch_tokens // 4, None)
+    check_losses(batch_of(examples, small_batches[20]))
     before = torch.get_num_threads()
     for threads in options.threads:
         torch.set_num_threads(threads)
@@ -319,13 +332,15 @@ def main() -> None:
             f"{options.clock} time"
         )
         rates = measure(examples, options.rounds, options.updates, CLOCKS[options.clock])
-        first = last = rates["the plain loop"]
+        plain_rate = rates["the plain loop"]
+        last_rate = plain_rate
         for name, rate in rates.items():
             print(
-                f"{name:<34}{rate:>8,.0f} tokens/s  x {rate / last:.2f}  in all {rate / first:.2f}",
+                f"{name:<34}{rate:>8,.0f} tokens/s  x {rate / last_rate:.2f}  "
+                f"in all {rate / plain_rate:.2f}",
                 flush=True,
             )
-            last = rate
+            last_rate = rate
     torch.set_num_threads(before)
 
 

@@ -1,9 +1,8 @@
-"""Time each documented view for one symbol or one night, over ten years of nights and ten million
-predictions.
+"""Time each documented view for one symbol or one night, over ten million predictions.
 
-`python -m benchmarks.view_latency`: fills a store of each engine (20 minutes and 6 GB each), asks
-and loads; `--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when
-a limit is missed.
+`python -m benchmarks.view_latency`: fills a store of each engine with ten years of nights (20
+minutes and 6 GB each), then times queries, pages and nights that are stored; `--predictions
+1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when a limit is missed.
 """
 
 import argparse
@@ -33,16 +32,19 @@ from db.views import views as documented_views
 from dtml.baselines.naive_rules import NAIVE_RULES
 
 DRAWS = 200
-VIEW_LIMIT_MS, NIGHT_LIMIT_MS, PAGE_LIMIT_MS = 50.0, 100.0, 1000.0
+VIEW_LIMIT_MS = 50.0
+NIGHT_LIMIT_MS = 100.0
+PAGE_LIMIT_MS = 1000.0
 STORED_NIGHTS = 10  # of each market
-DRAWN = np.random.default_rng(7)
+RANDOM = np.random.default_rng(7)
 
+# Returns a random condition of SQL on the rows of a history.
 Draw = Callable[[TenYears], str]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query a user would type: of which view, for what, and a draw of its condition."""
+    """A query that a user would type: its view, what it is about, and a draw of its condition."""
 
     view: str
     about: str
@@ -51,13 +53,13 @@ class Question:
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print a table for each engine and whether both limits hold."""
-    asked = _arguments(arguments)
-    history = TenYears.of(asked.predictions)
+    options = _arguments(arguments)
+    history = TenYears.of(options.predictions)
     verdicts = []
-    if asked.engine in ("sqlite", "both"):
+    if options.engine in ("sqlite", "both"):
         with tempfile.TemporaryDirectory() as folder:
             verdicts.append(measure(f"sqlite:///{folder}/store.sqlite", history))
-    if asked.engine in ("postgresql", "both"):
+    if options.engine in ("postgresql", "both"):
         with postgresql() as server:
             verdicts.append(measure(server.render_as_string(hide_password=False), history))
     if not all(verdicts):
@@ -65,14 +67,17 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def measure(url: str, history: TenYears) -> bool:
-    """Fill the store at a URL, print what it takes to ask and to load; whether both limits hold."""
+    """Fill the store at a URL, and print the times of queries and writes.
+
+    Returns whether all are within their limits.
+    """
     engine = open_engine(url)
     upgrade(engine)
-    began = time.perf_counter()
+    start = time.perf_counter()
     history.fill(engine)
     with transaction(engine) as conn:
         write_translations(conn)
-    filled = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     _settle(engine)
     with reading(engine) as conn:
         counts = table_counts(conn)
@@ -80,91 +85,99 @@ def measure(url: str, history: TenYears) -> bool:
         f"{counts[name]:,} {name}" for name in ("prediction", "outcome", "price", "score")
     )
     print(
-        f"{engine.dialect.name}: {rows} rows, {_gigabytes(engine):.1f} GB, filled in {filled:.0f} s"
+        f"{engine.dialect.name}: {rows} rows, {_gigabytes(engine):.1f} GB, "
+        f"filled in {seconds:.0f} s"
     )
-    views = time_views(url, history, [*QUESTIONS, *_others()])
+    views = time_views(url, history, [*QUESTIONS, *_other_questions()])
     unlimited = time_views(url, history, [EVERY_PAIR], draws=10)
     nights = time_nights(engine, history)
     engine.dispose()
-    print(
-        pd.concat([views, nights, unlimited]).to_string(index=False, float_format="{:.1f}".format)
-    )
+    lines = pd.concat([views, nights, unlimited])
+    print(lines.to_string(index=False, float_format="{:.1f}".format))
     pages = time_pages(url, history)
     print(pages.to_string(index=False, float_format="{:.0f}".format))
-    within = [
+    verdicts = [
         _verdict("the first page of `dtml dashboard`", pages["first ms"].iloc[0], PAGE_LIMIT_MS),
         _verdict(
             "95 of 100 views for one symbol or one night", views["p95 ms"].max(), VIEW_LIMIT_MS
         ),
         _verdict("95 of 100 nights of 400 stocks stored", nights["p95 ms"].iloc[0], NIGHT_LIMIT_MS),
     ]
-    return all(within)
+    return all(verdicts)
 
 
 def time_views(
     url: str, history: TenYears, questions: Sequence[Question], draws: int = DRAWS
 ) -> pd.DataFrame:
-    """Return a line for each question, asked many times of the store opened
-    read only, as `dtml query` opens it.
+    """Return a line for each question, asked many times.
+
+    The store is opened read only, as `dtml query` opens it.
     """
     engine = open_engine(url, read_only=True)
     lines = []
     for question in questions:
-        texts = [
+        queries = [
             f"select * from {question.view} where {question.condition(history)}"  # noqa: S608
             for _ in range(draws)
         ]
-        cold = [_timed(_ask, engine, sql) for sql in texts]  # the pages come from the disk
-        lines.append(
-            _line(
-                question.view,
-                question.about,
-                cold[:1] + [_timed(_ask, engine, sql) for sql in texts],
-            )
-        )
+        # The first answers read their pages from the disk: only the very first is reported.
+        cold_answers = [_timed(_ask, engine, sql) for sql in queries]
+        warm_answers = [_timed(_ask, engine, sql) for sql in queries]
+        lines.append(_line(question.view, question.about, [cold_answers[0], *warm_answers]))
     engine.dispose()
     return pd.DataFrame(lines)
 
 
 def time_nights(engine: Engine, history: TenYears) -> pd.DataFrame:
     """Time the storing of a night in one transaction, and the reading of a night back."""
-    stored = [_timed(_store_night, engine, *night) for night in _new_nights(engine, history)]
+    writes = [_timed(_store_night, engine, *night) for night in _new_nights(engine, history)]
     days = history.days[1:]
-    read = [_timed(_read_night, engine, _one(MARKETS), _one(days)) for _ in range(DRAWS + 1)]
-    return pd.DataFrame(
-        [_line("prediction", "store a night", stored), _line("prediction", "read a night", read)]
-    )
+    reads = [_timed(_read_night, engine, _one(MARKETS), _one(days)) for _ in range(DRAWS + 1)]
+    lines = [
+        _line("prediction", "store a night", writes),
+        _line("prediction", "read a night", reads),
+    ]
+    return pd.DataFrame(lines)
 
 
 def _new_nights(
     engine: Engine, history: TenYears
 ) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
-    """Yield nights after the last one of each market, each begun as the product begins it."""
+    """Yield nights after the last one of each market, each started as the product starts it.
+
+    A night is its market, its model, its predictions and its attention.
+    """
     days = pd.bdate_range(history.days[-1], periods=STORED_NIGHTS + 1)
     for as_of, target in pairwise(days):
         for market in MARKETS:
             with transaction(engine) as conn:
-                begun = moment(as_of).to_pydatetime()
                 stored_nights.start_night(
                     conn,
                     market,
                     as_of.date(),
                     target=target.date(),
                     source="yahoo",
-                    started_at=begun,
+                    started_at=moment(as_of).to_pydatetime(),
                 )
-            chances = DRAWN.beta(200, 200, len(STOCKS))
-            made = pd.DataFrame(
-                {"symbol": STOCKS, "probability": chances, "probability_std": chances / 50}
-            )
-            made = made.assign(
-                calibrated=chances, lowest=chances, highest=chances, rising_share=0.5
-            )
+            chances = RANDOM.beta(200, 200, len(STOCKS))
             run_id = run_name(market, history.days[history.starts[-1]])
-            made = made.assign(as_of=as_of, target=target, run_id=run_id)
-            named = made[["run_id", "target", "symbol"]]
-            looks = [named.assign(source=np.roll(STOCKS, step), weight=0.1) for step in (1, 2, 3)]
-            yield market, run_id, made, pd.concat(looks, ignore_index=True)
+            night = pd.DataFrame(
+                {
+                    "run_id": run_id,
+                    "as_of": as_of,
+                    "target": target,
+                    "symbol": STOCKS,
+                    "probability": chances,
+                    "probability_std": chances / 50,
+                    "calibrated": chances,
+                    "lowest": chances,
+                    "highest": chances,
+                    "rising_share": 0.5,
+                }
+            )
+            keys = night[["run_id", "target", "symbol"]]
+            looks = [keys.assign(source=np.roll(STOCKS, step), weight=0.1) for step in (1, 2, 3)]
+            yield market, run_id, night, pd.concat(looks, ignore_index=True)
 
 
 def _ask(engine: Engine, sql: str) -> int:
@@ -172,14 +185,15 @@ def _ask(engine: Engine, sql: str) -> int:
 
 
 def _store_night(
-    engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame
+    engine: Engine, market: str, run_id: str, night: pd.DataFrame, looks: pd.DataFrame
 ) -> int:
-    as_of = made["as_of"].iloc[0]
+    """Store what a night predicted, and finish it; return how many predictions were new."""
+    as_of = night["as_of"].iloc[0]
     now = moment(as_of).to_pydatetime()
-    counts = {"fetched": 4000, "stored": 400, "rejected": 0, "predictions": len(made)}
-    rules = made[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
+    counts = {"fetched": 4000, "stored": 400, "rejected": 0, "predictions": len(night)}
+    rules = night[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
-        new = predictions.save_predictions(conn, market, made, known_at=now, made_at=now)
+        new = predictions.save_predictions(conn, market, night, known_at=now, made_at=now)
         attention.save_attention(conn, market, looks)
         predictions.save_rule_directions(conn, market, rules)
         stored_nights.finish_night(
@@ -203,7 +217,7 @@ def _read_night(engine: Engine, market: str, target: pd.Timestamp) -> int:
 
 
 def _settle(engine: Engine) -> None:
-    """Do what autovacuum does to PostgreSQL's tables in time; SQLite needs no such care."""
+    """Vacuum PostgreSQL's tables, as autovacuum does after a while; SQLite needs no such care."""
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             conn.execute(text("vacuum (analyze)"))
@@ -217,29 +231,38 @@ def _gigabytes(engine: Engine) -> float:
         return float(conn.execute(text(size)).scalar_one()) / 1e9
 
 
-def _timed(work: Callable[..., int], *given: Any) -> tuple[float, int]:
-    """Return milliseconds, and how many rows."""
-    began = time.perf_counter()
-    rows = work(*given)
-    return 1000 * (time.perf_counter() - began), rows
+def _timed(work: Callable[..., int], *arguments: Any) -> tuple[float, int]:
+    """Return the milliseconds of a call, and the number of rows that it returns."""
+    start = time.perf_counter()
+    rows = work(*arguments)
+    return 1000 * (time.perf_counter() - start), rows
 
 
 def _line(what: str, about: str, answers: Sequence[tuple[float, int]]) -> dict[str, Any]:
-    """Return the percentiles of all answers but the first, which is told apart."""
-    times, rows = (np.array(each) for each in zip(*answers, strict=True))
+    """Return the time of the first answer, and the percentiles of all others."""
+    times = np.array([milliseconds for milliseconds, _ in answers])
+    rows = np.array([row_count for _, row_count in answers])
     p50, p95 = np.percentile(times[1:], [50, 95])
-    named = {"what": what, "for": about, "rows": int(np.median(rows[1:]))}
-    return named | {"first ms": times[0], "p50 ms": p50, "p95 ms": p95}
+    return {
+        "what": what,
+        "for": about,
+        "rows": int(np.median(rows[1:])),
+        "first ms": times[0],
+        "p50 ms": p50,
+        "p95 ms": p95,
+    }
 
 
 def _verdict(what: str, worst: float, limit: float) -> bool:
-    kept = bool(worst < limit)
-    print(f"{what} under {limit:.0f} ms: {'yes' if kept else 'no'} ({worst:.1f} ms)")
-    return kept
+    """Print whether the worst time is under its limit, and return it."""
+    is_within = bool(worst < limit)
+    print(f"{what} under {limit:.0f} ms: {'yes' if is_within else 'no'} ({worst:.1f} ms)")
+    return is_within
 
 
 def _one(choices: Sequence[Any] | pd.DatetimeIndex) -> Any:
-    return choices[int(DRAWN.integers(len(choices)))]
+    """Return a random choice."""
+    return choices[int(RANDOM.integers(len(choices)))]
 
 
 def _stock(markets: Sequence[str] = MARKETS, symbols: Sequence[str] = STOCKS) -> Draw:
@@ -247,27 +270,31 @@ def _stock(markets: Sequence[str] = MARKETS, symbols: Sequence[str] = STOCKS) ->
 
 
 def _day(column: str) -> Draw:
-    seen = slice(1, None) if column == "target" else slice(-1)
-    return lambda history: (
-        f"market = '{_one(MARKETS)}' and {column} = '{_one(history.days[seen]):%Y-%m-%d}'"
-    )
+    # The first day is no target, and the last one no as_of.
+    days_of_column = slice(1, None) if column == "target" else slice(-1)
+
+    def condition(history: TenYears) -> str:
+        market = _one(MARKETS)
+        day = _one(history.days[days_of_column])
+        return f"market = '{market}' and {column} = '{day:%Y-%m-%d}'"
+
+    return condition
 
 
 def _attended(history: TenYears) -> str:
-    return f"market = '{BACKTEST_MARKET}' and target = '{_one(history.attended()):%Y-%m-%d}'"
+    target = _one(history.attended())
+    return f"market = '{BACKTEST_MARKET}' and target = '{target:%Y-%m-%d}'"
 
 
-def _others() -> list[Question]:
+def _other_questions() -> list[Question]:
     """Return a question to each view that QUESTIONS leaves out."""
-    left = [
-        view
-        for name, view in documented_views().items()
-        if name not in {each.view for each in QUESTIONS}
-    ]
-    return [
-        Question(each.name, "a market", _whole if "market" not in each.meanings() else _market)
-        for each in left
-    ]
+    known_views = {question.view for question in QUESTIONS}
+    questions = []
+    for name, view in documented_views().items():
+        if name not in known_views:
+            condition = _market if "market" in view.meanings() else _whole
+            questions.append(Question(view=name, about="a market", condition=condition))
+    return questions
 
 
 def _market(_history: TenYears) -> str:
@@ -337,7 +364,7 @@ QUESTIONS = (
     Question("alert_log", "a night", _day("as_of")),
     Question("run_log", "a market", _market),
     Question(
-        "translation_job", "a text", lambda _history: f"id = {int(DRAWN.integers(TEXTS)) + 1}"
+        "translation_job", "a text", lambda _history: f"id = {int(RANDOM.integers(TEXTS)) + 1}"
     ),
     Question(
         "translation_job",
@@ -349,8 +376,8 @@ QUESTIONS = (
         for view in ("translation_model_log", "translation_score_log", "translation_training")
     ),
 )
-# Each of 400 stocks looks at 400: the rows alone take longer than the limit, and nobody reads them
-# one by one.
+# 400 stocks look at 400 each: fetching so many rows takes longer than the limit, and nobody reads
+# them one by one.
 EVERY_PAIR = Question("attention", "every pair of a night", _attended)
 
 

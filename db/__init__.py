@@ -1,9 +1,8 @@
 """Rows: tables, engine, every write, every read, the SQL views."""
 
 
-def __getattr__(
-    name: str,
-) -> object:  # what a notebook asks for, imported then: `import db` waits for nothing
+def __getattr__(name: str) -> object:
+    # A notebook asks for `db.Store`. It is imported only then, so that `import db` is fast.
     if name == "Store":
         from db import store
 

@@ -1,8 +1,7 @@
-"""From a database URL to a connection: SQLite by default, PostgreSQL when DTML_DATABASE_URL says
-so.
+"""Open a store by its URL: SQLite by default, PostgreSQL when DTML_DATABASE_URL names one.
 
 Reads open `reading(engine)`, writes `transaction(engine)`: writers queue, on both engines, and
-every failure comes out as one line without the password.
+every failure becomes a message of one line without the password.
 """
 
 import json
@@ -27,11 +26,11 @@ from db.migrations import REVISION
 from db.tables import metadata
 
 URL_VARIABLE: Final = "DTML_DATABASE_URL"
-FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
+FOLDER_VARIABLE = "DTML_DATA"  # the folder of the store when no URL is given
 LOCK_WAIT_S = 30
 READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
-# Any number would do, as long as every writer of a store asks for the same one.
+# Any number would do, as long as every writer of a store locks the same one.
 WRITER_LOCK = 0x64746D6C
 RESTORE: Final = (
     "run `dtml db check` for details, then move the store away and restore a backup with "
@@ -41,8 +40,8 @@ UNRELEASED: Final = (
     "it was made before 0.1.0: start a new store (move this one away or name "
     "another); prices can be fetched again"
 )
-# What a failure means and what its user can do about it: by the engine's own codes, else by its
-# words.
+# What a failure means and what the user can do about it: by the engine's codes, else by words of
+# its message.
 REMEDIES: Final = tomllib.loads(
     Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8")
 )
@@ -50,34 +49,39 @@ FULL: Final = REMEDIES["postgresql"]["53100"]
 
 
 def database_url() -> URL:
-    """Return DTML_DATABASE_URL, else the URL of dtml.sqlite in the folder DTML_DATA (data), its
-    path made absolute.
+    """Return DTML_DATABASE_URL, else the URL of dtml.sqlite in the folder DTML_DATA.
 
-    Raises StoreUsageError for a malformed URL, an unknown engine and an SQLite URL without a file.
+    That folder is `data` by default; the path becomes absolute. Raises StoreUsageError for a
+    malformed URL, an unknown engine and an SQLite URL without a file.
     """
-    if url := os.environ.get(URL_VARIABLE):
+    url = os.environ.get(URL_VARIABLE)
+    if url:
         return _parse(url)
     file = Path(os.environ.get(FOLDER_VARIABLE) or "data", "dtml.sqlite")
     return URL.create("sqlite", database=str(file.absolute()))
 
 
 def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
-    """Return an engine that was reached once; `read_only` refuses every write, even by SQL that a
-    user typed.
+    """Return an engine, after connecting once to see that the store can be used.
 
-    `url` defaults to `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and,
-    read only, a missing file; StoreError when the server, the folder or the file cannot be used.
+    With `read_only` every write is refused, even by a user's SQL. `url` defaults to
+    `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and, read only, a
+    missing file; StoreError when the server, the folder or the file cannot be used.
     """
     parsed = database_url() if url is None else _parse(url)
-    opened = _open_sqlite if parsed.get_backend_name() == "sqlite" else _open_postgresql
-    engine = opened(parsed, read_only).execution_options(read_only=read_only)
+    if parsed.get_backend_name() == "sqlite":
+        engine = _open_sqlite(parsed, read_only)
+    else:
+        engine = _open_postgresql(parsed, read_only)
+    engine = engine.execution_options(read_only=read_only)
     with reading(engine):
         return engine
 
 
 def open_reader() -> Engine:
-    """Open the store read only; raises StoreUsageError unless it is there with
-    this code's version of the schema.
+    """Open the store read only.
+
+    Raises StoreUsageError where there is none, or one with another version of the schema.
     """
     engine = open_engine(read_only=True)
     require_current(engine)
@@ -85,8 +89,9 @@ def open_reader() -> Engine:
 
 
 def open_store() -> Engine:
-    """Open the store and make its tables where it is empty; raises StoreError
-    for one of another schema.
+    """Open the store, and create its tables where it is empty.
+
+    Raises StoreError for a store of another schema.
     """
     engine = open_engine()
     prepare(engine)
@@ -101,19 +106,19 @@ def is_read_only(engine: Engine) -> bool:
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """Open a connection for reads; raises StoreError, in one line, for whatever goes wrong."""
-    with _one_line(engine), engine.connect() as conn:
+    with _errors_in_one_line(engine), engine.connect() as conn:
         yield conn
 
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """Open a connection whose writes all happen or none; another writer waits, up to 30 s, for its
-    turn.
+    """Open a connection whose writes happen all or none; other writers wait their turn.
 
-    Raises StoreError, in one line, for whatever the database refuses: disk full, locked, connection
-    lost, a broken constraint.
+    They wait up to `LOCK_WAIT_S`, 30 s. Raises StoreError, in one line, for whatever the database
+    refuses: disk full, locked, connection lost, a broken constraint.
     """
-    with _one_line(engine), engine.execution_options(sqlite_begin="immediate").begin() as conn:
+    writer = engine.execution_options(sqlite_begin="immediate")
+    with _errors_in_one_line(engine), writer.begin() as conn:
         if conn.dialect.name == "postgresql":
             conn.execute(text(f"set local lock_timeout = '{LOCK_WAIT_S}s'"))
             conn.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": WRITER_LOCK})
@@ -121,8 +126,7 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def upgrade(engine: Engine) -> bool:
-    """Bring the schema to this code's version, all of it or nothing; return whether there was
-    anything to do.
+    """Bring the schema to this code's version, or change nothing; return whether it was older.
 
     Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml
     store.
@@ -147,50 +151,55 @@ def require_current(engine: Engine) -> None:
             f"the store at {location(engine)} is empty: run `dtml db upgrade` or a night"
         )
     if stored != REVISION:
-        old = f"schema {stored}, too old for this dtml ({REVISION})"
-        raise StoreUsageError(f"the store at {location(engine)} has {old}: run `dtml db upgrade`")
+        raise StoreUsageError(
+            f"the store at {location(engine)} has schema {stored}, too old for this dtml "
+            f"({REVISION}): run `dtml db upgrade`"
+        )
 
 
 def prepare(engine: Engine) -> None:
-    """Make the tables in an empty database; any other must be current, else StoreUsageError."""
+    """Create the tables in an empty database; any other must be current, else StoreUsageError."""
     with reading(engine) as conn:
-        empty = _stored_revision(conn) is None
-    if empty:
+        is_empty = _stored_revision(conn) is None
+    if is_empty:
         upgrade(engine)
     require_current(engine)
 
 
 def location(engine: Engine) -> str:
-    """Return where the store is, to be shown: the file, or the server's URL
-    without its password.
-    """
+    """Return where the store is, for a message: its file, or its server's URL without password."""
     url = engine.url
     if url.get_backend_name() == "sqlite":
-        name = str(url.database)
-        return unquote(name.removeprefix("file:")) if name.startswith("file:") else name
-    shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
-    return url.set(query=shown).render_as_string(hide_password=True)
+        file = str(url.database)
+        return unquote(file.removeprefix("file:")) if file.startswith("file:") else file
+    query = {key: value for key, value in url.query.items() if key in ("host", "port")}
+    return url.set(query=query).render_as_string(hide_password=True)
 
 
 def _parse(url: str) -> URL:
+    """Return a URL with this program's driver, an SQLite file's path absolute.
+
+    Raises StoreUsageError for what `database_url` refuses.
+    """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         parsed = None
-    # Of two @, the first may be a password's: what follows it would be shown as the host.
-    apart = re.sub(r"([?&]password=)[^&]*", r"\1", url)
-    if parsed is None or (parsed.get_backend_name() != "sqlite" and apart.count("@") > 1):
-        # The text may hold a password where none can be told apart, so it is not shown: not in a
-        # traceback either.
-        forms = (
-            "sqlite:///FILE or postgresql://USER@HOST/NAME, with a password's @ as %40, / as "
-            "%2F and : as %3A"
+    # Of two @, the first may be part of a password: what follows it would be shown as the host.
+    without_password = re.sub(r"([?&]password=)[^&]*", r"\1", url)
+    has_two_ats = without_password.count("@") > 1
+    if parsed is None or (parsed.get_backend_name() != "sqlite" and has_two_ats):
+        # The URL may hold a password that cannot be recognised as one, so it is not shown, not even
+        # in a traceback.
+        raise StoreUsageError(
+            f"malformed database URL: set {URL_VARIABLE} to sqlite:///FILE or "
+            "postgresql://USER@HOST/NAME, with a password's @ as %40, / as %2F and : as %3A"
         )
-        raise StoreUsageError(f"malformed database URL: set {URL_VARIABLE} to {forms}")
     engine = parsed.get_backend_name()
     if engine in ("postgresql", "postgres"):
         secret = parsed.query.get("password")
-        if isinstance(secret, str):  # a place where SQLAlchemy would not hide it
+        # SQLAlchemy hides a password only in its own place, not in the query.
+        if isinstance(secret, str):
             parsed = parsed.difference_update_query(["password"]).set(password=secret)
         return parsed.set(drivername="postgresql+psycopg")
     if engine != "sqlite":
@@ -203,6 +212,7 @@ def _parse(url: str) -> URL:
 
 
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
+    """Return an engine for a file, whose folder is made unless it is opened `read_only`."""
     path = Path(str(url.database))
     if read_only:
         if not path.is_file():
@@ -220,34 +230,40 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
 
 
 def _prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
+    """Set a new connection to SQLite up."""
     # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite
-    # says it.
+    # begins transactions instead.
     connection.isolation_level = None
-    # A column of text holds any bytes: what another program wrote as no UTF-8 must not keep its
-    # table from being read.
+    # SQLite keeps any bytes in a column of text. Bytes of another program that are not UTF-8 must
+    # not make their table unreadable.
     connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
-    if read_only:  # mode=ro binds the store's file alone: an attached one could be made and written
+    # mode=ro protects only the store's file: another file could be attached, and written.
+    if read_only:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.execute("pragma foreign_keys = on")
     connection.execute("pragma synchronous = normal")
-    # Switching to WAL needs the file for itself, so it is asked only once.
-    if connection.execute("pragma journal_mode").fetchone() != ("wal",) and not read_only:
+    # A switch to WAL needs exclusive access to the file, so it is requested only where needed.
+    journal_mode = connection.execute("pragma journal_mode").fetchone()
+    if journal_mode != ("wal",) and not read_only:
         connection.execute("pragma journal_mode = wal")
 
 
 def _begin_sqlite(conn: Connection) -> None:
-    conn.exec_driver_sql(f"begin {conn.get_execution_options().get('sqlite_begin', 'deferred')}")
+    """Begin a transaction: deferred, or as the option `sqlite_begin` of `transaction` says."""
+    mode = conn.get_execution_options().get("sqlite_begin", "deferred")
+    conn.exec_driver_sql(f"begin {mode}")
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
-    # as SQLite shows moments, wherever the server stands
-    said = f"{url.query.get('options', '')} -c timezone=UTC"
+    """Return an engine for a server, by psycopg."""
+    # Moments in UTC, as on SQLite, whatever the server's time zone is.
+    options = f"{url.query.get('options', '')} -c timezone=UTC"
     if read_only:
-        said += f" -c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
-    arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S, "options": said}
+        options += f" -c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
+    arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S, "options": options}
     try:
-        # Hours may pass between two steps of a night: pre_ping replaces a connection the server has
-        # dropped.
+        # Hours may pass between two steps of a night: pre_ping replaces a connection that the
+        # server has dropped.
         return create_engine(url, connect_args=arguments, json_serializer=_json, pool_pre_ping=True)
     except ImportError as error:
         raise StoreUsageError(
@@ -256,57 +272,79 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
 
 
 def _json(value: object) -> str:
+    """Return a value as JSON text; raises StoreError for one that has no JSON."""
     try:
-        # NaN is not JSON: PostgreSQL refuses it and SQLite would keep it.
+        # NaN is not JSON: PostgreSQL refuses it, and SQLite would store it.
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise StoreError(f"a value cannot be stored as JSON: {error}") from error
 
 
 @contextmanager
-def _one_line(engine: Engine) -> Iterator[None]:
+def _errors_in_one_line(engine: Engine) -> Iterator[None]:
+    """Raise StoreError, a message of one line with a remedy, for any error of the database."""
     driver = engine.dialect.loaded_dbapi
     try:
         yield
-    except (SQLAlchemyError, driver.Error, driver.Warning) as last:
-        error: BaseException = last
-        # A connection that broke cannot be rolled back either: how it broke is to be said.
+    except (SQLAlchemyError, driver.Error, driver.Warning) as last_error:
+        error: BaseException = last_error
+        # When a connection breaks, the rollback fails too: the message must name the first error.
         while isinstance(error.__context__, (SQLAlchemyError, driver.Error)):
             error = error.__context__
-        cause = (
-            error.orig if isinstance(error, StatementError) and error.orig is not None else error
-        )
+        cause: BaseException = error
+        if isinstance(error, StatementError) and error.orig is not None:
+            cause = error.orig
         if isinstance(cause, StoreError):
             raise cause from error
-        said = " ".join(str(cause).split())
-        if engine.url.password:
-            for password in (str(engine.url.password), quote(str(engine.url.password))):
-                said = said.replace(password, "***")
-        file = Path(location(engine)) if engine.dialect.name == "sqlite" else None
-        remedy = _remedy_of(cause, said, file)
-        raise StoreError(f"{location(engine)}: {said}{f' ({remedy})' if remedy else ''}") from error
+        message = _message_of(cause, engine)
+        remedy = _remedy_of(cause, message, engine)
+        advice = "" if remedy is None else f" ({remedy})"
+        raise StoreError(f"{location(engine)}: {message}{advice}") from error
 
 
-def _remedy_of(error: BaseException, said: str, file: Path | None) -> str | None:
-    """Return what to do about a driver's error, which said that, in SQLite's
-    `file`; None where its words must do.
-    """
-    code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
-    if code is not None and str(code & 0xFF) in REMEDIES["sqlite"]:
-        found: str | None = REMEDIES["sqlite"][str(code & 0xFF)]
-    elif state is not None:
-        known = REMEDIES["postgresql"]
-        found = next((known[key] for key in (state, state[:3], state[:2]) if key in known), None)
-    else:
-        found = next((what for sign, what in REMEDIES["words"].items() if sign in said), None)
-    if found is not None and found == FULL and file is not None:
-        found += _free_space(file)
-    return None if found is None else found.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
+def _message_of(error: BaseException, engine: Engine) -> str:
+    """Return the message of a driver's error, in one line and without the password."""
+    message = " ".join(str(error).split())
+    if engine.url.password:
+        password = str(engine.url.password)
+        message = message.replace(password, "***").replace(quote(password), "***")
+    return message
+
+
+def _remedy_of(error: BaseException, message: str, engine: Engine) -> str | None:
+    """Return what to do about a driver's error; None where nothing is known beside its message."""
+    remedy = _stored_remedy(error, message)
+    if remedy is None:
+        return None
+    if remedy == FULL and engine.dialect.name == "sqlite":
+        remedy += _free_space(Path(location(engine)))
+    return remedy.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
+
+
+def _stored_remedy(error: BaseException, message: str) -> str | None:
+    """Return the remedy in REMEDIES by the error's code, or by a word of its message."""
+    sqlite_code = getattr(error, "sqlite_errorcode", None)
+    if sqlite_code is not None:
+        primary_code = str(sqlite_code & 0xFF)
+        if primary_code in REMEDIES["sqlite"]:
+            return str(REMEDIES["sqlite"][primary_code])
+    state = getattr(error, "sqlstate", None)
+    if state is not None:
+        for code in (state, state[:3], state[:2]):
+            if code in REMEDIES["postgresql"]:
+                return str(REMEDIES["postgresql"][code])
+        return None
+    for words, remedy in REMEDIES["words"].items():
+        if words in message:
+            return str(remedy)
+    return None
 
 
 def _free_space(file: Path) -> str:
-    """Tell a full disk from a file's limit and from damage that used up a
-    table's numbers: SQLite does not.
+    """Return the free space of a full store's disk, and what else a message of "full" may mean.
+
+    SQLite does not distinguish a full disk from a limit of the file's size, and from damage that
+    used up the numbers of a table.
     """
     try:
         free = shutil.disk_usage(file.parent).free / 1e9
@@ -322,7 +360,7 @@ def _stored_revision(conn: Connection) -> str | None:
     """Return the revision of a store's schema, known to this code; None for an empty database."""
     tables = set(inspect(conn).get_table_names())
     where = location(conn.engine)
-    stored = []
+    stored: list[str] = []
     if "alembic_version" in tables:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
     if not stored and tables & metadata.tables.keys():
@@ -335,19 +373,23 @@ def _stored_revision(conn: Connection) -> str | None:
             f"{where} has tables that are not from dtml: set {URL_VARIABLE} to another database"
         )
     if len(stored) > 1:
-        said = ", ".join(map(repr, stored))
+        revisions = ", ".join(repr(revision) for revision in stored)
         raise StoreError(
-            f"{where} records {len(stored)} schemas: alembic_version has {said}. "
+            f"{where} records {len(stored)} schemas: alembic_version has {revisions}. "
             f"It is damaged: {RESTORE}"
         )
     if not stored:
         return None
-    if stored[0] not in migrations.revisions():
-        perhaps = f"It may be newer: update dtml. Or {UNRELEASED}. Or it belongs to another program"
+    revision = stored[0]
+    if revision not in migrations.revisions():
         raise StoreUsageError(
-            f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). {perhaps}"
+            f"{where} has schema {revision}, unknown to this dtml ({REVISION}). "
+            f"It may be newer: update dtml. Or {UNRELEASED}. Or it belongs to another program"
         )
-    if stored[0] == REVISION and (lacking := sorted(metadata.tables.keys() - tables)):
-        perhaps = f"Perhaps {UNRELEASED}. Or it is damaged: {RESTORE}"
-        raise StoreError(f"{where} has schema {REVISION} without its table {lacking[0]}. {perhaps}")
-    return str(stored[0])
+    missing_tables = sorted(metadata.tables.keys() - tables)
+    if revision == REVISION and missing_tables:
+        raise StoreError(
+            f"{where} has schema {REVISION} without its table {missing_tables[0]}. "
+            f"Perhaps {UNRELEASED}. Or it is damaged: {RESTORE}"
+        )
+    return str(revision)

@@ -1,4 +1,4 @@
-"""What can go wrong with the store, split by who can mend it."""
+"""Errors of the store, by who can mend them: whoever runs it, or the caller."""
 
 
 class StoreError(Exception):
@@ -8,12 +8,10 @@ class StoreError(Exception):
 
 
 class StoreUsageError(StoreError):
-    """A mistake of the caller: a bad database URL, a schema that needs an
-    upgrade, SQL that does not run.
-    """
+    """A mistake of the caller: a bad database URL, an old schema, SQL that does not run."""
 
     exit_code = 2
 
 
 class StoreBusyError(StoreError):
-    """Another process holds what was asked for; nothing was done, and later it can be."""
+    """Another process holds a lock that is needed; nothing was done, and trying later may work."""

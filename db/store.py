@@ -18,32 +18,38 @@ class Store:
     """
 
     def __init__(self, where: str | Path | None = None) -> None:
-        url = None if where is None else str(where) if "://" in str(where) else f"sqlite:///{where}"
+        url = None
+        if where is not None:
+            is_url = "://" in str(where)
+            url = str(where) if is_url else f"sqlite:///{where}"
         self._engine = open_engine(url, read_only=True)
         require_current(self._engine)
 
     def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
-        """Return what nights said of each session and stock, and what happened:
-        the view prediction_history.
+        """Return what nights predicted of each session and stock, and what happened.
+
+        The columns are those of the view prediction_history.
         """
         with reading(self._engine) as conn:
             return predictions.prediction_history(conn, market=market, symbol=symbol)
 
     def orders(self, market: str) -> pd.DataFrame:
-        """Return how each predictor ordered the stocks of each session: the
-        columns of stock_rank, and symbol.
+        """Return how each predictor ordered the stocks of each session.
+
+        The columns are those of the table stock_rank, and symbol.
         """
         with reading(self._engine) as conn:
             return rankings.orders(conn, market, first=date.min, last=date.max)
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the last running scores, with intervals, of directions and of
-        orders: a row a predictor or rule.
+        """Return the last running scores, with intervals, of directions and of orders.
+
+        Each frame has a row for each predictor or rule.
         """
         with reading(self._engine) as conn:
-            return scores.last_running_scores(conn, market), rankings.last_rank_scores(
-                conn, market, date.max
-            )
+            direction_scores = scores.last_running_scores(conn, market)
+            order_scores = rankings.last_rank_scores(conn, market, date.max)
+        return direction_scores, order_scores
 
     def prices(self, market: str) -> pd.DataFrame:
         """Return the newest version of every bar, and when it was fetched."""

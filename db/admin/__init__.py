@@ -5,12 +5,13 @@ from pathlib import Path
 
 
 def statements(name: str) -> Mapping[str, str]:
-    """Return the statements of a file of SQL in this folder, by the comment
-    above each; empty lines part them.
+    """Return the statements of an SQL file in this folder, by the comment above each.
+
+    Empty lines separate the statements.
     """
-    parts = (
-        Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8").strip().split("\n\n")
-    )
-    return {
-        head.removeprefix("-- "): sql for head, _, sql in (part.partition("\n") for part in parts)
-    }
+    file = Path(__file__).with_name(f"{name}.sql")
+    statement_by_comment: dict[str, str] = {}
+    for part in file.read_text(encoding="utf-8").strip().split("\n\n"):
+        comment, _, sql = part.partition("\n")
+        statement_by_comment[comment.removeprefix("-- ")] = sql
+    return statement_by_comment

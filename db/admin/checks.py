@@ -1,4 +1,4 @@
-"""Whether a store is sound, by the database's checks and between its rows."""
+"""Checks of a store: those of the database itself, and laws that its rows must keep."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,25 +26,25 @@ JSON_WORDS: Mapping[str, Mapping[str, str]] = {
 State = Literal["ok", "failed", "note"]
 Rows = list[dict[str, Any]]
 
-# PostgreSQL watches over both by itself.
+# SQLite's own checks; PostgreSQL guards both by itself.
 OF_THE_FILE: Mapping[str, str] = {
-    "the file is intact": "select integrity_check as said from pragma_integrity_check where "
-    "said <> 'ok'",
-    "every foreign key leads "
-    "to a row": 'select "table", rowid, parent from pragma_foreign_key_check',
+    "the file is intact": (
+        "select integrity_check as said from pragma_integrity_check where said <> 'ok'"
+    ),
+    "every foreign key leads to a row": (
+        'select "table", rowid, parent from pragma_foreign_key_check'
+    ),
 }
 
-# What must hold, and a query for the rows that break it; JSON is read by each engine's own words.
-# SQLite reads a cross join in the order written: predictions in that of an index, so that millions
-# need no sorting.
+# What must hold, and a query for the rows that break it. JSON_WORDS holds what reads JSON on each
+# engine. SQLite runs a cross join in the order written: predictions come in the order of an index,
+# so that millions of them need no sorting.
 LAWS: Mapping[str, str] = statements("laws")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check says: the rows or things found, as many as `SHOWN`, and
-    whether there are more.
-    """
+    """The result of a check: up to `SHOWN` offending rows or things, and whether there are more."""
 
     check: str
     state: State
@@ -59,23 +59,27 @@ def check_store(engine: Engine) -> Iterator[Finding]:
     """
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
-            yield _finding(check, partial(_asked, engine, sql))
-    schema_finding = _finding(
-        f"the schema is this program's ({REVISION})", partial(_of_another_schema, engine)
-    )
+            yield _finding(check, partial(_offending_rows, engine, sql))
+    schema_check = f"the schema is this program's ({REVISION})"
+    schema_finding = _finding(schema_check, partial(_of_another_schema, engine))
     yield schema_finding
-    if schema_finding.state == "ok":
-        for law, sql in LAWS.items():
-            yield _finding(
-                law, partial(_asked, engine, sql.format_map(JSON_WORDS[engine.dialect.name]))
-            )
-        yield _finding("no fetch is dated ahead of this clock", partial(_dated_ahead, engine))
-        yield _finding("no night was interrupted", partial(_interrupted, engine), "note")
+    if schema_finding.state != "ok":
+        return
+    json_words = JSON_WORDS[engine.dialect.name]
+    for law, sql in LAWS.items():
+        yield _finding(law, partial(_offending_rows, engine, sql.format_map(json_words)))
+    yield _finding("no fetch is dated ahead of this clock", partial(_dated_ahead, engine))
+    yield _finding("no night was interrupted", partial(_interrupted, engine), state="note")
 
 
-def finding_of(check: str, found: list[dict[str, Any]], state: State = "failed") -> Finding:
-    """Return the finding of a check: in order when nothing was found, else that state."""
-    return Finding(check, state if found else "ok", found[:SHOWN], len(found) > SHOWN)
+def finding_of(check: str, offenders: list[dict[str, Any]], state: State = "failed") -> Finding:
+    """Return the finding of a check: ok without offenders, else with this state."""
+    return Finding(
+        check=check,
+        state=state if offenders else "ok",
+        found=offenders[:SHOWN],
+        more=len(offenders) > SHOWN,
+    )
 
 
 def _finding(check: str, search: Callable[[], Rows], state: State = "failed") -> Finding:
@@ -85,9 +89,11 @@ def _finding(check: str, search: Callable[[], Rows], state: State = "failed") ->
         return finding_of(check, [{"error": str(error)}])
 
 
-def _asked(engine: Engine, sql: str) -> Rows:
+def _offending_rows(engine: Engine, sql: str) -> Rows:
+    """Return the first rows of a check's query: one more than are shown, where there are more."""
     with reading(engine) as conn:
-        return [dict(row) for row in conn.execute(text(sql)).mappings().fetchmany(SHOWN + 1)]
+        rows = conn.execute(text(sql)).mappings().fetchmany(SHOWN + 1)
+    return [dict(row) for row in rows]
 
 
 def _of_another_schema(engine: Engine) -> Rows:
@@ -96,22 +102,23 @@ def _of_another_schema(engine: Engine) -> Rows:
 
 
 def _dated_ahead(engine: Engine) -> Rows:
-    """Return fetches that no later one can follow before their day has come."""
+    """Return fetches dated after now: no later fetch can follow them before that day has come."""
     with reading(engine) as conn:
-        rows = fetches.dated_ahead(conn).assign(**{"to do": "dtml db redate"}).to_dict("records")
+        future_fetches = fetches.dated_ahead(conn)
+    rows = future_fetches.assign(**{"to do": "dtml db redate"}).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def _interrupted(engine: Engine) -> Rows:
-    """Return nights that are left running although nobody is at their market."""
+    """Return nights with status running although no process works on their market."""
     table = tables.night
-    begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(
-        table.c.status == "running"
+    running = (
+        sa.select(table.c.market, table.c.as_of, table.c.started_at)
+        .where(table.c.status == "running")
+        .order_by(table.c.market, table.c.as_of)
     )
     with reading(engine) as conn:
-        rows = [
-            dict(row)
-            for row in conn.execute(begun.order_by(table.c.market, table.c.as_of)).mappings()
-        ]
-    free = {market for market in {row["market"] for row in rows} if is_free(engine, market)}
-    return [row | {"to do": "run it again"} for row in rows if row["market"] in free]
+        rows = [dict(row) for row in conn.execute(running).mappings()]
+    markets = {row["market"] for row in rows}
+    free_markets = {market for market in markets if is_free(engine, market)}
+    return [row | {"to do": "run it again"} for row in rows if row["market"] in free_markets]

@@ -1,7 +1,7 @@
-"""A whole store copied into an empty one, of either engine, and compared with it row by row.
+"""Copy a whole store into an empty one, of either engine, and compare them row by row.
 
-Rows pass as SQLite keeps them: dates, moments in UTC and JSON as text, truth as 0 or 1. Nothing is
-rounded, and a chunk of rows is all that memory holds.
+Rows are copied in SQLite's form: dates, moments in UTC and JSON as text, booleans as 0 or 1.
+Nothing is rounded, and memory holds only a chunk of rows at a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +33,10 @@ ROWS = 20_000
 
 Rows = Sequence[tuple[object, ...]]
 Progress = Callable[[str, str, int], None]
-"""Told what is being done, of which table, and how many of its rows are done."""
+"""Called with the step (such as "copying"), its table, and the number of rows done."""
 NO_PROGRESS: Progress = lambda *_: None  # noqa: E731 - the default of three functions
 
-# How PostgreSQL is to write a value so that it reads as SQLite's does; the session's time zone is
-# UTC.
+# How PostgreSQL must write a value so that it equals SQLite's; the session's time zone is UTC.
 AS_SQLITE = {
     JSON: "cast({} as text)",
     Boolean: "cast({} as integer)",
@@ -50,15 +49,16 @@ def table_counts(conn: Connection) -> dict[str, int]:
     """Return the number of rows of each table, by its name."""
     count = select(func.count())
     return {
-        each.name: conn.execute(count.select_from(each)).scalar_one()
-        for each in metadata.sorted_tables
+        table.name: conn.execute(count.select_from(table)).scalar_one()
+        for table in metadata.sorted_tables
     }
 
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """Open a connection that reads the store as it is at one moment, however
-    long it takes, while others write.
+    """Open a connection that reads the store as it is at one moment.
+
+    That holds however long the reading takes, and others may write meanwhile.
     """
     if engine.dialect.name == "postgresql":
         engine = engine.execution_options(
@@ -73,36 +73,37 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 def copy_store(
     source: Connection, target: Engine, progress: Progress = NO_PROGRESS
 ) -> dict[str, int]:
-    """Copy all rows of a `snapshot` into an empty store and compare them; return how many rows each
-    table has.
+    """Copy all rows of a `snapshot` into an empty store and compare both.
 
-    All or nothing. Raises StoreUsageError when the target holds a row, StoreError for a row that is
-    not the same on both sides, naming it.
+    Returns the number of rows of each table. Copies all rows or none. Raises StoreUsageError when
+    the target holds a row, and StoreError, naming it, for a row that differs between the two.
     """
     prepare(target)
     with transaction(target) as conn:
         require_empty(conn)
-        for each in (source, conn):
-            if each.dialect.name == "postgresql":
-                each.execute(text("set local time zone 'UTC'"))
+        for connection in (source, conn):
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("set local time zone 'UTC'"))
         for table in metadata.sorted_tables:
             done = 0
             for rows in _rows(source, table):
                 done += insert_rows(conn, table, table.c.keys(), rows)
                 progress("copying", table.name, done)
-        copied = {
+        row_counts = {
             table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables
         }
         _set_sequences(conn)
-    return copied
+    return row_counts
 
 
 def require_empty(conn: Connection) -> None:
     """Raise StoreUsageError, naming a table, for a store that holds a row."""
     for table, rows in table_counts(conn).items():
         if rows:
-            held = f"its table {table} has {rows} rows"
-            raise StoreUsageError(f"the target store is not empty: {held}; choose an empty one")
+            raise StoreUsageError(
+                f"the target store is not empty: its table {table} has {rows} rows; "
+                "choose an empty one"
+            )
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
@@ -123,53 +124,72 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
         target = open_engine(target_url)
         with snapshot(engine) as source:
             rows = copy_store(source, target, progress)
-        with reading(target) as conn:  # one file, without a log beside it
+        # The copy is to be one file, without a write-ahead log beside it.
+        with reading(target) as conn:
             conn.connection.cursor().execute("pragma journal_mode = delete")
     target.dispose()
     return rows
 
 
 def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
-    """Return the number of rows, which are the same on both sides, value by value."""
+    """Return the number of rows of a table, after comparing both stores value by value."""
     done = 0
-    for ours, theirs in zip_longest(_rows(source, table), _rows(target, table), fillvalue=()):
-        if ours != theirs:
-            one, other = next(
-                (one, other) for one, other in zip_longest(ours, theirs) if one != other
-            )
-            became = f"{one or 'no row'} became {other or 'no row'}"
-            raise StoreError(f"the copy of {table.name} differs, so nothing was copied: {became}")
-        done += len(ours)
+    chunks = zip_longest(_rows(source, table), _rows(target, table), fillvalue=())
+    for source_rows, target_rows in chunks:
+        if source_rows != target_rows:
+            _raise_difference(table, source_rows, target_rows)
+        done += len(source_rows)
         progress("comparing", table.name, done)
     return done
 
 
+def _raise_difference(table: Table, source_rows: Rows, target_rows: Rows) -> None:
+    """Raise StoreError, naming the first pair of rows that differ."""
+    for source_row, target_row in zip_longest(source_rows, target_rows):
+        if source_row != target_row:
+            raise StoreError(
+                f"the copy of {table.name} differs, so nothing was copied: "
+                f"{source_row or 'no row'} became {target_row or 'no row'}"
+            )
+
+
 def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
-    """Return all rows in the order of the primary key, strings by their bytes,
-    as many at a time as memory may hold.
+    """Yield all rows of a table, `ROWS` at a time, in the order of the primary key.
+
+    Strings are ordered by their bytes.
     """
     columns = ", ".join(_value(conn, column) for column in table.c)
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
-    on_the_server: dict[str, Any] = (
-        {"name": "rows", "binary": True} if conn.dialect.name == "postgresql" else {}
-    )
-    with closing(conn.connection.cursor(**on_the_server)) as cursor:
+    # A cursor of PostgreSQL that has a name is the server's: the client holds ROWS rows at most.
+    cursor_options: dict[str, Any] = {}
+    if conn.dialect.name == "postgresql":
+        cursor_options = {"name": "rows", "binary": True}
+    with closing(conn.connection.cursor(**cursor_options)) as cursor:
         cursor.execute(sql)
-        while rows := cursor.fetchmany(ROWS):
+        rows = cursor.fetchmany(ROWS)
+        while rows:
             yield rows
+            rows = cursor.fetchmany(ROWS)
 
 
 def _value(conn: Connection, column: Column[Any]) -> str:
+    """Return the SQL of a column's value in SQLite's form."""
+    name = f'"{column.name}"'
     if conn.dialect.name == "sqlite":
-        return f'"{column.name}"'
-    form = next((form for kind, form in AS_SQLITE.items() if isinstance(column.type, kind)), "{}")
-    return form.format(f'"{column.name}"')
+        return name
+    for kind, sql in AS_SQLITE.items():
+        if isinstance(column.type, kind):
+            return sql.format(name)
+    return name
 
 
 def _key(conn: Connection, column: Column[Any]) -> str:
-    by_bytes = conn.dialect.name == "postgresql" and isinstance(column.type, String)
-    return f'"{column.name}" collate "C"' if by_bytes else f'"{column.name}"'
+    """Return the SQL that orders by a column, strings by their bytes."""
+    name = f'"{column.name}"'
+    if conn.dialect.name == "postgresql" and isinstance(column.type, String):
+        return f'{name} collate "C"'
+    return name
 
 
 def _set_sequences(conn: Connection) -> None:
@@ -177,8 +197,8 @@ def _set_sequences(conn: Connection) -> None:
     if conn.dialect.name == "sqlite":
         return
     for table in metadata.sorted_tables:
-        numbered = table.autoincrement_column
-        if numbered is not None:
-            serial = f"pg_get_serial_sequence('{table.name}', '{numbered.name}')"
-            highest = f"(select max({numbered.name}) from {table.name})"  # noqa: S608  (the schema's own names)
-            conn.execute(text(f"select setval({serial}, {highest})"))
+        number = table.autoincrement_column
+        if number is not None:
+            sequence = f"pg_get_serial_sequence('{table.name}', '{number.name}')"
+            highest = f"(select max({number.name}) from {table.name})"  # noqa: S608  (the schema's own names)
+            conn.execute(text(f"select setval({sequence}, {highest})"))

@@ -1,5 +1,6 @@
-"""Documented views in parts, one a market and year: which there are, what shows
-that one is as it was, and its rows.
+"""Documented views in parts, one for each market and year.
+
+Which parts there are, the fingerprint that shows whether one has changed, and its rows.
 """
 
 import json
@@ -22,12 +23,8 @@ from db.tables import UtcTimestamp
 from db.views import view, views
 
 ROWS: Final = 100_000  # of a row group, about 40 MB in memory
-# of a view's dates, the one that says which year a row is of
-DAYS: Final = (
-    "target",
-    "session",
-    "as_of",
-)
+# A view's date columns that say which year a row belongs to; the first that a view has counts.
+DAYS: Final = ("target", "session", "as_of")
 TYPES: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
     "integer": pa.int64(),
@@ -37,9 +34,10 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 
-# The views that only grow, and the tables that they read: a row of a year is of these tables' rows
-# of that year alone, by the column that is named, and what changes there in place changes a moment
-# too. A table without a column is read whole. Another view's parts are written anew each time.
+# The views that only grow, and the tables that they read. A year's rows of such a view come from
+# these tables' rows of that year only, by the date column named here, and whatever changes a row in
+# place changes one of its moments too. A table without a date column is read whole. The parts of
+# other views are written again each time.
 GROWING: Final[Mapping[str, Mapping[str, str | None]]] = {
     "prediction_history": {
         "prediction": "target",
@@ -64,13 +62,16 @@ class Part:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Return the columns of a file of it: those of the view, without the
-        market, which its folder names.
+        """Return the columns of its file: those of the view without the market.
+
+        The market names the file's folder.
         """
-        columns = views()[self.view].columns
-        return pa.schema(
-            [(each.name, TYPES[each.type]) for each in columns if each.name != "market"]
-        )
+        fields = [
+            (column.name, TYPES[column.type])
+            for column in views()[self.view].columns
+            if column.name != "market"
+        ]
+        return pa.schema(fields)
 
     @property
     def span(self) -> tuple[date, date]:
@@ -78,78 +79,94 @@ class Part:
         return date(self.year, 1, 1), date(self.year, 12, 31)
 
     def fingerprint(self, conn: Connection) -> str:
-        """Return what is another text once a row is another; '' for a view of
-        which nothing shows that.
+        """Return a text that changes whenever a row of the part changes.
+
+        '' for a view whose changes cannot be seen without reading its rows.
         """
         if self.view not in GROWING:
             return ""
-        read = [
+        states = [
             self._state(conn, tables.metadata.tables[name], day)
             for name, day in GROWING[self.view].items()
         ]
-        return sha256(json.dumps([views()[self.view].sql, read], default=str).encode()).hexdigest()
+        content = json.dumps([views()[self.view].sql, states], default=str)
+        return sha256(content.encode()).hexdigest()
 
     def _state(self, conn: Connection, table: Table, day: str | None) -> list[Any]:
-        """Return how many rows of a table it reads, and their moments: the last
-        and the sum, which all changes move.
+        """Return the number of the part's rows in a table, and maximum and sum of their moments.
+
+        Every change of a row changes one of these. Without a column of the `day`, return all rows
+        of the market.
         """
+        is_of_market = of_market(table, self.market)
         if day is None:
-            return sorted(
-                map(list, conn.execute(sa.select(table).where(of_market(table, self.market))))
-            )
-        moments = [each for each in table.c if isinstance(each.type, UtcTimestamp)]
-        sums = (sa.func.sum(sa.extract("epoch", each)) for each in moments)
-        told = sa.select(sa.func.count(), *map(sa.func.max, moments), *sums).select_from(table)
-        return list(
-            conn.execute(
-                told.where(of_market(table, self.market), *within(table.c[day], *self.span))
-            ).one()
+            rows = conn.execute(sa.select(table).where(is_of_market))
+            return sorted(list(row) for row in rows)
+        moments = [column for column in table.c if isinstance(column.type, UtcTimestamp)]
+        last_moments = [sa.func.max(moment) for moment in moments]
+        sums = [sa.func.sum(sa.extract("epoch", moment)) for moment in moments]
+        statement = (
+            sa.select(sa.func.count(), *last_moments, *sums)
+            .select_from(table)
+            .where(is_of_market, *within(table.c[day], *self.span))
         )
+        return list(conn.execute(statement).one())
 
     def tables(self, conn: Connection) -> Iterator[pa.Table]:
-        """Yield its rows in the order of their day, ROWS at a time; what a
-        reader is not done with is not read yet.
+        """Yield its rows in the order of their day, ROWS at a time.
+
+        The next rows are read only once the caller asks for them.
         """
         shown = view(self.view)
-        columns = [each for each in shown.c if each.name != "market"]
+        columns = [column for column in shown.c if column.name != "market"]
         day = shown.c[day_of(self.view)]
-        mine = (
+        statement = (
             sa.select(*columns)
             .where(shown.c.market == self.market, *within(day, *self.span))
             .order_by(day)
         )
-        held, rows = list[pa.RecordBatch](), 0
-        for batch in stream(conn, mine):
-            arrays = map(_array, zip(*batch, strict=True), self.schema)
-            held.append(pa.record_batch(list(arrays), schema=self.schema))
-            rows += len(batch)
-            if rows >= ROWS:
-                yield pa.Table.from_batches(held)
-                held, rows = [], 0
-        if held:
-            yield pa.Table.from_batches(held)
+        record_batches: list[pa.RecordBatch] = []
+        row_count = 0
+        for rows in stream(conn, statement):
+            values_by_column = zip(*rows, strict=True)
+            arrays = [
+                _array(values, field)
+                for values, field in zip(values_by_column, self.schema, strict=True)
+            ]
+            record_batches.append(pa.record_batch(arrays, schema=self.schema))
+            row_count += len(rows)
+            if row_count >= ROWS:
+                yield pa.Table.from_batches(record_batches)
+                record_batches = []
+                row_count = 0
+        if record_batches:
+            yield pa.Table.from_batches(record_batches)
 
 
 def exportable() -> dict[str, str]:
     """Return the views that have a market and a day, and the column of that day."""
+    day_by_view = {name: day_of(name) for name in views()}
     return {
         name: day
-        for name in views()
-        if (day := day_of(name)) and "market" in views()[name].meanings()
+        for name, day in day_by_view.items()
+        if day and "market" in views()[name].meanings()
     }
 
 
 def day_of(name: str) -> str:
-    """Return the column of a view that says of which year a row is; '' without one."""
-    dates = [each.name for each in views()[name].columns if each.type == "date"]
-    return next((each for each in DAYS if each in dates), (dates or [""])[0])
+    """Return the column of a view that says which year a row belongs to; '' without one."""
+    dates = [column.name for column in views()[name].columns if column.type == "date"]
+    for day in DAYS:
+        if day in dates:
+            return day
+    return dates[0] if dates else ""
 
 
 def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part]:
-    """Yield what a view may hold rows of, by market and year: of these markets, or of all without a
-    name.
+    """Yield the parts of a view that may have rows, by market and year.
 
-    Raises StoreUsageError for a view that cannot be exported.
+    Only parts of `markets`, or of all markets where it is empty. Raises StoreUsageError for a view
+    that cannot be exported.
     """
     if name not in exportable():
         raise StoreUsageError(
@@ -157,36 +174,42 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
             f"{', '.join(exportable())}"
         )
     if name in GROWING:
+        # A growing view's first table has a row for each of the view's days.
         table, day = next(iter(GROWING[name].items()))
-        spans = _spans_of(conn, tables.metadata.tables[table], str(day))
+        spans = _spans_of_table(conn, tables.metadata.tables[table], str(day))
     else:
-        shown = view(name)
-        days = shown.c[day_of(name)]
-        spans = [
-            tuple(each)
-            for each in conn.execute(
-                sa.select(shown.c.market, sa.func.min(days), sa.func.max(days)).group_by(
-                    shown.c.market
-                )
-            )
-        ]
+        spans = _spans_of_view(conn, name)
     for market, first, last in sorted(spans):
         if first is not None and (not markets or market in markets):
-            yield from (Part(name, market, year) for year in range(first.year, last.year + 1))
+            for year in range(first.year, last.year + 1):
+                yield Part(view=name, market=market, year=year)
 
 
-def _spans_of(conn: Connection, table: Table, day: str) -> list[tuple[Any, ...]]:
-    """Return the markets of a table, with its first and last day: asked one by
-    one, an index answers.
+def _spans_of_table(conn: Connection, table: Table, day: str) -> list[tuple[Any, ...]]:
+    """Return every market of a table, each with the first and last day of the whole table.
+
+    The first and the last day are queried one by one, so that each comes from an index.
     """
-    named = sa.select(owner_of(table).c.market).distinct()
-    first, last = (
-        conn.execute(sa.select(ends(table.c[day]))).scalar() for ends in (sa.func.min, sa.func.max)
-    )
-    return [(market, first, last) for market in conn.execute(named).scalars()]
+    first = conn.execute(sa.select(sa.func.min(table.c[day]))).scalar()
+    last = conn.execute(sa.select(sa.func.max(table.c[day]))).scalar()
+    markets = conn.execute(sa.select(owner_of(table).c.market).distinct()).scalars()
+    return [(market, first, last) for market in markets]
+
+
+def _spans_of_view(conn: Connection, name: str) -> list[tuple[Any, ...]]:
+    """Return every market of a view, each with its own first and last day."""
+    shown = view(name)
+    day = shown.c[day_of(name)]
+    statement = sa.select(
+        shown.c.market,
+        sa.func.min(day),
+        sa.func.max(day),
+    ).group_by(shown.c.market)
+    return [tuple(span) for span in conn.execute(statement)]
 
 
 def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
-    if any(isinstance(each, dict | list) for each in values):
-        values = tuple(each if each is None else json.dumps(each) for each in values)
+    """Return a column's values as an array of its field's type; JSON becomes text."""
+    if any(isinstance(value, dict | list) for value in values):
+        values = tuple(None if value is None else json.dumps(value) for value in values)
     return pa.array(values, field.type)

@@ -9,8 +9,7 @@ from db import tables
 from db.rows.fetches import AHEAD
 from db.rows.markets import of_market
 
-# Every moment as known at which prices came, or which was the newest of those that something is
-# made from.
+# Every column of a moment at which prices became known, or of the newest such moment behind a row.
 MOMENTS = (
     tables.price_fetch.c.known_at,
     tables.price.c.known_at,
@@ -26,27 +25,27 @@ MOMENTS = (
 
 
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
-    """Set a market's moments that lie ahead of the clock to just after now, and return old and new
-    ones.
+    """Set a market's moments in the future to just after now; return new moments by old ones.
 
-    Nothing changes where none lies a day or more ahead: so much is made up for by itself. The
-    moments keep their order and stay after all others, and what leads from one row to another still
-    does: a night is replayed from the same bars. What was known at any moment up to now does not
-    change, and what is fetched next comes after. Asked inside a `transaction`.
+    Nothing changes unless some moment is at least a day ahead: a smaller lead needs no repair, as
+    the clock catches up. The moments keep their order and stay after all others, and references
+    from row to row stay valid: a night is replayed from the same bars. What was known at any moment
+    up to now does not change, and the next fetch comes after. Call it inside a `transaction`.
     """
     now = datetime.now(UTC)
-    stored = (
-        sa.select(column).distinct().where(of_market(column.table, market), column > now)
-        for column in MOMENTS
-    )
-    ahead = sorted({moment for each in stored for moment in conn.execute(each).scalars()})
-    if not ahead or ahead[-1] <= now + AHEAD:
+    future_moments: set[datetime] = set()
+    for column in MOMENTS:
+        is_ahead = (of_market(column.table, market), column > now)
+        stored_moments = conn.execute(sa.select(column).distinct().where(*is_ahead))
+        future_moments.update(stored_moments.scalars())
+    if not future_moments or max(future_moments) <= now + AHEAD:
         return {}
     redated = {
-        moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)
+        moment: now + timedelta(microseconds=place)
+        for place, moment in enumerate(sorted(future_moments), start=1)
     }
     for column in MOMENTS:
-        mine = sa.update(column.table).where(of_market(column.table, market))
+        update = sa.update(column.table).where(of_market(column.table, market))
         for old, new in redated.items():
-            conn.execute(mine.where(column == old).values({column.name: new}))
+            conn.execute(update.where(column == old).values({column.name: new}))
     return redated

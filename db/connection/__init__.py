@@ -1,1 +1,1 @@
-"""What stands between a statement and a row: bulk writes, frames, locks, limits on typed SQL."""
+"""Between statements and rows: bulk writes, frames, locks, and the limits on a user's SQL."""

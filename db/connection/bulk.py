@@ -1,12 +1,13 @@
-"""Many rows at once: the fastest insert of each engine, and one upsert for both."""
+"""Write many rows at once: by the fastest insert of each engine, and one upsert for both."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     Date,
     Dialect,
@@ -38,7 +39,8 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     `upsert`.
     """
     names = [str(name) for name in frame]
-    for start in range(0, len(frame), CHUNK):  # as Python's objects, rows are ten times as large
+    # In chunks, because rows take ten times as much memory as Python objects.
+    for start in range(0, len(frame), CHUNK):
         part = frame.iloc[start : start + CHUNK]
         lists = (_python_values(table.c[name], part[name], conn.dialect) for name in names)
         insert_rows(conn, table, names, list(zip(*lists, strict=True)))
@@ -48,8 +50,9 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
 def insert_rows(
     conn: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[object, ...]]
 ) -> int:
-    """Insert as `insert_frame` does, for rows of these columns that already
-    hold what the driver takes.
+    """Insert rows of these columns as `insert_frame` does; return how many.
+
+    Their values must already have the types that the driver takes.
     """
     columns = ", ".join(f'"{name}"' for name in names)
     if conn.dialect.name == "postgresql":
@@ -66,22 +69,19 @@ def insert_rows(
 
 
 def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = ()) -> int:
-    """Insert the rows whose unique `key` (by default the primary one) is not
-    stored yet; return how many were.
+    """Insert the rows whose unique `key` is not stored yet; return how many were inserted.
+
+    By default the key is the primary one.
     """
     if not rows:
         return 0
     statement = _insert(conn, table).on_conflict_do_nothing(index_elements=_key(table, key))
-    return conn.execute(
-        statement, list(rows), execution_options={"preserve_rowcount": True}
-    ).rowcount
+    options = {"preserve_rowcount": True}
+    return conn.execute(statement, list(rows), execution_options=options).rowcount
 
 
 def save_row(conn: Connection, table: Table, row: Mapping[str, object]) -> int:
-    """Store a row, columns by name, and return 1.
-
-    0 where its key is stored: the first row of a name stands.
-    """
+    """Store a row, columns by name; return 1, or 0 where a row of its key is stored already."""
     return insert_missing(conn, table, [dict(row)])
 
 
@@ -95,22 +95,19 @@ def upsert(
 ) -> int:
     """Insert rows, or update those whose key is stored with other values; return how many were new.
 
-    `stamps` are columns that say when: they change with the others, but alone are no reason to.
+    `stamps` are columns of moments: they change with the others, but a row that differs in them
+    alone is left as it is.
     """
     new = insert_missing(conn, table, rows, key=key)
     if new == len(rows):
         return new
-    statement = _insert(conn, table)
-    given = {name: statement.excluded[name] for name in rows[0] if name not in _key(table, key)}
-    changed = or_(
-        *(
-            table.c[name].is_distinct_from(value)
-            for name, value in given.items()
-            if name not in stamps
-        )
-    )
-    statement = statement.on_conflict_do_update(
-        index_elements=_key(table, key), set_=given, where=changed
+    insert = _insert(conn, table)
+    key_columns = _key(table, key)
+    values = {name: insert.excluded[name] for name in rows[0] if name not in key_columns}
+    statement = insert.on_conflict_do_update(
+        index_elements=key_columns,
+        set_=values,
+        where=_is_changed(table, values, stamps),
     )
     conn.execute(statement, list(rows))
     return new
@@ -119,39 +116,36 @@ def upsert(
 def upsert_frame(
     conn: Connection, table: Table, frame: pd.DataFrame, *, stamps: Collection[str] = ()
 ) -> int:
-    """Upsert very many rows by the primary key: from a temporary table, in two
-    statements at most.
+    """Upsert very many rows by the primary key, from a temporary table; return how many were new.
+
+    That takes two statements at most. `stamps` is as in `upsert`.
     """
-    names, keys = [str(name) for name in frame], _key(table, ())
+    names = [str(name) for name in frame]
+    key_columns = _key(table, ())
     columns = (Column(name, table.c[name].type) for name in names)
     staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
     staged.create(conn, checkfirst=False)
     insert_frame(conn, staged, frame)
-    # Without a where, SQLite reads the ON of ON CONFLICT as that of a join.
-    inserted = (
+    # Without a where, SQLite takes the ON of ON CONFLICT for that of a join.
+    insert = (
         _insert(conn, table)
         .from_select(names, select(staged).where(true()))
         .on_conflict_do_nothing()
     )
-    new = conn.execute(inserted, execution_options={"preserve_rowcount": True}).rowcount
+    new = conn.execute(insert, execution_options={"preserve_rowcount": True}).rowcount
     if new < len(frame):
-        same = (table.c[name] == staged.c[name] for name in keys)
-        given = {name: staged.c[name] for name in names if name not in keys}
-        changed = or_(
-            *(
-                table.c[name].is_distinct_from(value)
-                for name, value in given.items()
-                if name not in stamps
-            )
-        )
-        conn.execute(update(table).where(*same, changed).values(given))
+        has_same_key = [table.c[name] == staged.c[name] for name in key_columns]
+        values = {name: staged.c[name] for name in names if name not in key_columns}
+        is_changed = _is_changed(table, values, stamps)
+        conn.execute(update(table).where(*has_same_key, is_changed).values(values))
     staged.drop(conn, checkfirst=False)
     return new
 
 
 def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
-    """Return the frame's rows as mappings of plain Python values: None for
-    missing, dates, aware datetimes.
+    """Return the frame's rows as mappings of plain Python values.
+
+    Missing values are None, dates are `date`, moments aware `datetime`.
     """
     names = [str(name) for name in frame]
     values = (_python_values(table.c[name], frame[name]) for name in names)
@@ -159,30 +153,49 @@ def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _insert(conn: Connection, table: Table) -> Any:
-    # Both dialects spell ON CONFLICT alike; SQLAlchemy has no common type for it.
-    return {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[conn.dialect.name](table)
+    """Return the insert of the engine's dialect, which knows ON CONFLICT."""
+    # Both dialects have the same methods for it, but SQLAlchemy has no common type.
+    if conn.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    return postgresql.insert(table)
 
 
 def _key(table: Table, key: Sequence[str]) -> list[str]:
+    """Return the columns of a key, by default of the primary one."""
     return list(key) or [column.name for column in table.primary_key]
+
+
+def _is_changed(
+    table: Table, values: Mapping[str, ColumnElement[Any]], stamps: Collection[str]
+) -> ColumnElement[bool]:
+    """Return whether a stored row differs from new values, `stamps` aside."""
+    differences = [
+        table.c[name].is_distinct_from(value)
+        for name, value in values.items()
+        if name not in stamps
+    ]
+    return or_(*differences)
 
 
 def _python_values(
     column: Column[Any], values: "pd.Series[Any]", driver: Dialect | None = None
 ) -> list[object]:
-    """Return plain values; for a driver dates and timestamps are as it wants
-    them: SQLite keeps them as text.
+    """Return a column's values as plain Python values.
+
+    With a `driver`, dates and timestamps have its form: SQLite stores them as text.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
-        bind = None if driver is None else column.type.dialect_impl(driver).bind_processor(driver)
-        return _take(list(map(bind, distinct) if bind else distinct), codes)
-    if (
-        isinstance(column.type, Integer) and values.dtype.kind == "f"
-    ):  # a missing value made them floats
+        if driver is not None:
+            bind = column.type.dialect_impl(driver).bind_processor(driver)
+            if bind is not None:
+                distinct = [bind(moment) for moment in distinct]
+        return _take(distinct, codes)
+    # A missing value turns a column of whole numbers into floats.
+    if isinstance(column.type, Integer) and values.dtype.kind == "f":
         try:
             values = values.astype("Int64")
-        except (TypeError, ValueError, OverflowError) as error:  # the last of infinity
+        except (TypeError, ValueError, OverflowError) as error:  # OverflowError for infinity
             raise StoreError(
                 f"{column.table.name}.{column.name} must hold whole numbers"
             ) from error
@@ -191,25 +204,26 @@ def _python_values(
     return cast("list[object]", objects.tolist())
 
 
-def _distinct_moments(
-    column: Column[Any], values: "pd.Series[Any]"
-) -> tuple[Any, Iterator[object]]:
-    """Return codes and the distinct dates or datetimes they stand for: few, so
-    each is converted once.
+def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[Any, list[object]]:
+    """Return a code for each value, and the distinct dates or datetimes by code.
+
+    A column has few distinct ones, so that converting each only once is fast. -1 is the code of a
+    missing value.
     """
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))
     if isinstance(column.type, UtcTimestamp):
-        return codes, iter(moments.to_pydatetime())
+        return codes, list(moments.to_pydatetime())
     if moments.tz is not None or not (moments == moments.normalize()).all():
         raise StoreError(
             f"{column.table.name}.{column.name} must hold dates, got times such as {moments[0]}"
         )
-    return codes, iter(moments.date)
+    return codes, list(moments.date)
 
 
 def _take(distinct: list[object], codes: Any) -> list[object]:
-    # factorize codes a missing value -1: the last place of the array.
+    """Return the distinct value of each code, None for a missing one."""
+    # The code of a missing value is -1: the last place of the array, which holds None.
     places = np.empty(len(distinct) + 1, dtype=object)
     places[:-1] = distinct
     return cast("list[object]", places[codes].tolist())

@@ -1,4 +1,4 @@
-"""Given rows beside the stored ones: which are new, which differ.
+"""Compare new rows with the stored ones: which are new, which differ.
 
 A figure, once stored, is never changed.
 """
@@ -16,8 +16,8 @@ from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.frames import frame, rows_of
 from db.errors import StoreError
 
-# A figure computed again on another thread count agrees to this; one that is 0 agrees to the
-# second.
+# A figure computed again with another number of threads agrees to this relative tolerance; one
+# that is 0 agrees to this absolute tolerance.
 FIGURE_TOLERANCE = 1e-6
 FIGURE_ZERO = 1e-12
 
@@ -30,22 +30,20 @@ def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
 
 
 def named(rows: pd.DataFrame, key: list[str]) -> str:
-    """Return the first row's key, to be shown."""
-    values = (rows.iloc[0][name] for name in key)
-    return " ".join(f"{each:%Y-%m-%d}" if isinstance(each, date) else str(each) for each in values)
+    """Return the first row's key as text for a message."""
+    words = []
+    for name in key:
+        value = rows.iloc[0][name]
+        words.append(f"{value:%Y-%m-%d}" if isinstance(value, date) else str(value))
+    return " ".join(words)
 
 
 def alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return for each row, in order, the stored one of its key; missing values
-    where there is none.
-    """
-    if stored.empty:  # as for every new night: a merge would take most of the time of storing it
-        return (
-            rows[key]
-            .reset_index(drop=True)
-            .join(stored.drop(columns=key))
-            .assign(_merge="left_only")
-        )
+    """Return the stored row of each row's key, in order; missing values where there is none."""
+    # Nothing is stored of a new night: a merge would take most of the time of storing it.
+    if stored.empty:
+        keys = rows[key].reset_index(drop=True)
+        return keys.join(stored.drop(columns=key)).assign(_merge="left_only")
     return rows[key].merge(stored, on=key, how="left", indicator=True)
 
 
@@ -62,13 +60,16 @@ def differ(
     *,
     zero: float = 0.0,
 ) -> NDArray[np.bool_]:
-    """Return which rows are stored with a value beyond the relative tolerance,
-    or `zero`; NaN equals NaN.
+    """Return which rows are stored with a value that differs by more than the tolerances.
+
+    `tolerance` is relative and `zero` absolute; NaN equals NaN. `before` is what `alongside`
+    returns.
     """
     names = list(values)
-    stored, given = (each[names].astype("float64") for each in (before, rows))
-    equal = np.isclose(stored, given, rtol=tolerance, atol=zero, equal_nan=True).all(axis=1)
-    return np.asarray(is_stored(before) & ~equal)
+    stored_values = before[names].astype("float64")
+    new_values = rows[names].astype("float64")
+    is_close = np.isclose(stored_values, new_values, rtol=tolerance, atol=zero, equal_nan=True)
+    return np.asarray(is_stored(before) & ~is_close.all(axis=1))
 
 
 def unstored(
@@ -84,8 +85,8 @@ def unstored(
 ) -> pd.DataFrame:
     """Return the rows whose key is not among the stored ones.
 
-    Raises StoreError where one is stored with another value, as `differ` finds: `wrong`, with the
-    first one's columns `shown` in its braces.
+    Raises StoreError where a row is stored with another value, as `differ` finds. Its message is
+    `wrong`, where the values of the first such row's columns `shown` replace the braces.
     """
     before = alongside(rows, stored, key)
     differing = rows[differ(rows, before, values, tolerance, zero=zero)]
@@ -95,34 +96,34 @@ def unstored(
 
 
 def stored_on(conn: Connection, table: sa.Table, rows: pd.DataFrame, owner: str) -> pd.DataFrame:
-    """Return what a table holds of each owner and target among the rows: few
-    pairs, many rows of each.
+    """Return a table's rows of every pair of owner and target that the rows have.
+
+    There are few such pairs, with many rows each, so that each pair is read by its own statement.
     """
-    pairs = rows[[owner, "target"]].drop_duplicates().itertuples(index=False)
-    mine = (
-        sa.select(table).where(table.c[owner] == name, table.c.target == target)
-        for name, target in pairs
-    )
-    return pd.concat([frame(conn, each) for each in mine], ignore_index=True)
+    pairs = rows[[owner, "target"]].drop_duplicates()
+    stored_parts = []
+    for name, target in pairs.itertuples(index=False):
+        statement = sa.select(table).where(table.c[owner] == name, table.c.target == target)
+        stored_parts.append(frame(conn, statement))
+    return pd.concat(stored_parts, ignore_index=True)
 
 
 def save_figures(
-    conn: Connection, table: sa.Table, owner: str, name: str, given: pd.DataFrame, *, why: str
+    conn: Connection, table: sa.Table, owner: str, name: str, new_rows: pd.DataFrame, *, why: str
 ) -> int:
-    """Insert the rows that are not stored for `name`, the value of the column `owner`; return how
-    many were.
+    """Insert the rows that are not stored yet, with `name` in the column `owner`; return how many.
 
-    Numbers of those that are must be equal: else StoreError, naming the first row and saying why.
+    A row that is stored must have equal numbers: else raises StoreError, naming it and saying why.
     """
-    columns = [each for each in table.c if each.name != owner]
-    key = [each.name for each in table.primary_key if each.name != owner]
+    columns = [column for column in table.c if column.name != owner]
+    key = [column.name for column in table.primary_key if column.name != owner]
     figures = [
-        each.name
-        for each in columns
-        if isinstance(each.type, sa.Float | sa.Integer) and each.name not in key
+        column.name
+        for column in columns
+        if isinstance(column.type, sa.Float | sa.Integer) and column.name not in key
     ]
-    require_distinct(given, key)
-    rows = given[[each.name for each in columns]].reset_index(drop=True)
+    require_distinct(new_rows, key)
+    rows = new_rows[[column.name for column in columns]].reset_index(drop=True)
     rows = rows.astype(dict.fromkeys(figures, "float64"))
     new = unstored(
         rows,
@@ -135,6 +136,6 @@ def save_figures(
         wrong=f"{name} {{}} is already stored with a different figure: {why}",
     )
     new = new.assign(**{owner: name})
-    if any(isinstance(each.type, sa.JSON) for each in columns):
+    if any(isinstance(column.type, sa.JSON) for column in columns):
         return insert_missing(conn, table, records(table, new))
     return insert_frame(conn, table, new)

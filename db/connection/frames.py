@@ -60,12 +60,12 @@ def row_of(conn: Connection, table: Table, key: str, name: str) -> dict[str, Any
     return row(conn, select(table).where(table.c[key] == name))
 
 
-def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
+def matching(rows: FromClause, /, **values: object) -> list[ColumnElement[bool]]:
     """Return the conditions that columns of a table or a view have these values.
 
     None is no condition.
     """
-    return [of.c[name] == value for name, value in values.items() if value is not None]
+    return [rows.c[name] == value for name, value in values.items() if value is not None]
 
 
 def within(
@@ -86,11 +86,10 @@ def shown(
     span: tuple[str, object | None, object | None] | None = None,
     **values: object,
 ) -> Statement:
-    """Return the statement that selects the rows of a documented view whose columns have these
-    values (`matching`).
+    """Return the statement that selects rows of a documented view by the values of its columns.
 
-    `order` names the columns that sort them, with a minus where the last comes first; `span` is a
-    column and the bounds that it lies `within`.
+    `values` are as in `matching`. `order` names the columns that sort the rows, with a minus for
+    descending order; `span` is a column and its bounds, as in `within`.
     """
     rows = view(name)
     conditions = matching(rows, **values)
@@ -105,20 +104,21 @@ def shown(
 
 
 def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
-    """Return the first rows of a statement, `most` at most."""
+    """Return at most the first `most` rows of a statement."""
     return frame(conn, statement.limit(most))
 
 
 def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
-    """Yield all rows of a statement as Python values, in batches, so that nobody holds them all."""
+    """Yield all rows of a statement as Python values, in batches of `BATCH` rows at most."""
     yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
 
 
 def rows_of(
     conn: Connection, table: Table, owner: str, name: str, *, order: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary
-    key.
+    """Return the rows whose column `owner` is `name`, without that column.
+
+    They are sorted by `order`, or by the rest of the primary key.
     """
     columns = [column for column in table.c if column.name != owner]
     if order:
@@ -129,17 +129,19 @@ def rows_of(
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
-    """Return a bars frame with known_at, sorted, of rows of instrument_id, session, known_at and
-    BAR_VALUES.
+    """Return a result as a bars frame with known_at, sorted by symbol, then session.
 
-    `ids` maps each symbol, sorted, to its instrument. The rows are the driver's own, and hold dates
-    as it gives them: a million of them, read one by one, would take seconds, and few are distinct.
+    Its rows are instrument_id, session, known_at and BAR_VALUES, as the driver returns them. `ids`
+    maps each symbol, sorted, to its instrument. Parsing the dates of a million rows one by one
+    would take seconds; few of them are distinct.
     """
     cursor = result.cursor
     assert cursor is not None
     parts = []
-    while fetched := cursor.fetchmany(FETCHED_ROWS):
-        parts.append(_bar_part(fetched))
+    rows_of_driver = cursor.fetchmany(FETCHED_ROWS)
+    while rows_of_driver:
+        parts.append(_bar_part(rows_of_driver))
+        rows_of_driver = cursor.fetchmany(FETCHED_ROWS)
     result.close()
     rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
     rank_of_id = pd.Series(np.arange(len(ids)), index=ids.to_numpy())
@@ -162,9 +164,9 @@ def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
 
 
 def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return rows of a driver as objects, each value as it came, whatever else is in its column.
+    """Return rows of a driver as a frame of objects: no value changes its type for its column.
 
-    Decimals become floats.
+    Only decimals become floats.
     """
     without_decimals = [
         [float(value) if isinstance(value, Decimal) else value for value in row] for row in rows
@@ -180,6 +182,7 @@ def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]
 
 
 def _plain(values: Sequence[Any]) -> "pd.Series[Any]":
+    """Return a driver's values of one column with the dtype that fits them all."""
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int}:
         fits = all(abs(value) < 2**63 for value in values if isinstance(value, int))
@@ -209,12 +212,13 @@ def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
 
 
 def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
-    """Return moments, each distinct one parsed once."""
+    """Return moments as datetimes; each distinct one is parsed only once."""
     codes, distinct = pd.factorize(moments)
     return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
 
 
 def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> "pd.Series[Any]":
+    """Return values of a column of this SQL type, with the dtype that belongs to it."""
     objects = pd.Series(list(values), dtype=object)
     if isinstance(kind, Date):
         return pd.to_datetime(objects).astype("datetime64[ns]")

@@ -1,4 +1,4 @@
-"""One night of a market at a time, whoever runs it: a lock that ends with its process."""
+"""A lock on a market, which ends with its process: only one night of a market runs at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,21 +11,20 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from db.engine import location, reading
 from db.errors import StoreBusyError
 
-WAIT_S = 2  # a holder that was killed is gone within that
+WAIT_S = 2  # a process that was killed has released its lock within that time
 LOCKED = "55P03"  # PostgreSQL: lock_not_available
 MARKET_LOCK = 0x64746D6D  # any number, as long as every process of a store asks for the same one
 
 
 @contextmanager
 def market_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Hold a market of a store; raises StoreBusyError when another process has held it for `WAIT_S`
-    seconds.
+    """Lock a market of a store; raises StoreBusyError when another process holds it for `WAIT_S` s.
 
     On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both
-    are let go when the process or the connection ends, however that was.
+    are released when the process or the connection ends, whatever ended it.
     """
-    hold = _file if engine.dialect.name == "sqlite" else _advisory
-    with hold(engine, market):
+    lock = _file if engine.dialect.name == "sqlite" else _advisory
+    with lock(engine, market):
         yield
 
 
@@ -40,30 +39,32 @@ def is_free(engine: Engine, market: str) -> bool:
 
 @contextmanager
 def _file(engine: Engine, market: str) -> Iterator[None]:
+    file = Path(f"{location(engine)}.{market}.lock")
     try:
-        held = FileLock(Path(f"{location(engine)}.{market}.lock")).acquire(timeout=WAIT_S)
+        lock = FileLock(file).acquire(timeout=WAIT_S)
     except Timeout as error:
         raise _busy(market) from error
-    with held:
+    with lock:
         yield
 
 
 @contextmanager
 def _advisory(engine: Engine, market: str) -> Iterator[None]:
     with reading(engine.execution_options(isolation_level="AUTOCOMMIT")) as conn:
-        conn.detach()  # it goes back to no pool: closing it lets go, whatever became of the server
+        # Out of the pool, closing the connection releases the lock, even if the unlock fails.
+        conn.detach()
         key = {"lock": MARKET_LOCK, "market": market}
         conn.execute(text(f"set lock_timeout = '{WAIT_S}s'"))
         try:
             conn.execute(text("select pg_advisory_lock(:lock, hashtext(:market))"), key)
         except OperationalError as error:
-            raise (
-                _busy(market) if getattr(error.orig, "sqlstate", None) == LOCKED else error
-            ) from error
+            if getattr(error.orig, "sqlstate", None) == LOCKED:
+                raise _busy(market) from error
+            raise
         try:
             yield
         finally:
-            with suppress(SQLAlchemyError):  # closing would do, only later
+            with suppress(SQLAlchemyError):  # closing the connection would unlock too, but later
                 conn.execute(text("select pg_advisory_unlock(:lock, hashtext(:market))"), key)
 
 

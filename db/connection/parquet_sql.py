@@ -1,6 +1,4 @@
-"""Run SQL that a user typed on the Parquet files of an export, in DuckDB, which
-reaches nothing else.
-"""
+"""Run a user's SQL on the Parquet files of an export, in DuckDB, which reaches nothing else."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from db import engine as opened
-from db.connection.user_sql import ROWS, Answer
+from db.connection.user_sql import ROWS, Answer, Rows
 from db.errors import StoreUsageError
 from db.views import views
 
 MEMORY = "1500MB"
-# Nothing is read but what is registered: no file, no extension, no variable of this program. A
-# directory that were allowed could be written to as well, by a `copy` within a `with`.
+# SQL reads only the registered data sets: no file, no extension, no variable of this program. A
+# directory that SQL may read it could also write, by a `copy` within a `with`.
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "enable_external_access": False,
@@ -32,11 +30,11 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 def asked_of_parquet(
     files: Mapping[str, Sequence[Path]], sql: str, *, ends: bool = True
 ) -> Iterator[Answer]:
-    """Run one statement on these views of an export, by their files; its rows are read within, as
-    `asked` does.
+    """Run one statement on the views of an export; yield its answer, whose rows are read within.
 
-    A view has its documented columns and its `year`. Raises StoreUsageError, in one line, without
-    DuckDB, for SQL that does not run or is no select, and where it `ends`, after READ_LIMIT_S.
+    `files` are the files of each view. A view has its documented columns and its `year`. Raises
+    StoreUsageError, in one line, without DuckDB, for SQL that does not run or is not a select, and
+    where it `ends`, after READ_LIMIT_S.
     """
     try:
         import duckdb
@@ -54,23 +52,15 @@ def asked_of_parquet(
             except (OSError, pa.ArrowException, duckdb.Error) as error:
                 raise StoreUsageError(
                     f"the files of {name} have changed since `dtml db export` wrote them: run it "
-                    "again "
-                    f"({' '.join(str(error).split())})"
+                    f"again ({_one_line(error)})"
                 ) from error
         timer = threading.Timer(opened.READ_LIMIT_S, conn.interrupt)
         if ends:
             timer.start()
         try:
-            asked = conn.extract_statements(sql)
-            if len(asked) != 1 or asked[0].type not in (
-                duckdb.StatementType.SELECT,
-                duckdb.StatementType.EXPLAIN,
-            ):
-                raise StoreUsageError("give one select statement to query Parquet")
-            conn.execute(asked[0])
-            yield Answer(
-                [each[0] for each in conn.description or ()], iter(lambda: conn.fetchmany(ROWS), [])
-            )
+            conn.execute(_single_select(conn, sql))
+            names = [column[0] for column in conn.description or ()]
+            yield Answer(names=names, batches=_batches(conn))
         except duckdb.InterruptException as error:
             raise StoreUsageError(
                 f"interrupted: a read may take {opened.READ_LIMIT_S} s; request less data"
@@ -81,15 +71,39 @@ def asked_of_parquet(
             ) from error
         except duckdb.Error as error:
             unknown_name = isinstance(error, duckdb.CatalogException)
-            there = f"; the folder has {', '.join(files)}" if unknown_name else ""
+            known_views = f"; the folder has {', '.join(files)}" if unknown_name else ""
             raise StoreUsageError(
-                f"the SQL does not run: {' '.join(str(error).split())}{there}"
+                f"the SQL does not run: {_one_line(error)}{known_views}"
             ) from error
         finally:
             timer.cancel()
 
 
+def _single_select(conn: Any, sql: str) -> Any:
+    """Return the one statement of the SQL; raises StoreUsageError unless it only reads."""
+    from duckdb import StatementType
+
+    statements = conn.extract_statements(sql)
+    reads = (StatementType.SELECT, StatementType.EXPLAIN)
+    if len(statements) != 1 or statements[0].type not in reads:
+        raise StoreUsageError("give one select statement to query Parquet")
+    return statements[0]
+
+
+def _batches(conn: Any) -> Iterator[Rows]:
+    """Yield the rows of the statement that ran last, `ROWS` at a time."""
+    rows = conn.fetchmany(ROWS)
+    while rows:
+        yield rows
+        rows = conn.fetchmany(ROWS)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 def _create_view(conn: Any, name: str, files: Sequence[Path]) -> None:
+    """Create a view of a documented view's files: its columns, and the `year` of their folder."""
     columns = ", ".join(f'"{column.name}"' for column in views()[name].columns)
     conn.register(f"files of {name}", _dataset(files))
     select = f'select {columns}, year from "files of {name}"'  # noqa: S608 - our own names
@@ -97,10 +111,13 @@ def _create_view(conn: Any, name: str, files: Sequence[Path]) -> None:
 
 
 def _dataset(files: Sequence[Path]) -> Any:
+    """Return the files as one data set, with the market and the year that their folders name."""
     from pyarrow import dataset
 
-    named = dataset.partitioning(
-        pa.schema([("market", pa.string()), ("year", pa.int32())]), flavor="hive"
+    folder_names = pa.schema([("market", pa.string()), ("year", pa.int32())])
+    return dataset.dataset(
+        [str(file) for file in files],
+        format="parquet",
+        partitioning=dataset.partitioning(folder_names, flavor="hive"),
+        partition_base_dir=str(files[0].parents[2]),
     )
-    paths, base = [str(file) for file in files], str(files[0].parents[2])
-    return dataset.dataset(paths, format="parquet", partitioning=named, partition_base_dir=base)

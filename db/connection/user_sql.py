@@ -164,14 +164,17 @@ def select(
 
 
 def held(answer: Answer, most: int | None = None) -> "pd.DataFrame":
-    """Return the rows of an answer, or the first of them, as `select` does."""
+    """Return the rows of an answer as a frame, or the first `most` of them.
+
+    Raises StoreUsageError, as `select` does, for more than fit into memory.
+    """
     from db.connection.frames import typed
 
     return typed(first_rows(answer, most), answer.names)
 
 
 def first_rows(answer: Answer, most: int | None = None) -> list[Sequence[Any]]:
-    """Return the rows of an answer as the driver gives them, or the first of them.
+    """Return the rows of an answer as the driver gives them, or the first `most` of them.
 
     Raises StoreUsageError for more than HELD_ROWS or about HELD_BYTES.
     """
@@ -181,49 +184,64 @@ def first_rows(answer: Answer, most: int | None = None) -> list[Sequence[Any]]:
         rows += batch
         if most is not None and len(rows) >= most:
             break
-        size += sum(getsizeof(value) for row in batch for value in row)
+        size += sum(_size(row) for row in batch)
         if len(rows) > HELD_ROWS or size > HELD_BYTES:
-            instead = "request less data, or CSV, JSON or Parquet, which are streamed"
-            most_held = f"more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes"
-            raise StoreUsageError(f"an answer of {most_held} does not fit into memory: {instead}")
+            raise StoreUsageError(
+                f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes does not fit "
+                "into memory: request less data, or CSV, JSON or Parquet, which are streamed"
+            )
     return rows[:most]
 
 
 @contextmanager
 def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
-    # A cursor that is left open ends when garbage is collected, in any thread, and its end waits
-    # for the statement that its connection runs then: one that failed is closed too.
+    # A cursor that is not closed here is closed by the garbage collector, in any thread, and then
+    # waits for whatever statement its connection runs: so one that failed is closed too.
     with closing(cursor):
         cursor.execute(sql)
-        yield Answer([each[0] for each in cursor.description or ()], _batches(cursor))
+        names = [column[0] for column in cursor.description or ()]
+        yield Answer(names=names, batches=_batches(cursor))
 
 
 @contextmanager
 def _of_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
-    """Read row by row, or the client would hold them all; as one statement,
-    behind which no commit can be hung.
+    """Yield the answer of one statement of PostgreSQL, read row by row.
+
+    Otherwise the client would hold all rows. `stream` takes only a single statement, so that no
+    commit can follow it.
     """
     with closing(cursor.stream(sql)) as rows:
-        first = next(rows, None)
-        if first is not None:
-            yield Answer([each.name for each in cursor.description], _batches(chain([first], rows)))
+        first_row = next(rows, None)
+        if first_row is not None:
+            names = [column.name for column in cursor.description]
+            yield Answer(names=names, batches=_batches(chain([first_row], rows)))
             return
-    connection = cursor.connection.pgconn  # no row came, and names come with rows alone
+    # The names of columns come only with a row: without one, the server describes the statement.
+    connection = cursor.connection.pgconn
     connection.prepare(b"", sql.encode())
-    told = connection.describe_prepared(b"")
-    yield Answer([told.fname(place).decode() for place in range(told.nfields)], iter(()))
+    description = connection.describe_prepared(b"")
+    names = [description.fname(place).decode() for place in range(description.nfields)]
+    yield Answer(names=names, batches=iter(()))
 
 
 def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
-    batch, size = list[Sequence[Any]](), 0
+    """Yield rows in batches of `ROWS` rows or about `BYTES` bytes, whichever is reached first."""
+    batch: list[Sequence[Any]] = []
+    size = 0
     for row in rows:
         batch.append(row)
-        size += sum(map(getsizeof, row))
+        size += _size(row)
         if len(batch) == ROWS or size > BYTES:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
+
+
+def _size(row: Sequence[Any]) -> int:
+    """Return the bytes that a row's values take in memory."""
+    return sum(getsizeof(value) for value in row)
 
 
 @contextmanager
@@ -235,49 +253,57 @@ def guarded(
     ends: bool = True,
     interruption: Interruption | None = None,
 ) -> Iterator[None]:
-    """Hold a read-only connection while one statement of a user, or this program's `own`, runs on
-    it.
+    """Guard a read-only connection while one statement of a user, or this program's `own`, runs.
 
-    SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are
-    opened with theirs, which is taken from one that never `ends`. An `interruption` ends it at
-    once. There only what gives rows may begin the statement, and no role may type one that could
-    reach the server's files or programs: nothing holds a superuser's SQL that is written against
-    what holds it. Raises StoreUsageError for what is refused.
+    On SQLite, which has no time limit of its own, the statement is interrupted after READ_LIMIT_S.
+    PostgreSQL's readers are opened with that limit, which is lifted for one that never `ends`. An
+    `interruption` ends the statement at once. On PostgreSQL the statement must begin with a word of
+    READS, and a role that can reach the server's files or programs may type none: nothing could
+    stop a superuser's SQL that is written to get around these limits. Raises StoreUsageError for
+    what is refused.
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
-        # a look at the clock lets an interrupt in, too
+        driver = cast(sqlite3.Connection, conn.connection.driver_connection)
         limit = opened.READ_LIMIT_S if ends else math.inf
-        with _time_limit(
-            cast(sqlite3.Connection, conn.connection.driver_connection), limit, interruption
-        ):
+        # Even without a limit: an interruption is noticed when the clock is read.
+        with _time_limit(driver, limit, interruption):
             yield
         return
-    found = _FIRST_WORD.match(sql)
-    if found is None or found[1].lower() not in READS:
+    first_word = _FIRST_WORD.match(sql)
+    if first_word is None or first_word[1].lower() not in READS:
         raise StoreUsageError(f"a query must begin with one of {', '.join(READS)}")
-    if not own and (power := conn.execute(text(_OUTSIDE)).scalar()) is not None:
-        raise StoreUsageError(
-            f"as {power}, SQL could read the server's files and run programs there, so it is "
-            "refused: "
-            f"set {opened.URL_VARIABLE} to a role without such rights; "
-            "`dtml db grant-reader NAME` creates one that reads the views"
-        )
+    if not own:
+        _require_no_power(conn)
     if not ends:
         conn.execute(text("set local statement_timeout = 0"))
     with _cancellable(conn, interruption):
         yield
 
 
+def _require_no_power(conn: Connection) -> None:
+    """Raise StoreUsageError for a role that can reach the server's files or programs."""
+    power = conn.execute(text(_OUTSIDE)).scalar()
+    if power is not None:
+        raise StoreUsageError(
+            f"as {power}, SQL could read the server's files and run programs there, so it is "
+            f"refused: set {opened.URL_VARIABLE} to a role without such rights; "
+            "`dtml db grant-reader NAME` creates one that reads the views"
+        )
+
+
 @contextmanager
 def _time_limit(
     driver: sqlite3.Connection, limit: float, interruption: Interruption
 ) -> Iterator[None]:
-    until = time.monotonic() + limit
+    """Interrupt what SQLite runs after `limit` seconds, or once an interruption is requested."""
+    deadline = time.monotonic() + limit
+
+    def must_end() -> bool:
+        return interruption.is_requested or time.monotonic() > deadline
+
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    driver.set_progress_handler(
-        lambda: interruption.is_requested or time.monotonic() > until, STEPS
-    )
+    driver.set_progress_handler(must_end, STEPS)
     try:
         yield
     finally:
@@ -286,15 +312,15 @@ def _time_limit(
 
 @contextmanager
 def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]:
-    """Let an interruption cancel what PostgreSQL runs on this connection, which is given up then.
+    """Let an interruption cancel what PostgreSQL runs on this connection.
 
-    The server may take the cancellation late: the next statement on the connection would be the one
-    that ends.
+    The connection is not used again then: a cancellation that the server takes late would end its
+    next statement.
     """
+    driver = conn.connection.driver_connection
+    cancel = partial(_cancel, driver, conn.dialect.loaded_dbapi.Error)
     try:
-        with interruption.ends_by(
-            partial(_cancel, conn.connection.driver_connection, conn.dialect.loaded_dbapi.Error)
-        ):
+        with interruption.ends_by(cancel):
             if interruption.is_requested:
                 raise StoreUsageError(UNREAD)
             yield
@@ -304,9 +330,10 @@ def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]
 
 
 def _cancel(driver: Any, failure: type[Exception]) -> None:
+    """Cancel what a connection of PostgreSQL runs."""
     try:
         driver.cancel_safe(timeout=CANCEL_LIMIT_S)
-    except failure as error:  # the statement's own limit of time ends it then
+    except failure as error:  # The statement's own time limit ends it then.
         log.warning(
             "a query that nobody waits for any more could not be cancelled (%s); "
             "its time limit ends it",

@@ -1,8 +1,7 @@
-"""How a store gets its schema: whole in an empty database, and step by step where an older one has
-rows to keep.
+"""Create the schema of a new store, and upgrade that of an older one, whose rows are kept.
 
 Tables change by the revisions in versions/, which nobody changes once they are released. Views hold
-nothing: every upgrade drops them before its revisions and creates those of today from db/views.
+no rows: every upgrade drops them before its revisions and creates the present ones from db/views.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ from db.views import views
 
 FOLDER = Path(__file__).parent
 
-# What other roles may do with a view goes with it when it is dropped.
+# The rights of other roles to views: dropping a view drops them too.
 _GRANTS = """
     select c.relname, a.privilege_type,
         case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
@@ -27,7 +26,7 @@ _GRANTS = """
 
 
 def revisions() -> list[str]:
-    """Return the names of the revisions, which are their files', oldest first."""
+    """Return the names of the revisions, which are those of their files, oldest first."""
     return sorted(file.stem for file in FOLDER.glob("versions/[0-9]*.py"))
 
 
@@ -35,7 +34,7 @@ REVISION = revisions()[-1]  # the newest, which a store must have
 
 
 def create(conn: Connection) -> None:
-    """Create every table and view in an empty database, as the newest revision has them."""
+    """Create every table and view of the newest revision in an empty database."""
     # Alembic takes a third of a second to import; most commands only check the revision.
     from alembic import command
 
@@ -45,27 +44,30 @@ def create(conn: Connection) -> None:
 
 
 def migrate(conn: Connection) -> None:
-    """Run the revisions that a store lacks, and create its views anew; roles
-    that could read a view still can.
+    """Run the revisions that a store lacks, and create its views again.
+
+    Roles that could read a view still can.
     """
     from alembic import command
 
-    granted = conn.execute(text(_GRANTS)).all() if conn.dialect.name == "postgresql" else []
+    grants = conn.execute(text(_GRANTS)).all() if conn.dialect.name == "postgresql" else []
     for name in views().keys() & set(inspect(conn).get_view_names()):
         conn.exec_driver_sql(f"drop view {name}")
     command.upgrade(_config(conn), "head")
     _create_views(conn)
-    for name, privilege, role in granted:
+    for name, privilege, role in grants:
         if name in views():
             conn.exec_driver_sql(f"grant {privilege} on {name} to {role}")
 
 
 def _create_views(conn: Connection) -> None:
     for view in views().values():
-        # A % in the text is no parameter.
-        said = (view.sql, view.comments) if conn.dialect.name == "postgresql" else (view.sql,)
-        for each in said:
-            conn.exec_driver_sql(each, execution_options={"no_parameters": True})
+        statements = [view.sql]
+        if conn.dialect.name == "postgresql":
+            statements.append(view.comments)
+        for statement in statements:
+            # A % in the text must not be taken for a parameter.
+            conn.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def _config(conn: Connection) -> Any:

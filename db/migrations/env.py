@@ -1,6 +1,4 @@
-"""How Alembic runs revisions: on the connection that `db.migrations` hands it,
-in that one's transaction.
-"""
+"""How Alembic runs revisions: on the connection of `db.migrations`, in its transaction."""
 
 from alembic import context
 

@@ -1,9 +1,9 @@
-"""Writes and reads of rows, one noun a file.
+"""Writes and reads of rows: a file for each kind of row.
 
 Writes are idempotent, run inside the caller's `transaction`, and return the number of new rows: a
-rerun with the same values adds none. Frames name instruments by symbol, and timestamps are aware.
-Reads return DataFrames with documented columns, dates as datetime64[ns] and timestamps aware in
-UTC, sorted by what names a row. An unknown market has no rows; an unknown symbol or run is an
-error. What the dashboard reads comes from the documented views alone, so that a role that sees only
-them can serve it; a function that returns a statement returns one table of a page.
+rerun with the same values adds none. Frames identify instruments by symbol, and timestamps are
+aware. Reads return DataFrames with documented columns, dates as datetime64[ns] and timestamps aware
+in UTC, sorted by their key. An unknown market has no rows; an unknown symbol or run is an error.
+The dashboard reads only the documented views, so that a role that may read only them can serve it;
+a function that returns a statement returns the rows of one table on a page.
 """

@@ -1,4 +1,4 @@
-"""Attention: which stocks a prediction looked at, and whether that explains anything."""
+"""Attention: the stocks that a prediction looked at, and whether that explains anything."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -16,22 +16,23 @@ from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
 
-LOOKING = 2000  # stocks that look at one another on a night, at most
-# The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another
-# thread count.
+LOOKING = 2000  # the most stocks that look at one another on a night
+# The weights of a softmax in float32, summed over hundreds of stocks, agree to this when computed
+# with another number of threads.
 WEIGHT_TOLERANCE = 1e-6
 
 
 def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """Return the row of explanation of a run; None where its attention was never measured."""
+    """Return a run's row of explanation; None where its attention was never measured."""
     return row_of(conn, tables.explanation, "run_id", run_id)
 
 
 def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
-    """Store run_id, target, symbol (who looks), source (looked at), weight in [0, 1] of stored
-    predictions.
+    """Store what stored predictions looked at; return how many rows were new.
 
-    What is stored stands: raises StoreError, naming it, when a stored weight differs.
+    Columns: run_id, target, symbol (the stock that looks), source (the stock that it looks at),
+    weight in [0, 1]. Stored rows never change: raises StoreError, naming one, when its weight
+    differs.
     """
     if attention.empty:
         return 0
@@ -53,37 +54,34 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
 
 
 def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
-    """Return attention of a model on the session it predicted, by symbol and
-    source: symbol, source, weight.
+    """Return a model's attention for the session it predicted: symbol, source, weight.
+
+    Sorted by symbol and source.
     """
-    table, looking, seen = (
-        tables.attention_weight,
-        tables.instrument,
-        tables.instrument.alias("seen"),
-    )
-    columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
-    joined = table.join(looking, looking.c.id == table.c.instrument_id).join(
-        seen, seen.c.id == table.c.source_id
-    )
-    mine = (
-        sa.select(*columns)
+    table = tables.attention_weight
+    stock = tables.instrument
+    source = tables.instrument.alias("source")
+    joined = table.join(stock, stock.c.id == table.c.instrument_id)
+    joined = joined.join(source, source.c.id == table.c.source_id)
+    statement = (
+        sa.select(stock.c.symbol, source.c.symbol.label("source"), table.c.weight)
         .select_from(joined)
         .where(*matching(table, run_id=run_id, target=target))
+        .order_by(stock.c.symbol, source.c.symbol)
     )
-    return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
+    return frame(conn, statement)
 
 
 def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
-    """Store or renew what is known of a run's attention, every column of
-    explanation by name; 1 when it is new.
+    """Store or update what is known of a run's attention; return 1 when it is new, else 0.
+
+    `explained` has every column of explanation by name.
     """
     return upsert(conn, tables.explanation, [dict(explained)], stamps=("made_at", "seconds"))
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
-    """Return run and target of those of the last nights that kept what stocks looked at, newest
-    first.
-    """
+    """Return run and target of those of the last `nights` that stored attention, newest first."""
     night = view("night_log").c
     weight = view("attention").c
     last_nights = (
@@ -92,54 +90,55 @@ def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date
         .order_by(night.as_of.desc())
         .limit(nights)
     )
-    kept = []
+    attended_nights = []
     for run_id, target in conn.execute(last_nights).all():
         of_night = (weight.run_id == run_id, weight.target == target)
-        if conn.execute(sa.select(weight.run_id).where(*of_night).limit(1)).first():
-            kept.append((run_id, target))
-    return kept
+        first_weight = sa.select(weight.run_id).where(*of_night).limit(1)
+        if conn.execute(first_weight).first() is not None:
+            attended_nights.append((run_id, target))
+    return attended_nights
 
 
 def mean_weights(
     conn: Connection,
     market: str,
     symbol: str,
-    kept: Sequence[tuple[str, date]],
+    attended_nights: Sequence[tuple[str, date]],
     *,
     looks: bool,
     most: int,
 ) -> pd.DataFrame:
-    """Return whom a stock looked at on some nights, or, where `looks` is false, who looked at it;
-    heaviest first.
+    """Return the stocks that a stock looked at on some nights, the `most` with the largest weights.
 
-    Columns: symbol (the other one), weight (mean over the nights), nights (on which it was kept). A
-    night keeps the heaviest sources of each stock alone: what it does not keep counts as 0.
+    Where `looks` is false, return the stocks that looked at it. Columns: symbol (the other stock),
+    weight (mean over the nights), nights (that stored a weight). A night stores only the largest
+    weights of each stock: a weight that is not stored counts as 0.
     """
-    found = view("attention").c
-    mine = found.symbol if looks else found.source
-    other = found.source if looks else found.symbol
+    weights = view("attention").c
+    stock = weights.symbol if looks else weights.source
+    other = weights.source if looks else weights.symbol
     parts = [pd.DataFrame({"other": pd.Series(dtype=object), "weight": pd.Series(dtype=float)})]
-    for run_id, target in kept:
-        of_night = (found.run_id == run_id, found.target == target, found.market == market)
-        statement = sa.select(other.label("other"), found.weight).where(
-            *of_night, mine == symbol, other != symbol
+    for run_id, target in attended_nights:
+        statement = sa.select(other.label("other"), weights.weight).where(
+            weights.run_id == run_id,
+            weights.target == target,
+            weights.market == market,
+            stock == symbol,
+            other != symbol,
         )
         parts.append(head(conn, statement, LOOKING))
     sums = pd.concat(parts).groupby("other")["weight"].agg(["sum", "count"]).reset_index()
     means = pd.DataFrame(
         {
             "symbol": sums["other"],
-            "weight": sums["sum"] / max(len(kept), 1),
+            "weight": sums["sum"] / max(len(attended_nights), 1),
             "nights": sums["count"],
         }
     )
-    return (
-        means.sort_values(["weight", "symbol"], ascending=[False, True])
-        .head(most)
-        .reset_index(drop=True)
-    )
+    by_weight = means.sort_values(["weight", "symbol"], ascending=[False, True])
+    return by_weight.head(most).reset_index(drop=True)
 
 
 def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """Return whether a model's attention was tested and what came of it; None when it was not."""
+    """Return the test of a model's attention and its result; None when it was not tested."""
     return row(conn, shown("explanation_log", run_id=run_id))

@@ -1,5 +1,6 @@
-"""Backtests: each begun, given its folds one by one, and finished with its
-figures, which are never changed.
+"""Backtests: each is begun, gets its folds one by one, and is finished with its figures.
+
+The figures of a finished backtest are never changed.
 """
 
 from collections.abc import Mapping
@@ -24,61 +25,58 @@ COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best
 
 
 def backtest(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the backtest of a name; None when there is none."""
+    """Return the row of the backtest of this name; None when there is none."""
     return row_of(conn, tables.backtest, "id", name)
 
 
 def backtest_folds(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the folds of a backtest that are done: the columns of backtest_fold but
-    backtest_id.
-    """
+    """Return a backtest's finished folds: the columns of backtest_fold but backtest_id."""
     return rows_of(conn, tables.backtest_fold, "backtest_id", name)
 
 
 def backtest_scores(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the figures of a backtest by slice, value, protocol and predictor: the columns of
-    backtest_score but backtest_id.
+    """Return the figures of a backtest by slice, value, protocol and predictor.
+
+    The columns are those of backtest_score but backtest_id.
     """
     return rows_of(conn, tables.backtest_score, "backtest_id", name)
 
 
 def backtest_returns(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the daily returns of a backtest by portfolio and session: the columns of
-    backtest_return but backtest_id.
+    """Return the daily returns of a backtest by portfolio and session.
+
+    The columns are those of backtest_return but backtest_id.
     """
     return rows_of(conn, tables.backtest_return, "backtest_id", name)
 
 
 def backtest_portfolios(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the figures of a backtest by portfolio: the columns of backtest_portfolio but
-    backtest_id.
-    """
+    """Return a backtest's figures by portfolio: columns of backtest_portfolio but backtest_id."""
     return rows_of(conn, tables.backtest_portfolio, "backtest_id", name)
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
-    """Store a backtest as it begins, the columns known by then by name; 0 where it is stored."""
+    """Store a backtest that begins, with the columns known by then; 0 where it is stored."""
     return save_row(conn, tables.backtest, backtest)
 
 
 def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
     """Store a fold, whose run is stored: the columns of backtest_fold but backtest_id.
 
-    The first of a number stands.
-
-    Raises StoreError when that number is stored with another run or other sessions.
+    Return 0, and change nothing, where a fold of its number is stored. Raises StoreError when that
+    one has another run or other sessions.
     """
     table = tables.backtest_fold
-    mine = sa.select(table).where(
-        table.c.backtest_id == backtest_id, table.c.number == fold["number"]
+    statement = sa.select(table).where(
+        table.c.backtest_id == backtest_id,
+        table.c.number == fold["number"],
     )
-    stored = row(conn, mine) or fold
+    stored = row(conn, statement) or fold
     for name in ("run_id", "as_of", "first", "last", "predictions"):
         if stored[name] != fold[name]:
             raise StoreError(
                 f"fold {fold['number']} of {backtest_id} is already stored with {name} "
-                f"{stored[name]}, "
-                f"not {fold[name]}: a fold is never rewritten"
+                f"{stored[name]}, not {fold[name]}: a fold is never rewritten"
             )
     return save_row(conn, table, {"backtest_id": backtest_id, **fold})
 
@@ -94,25 +92,25 @@ def finish_backtest(
     finished_at: datetime,
     seconds: float | None,
 ) -> int:
-    """Store the figures of a backtest that was begun, and that it is finished; return how many rows
-    were new.
+    """Store the figures of a backtest, and mark it as finished; return how many rows were new.
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
-    backtest_portfolio but backtest_id; what has no value is NaN or None. `counts` holds what
-    `COUNTS` names. Figures of a finished backtest stand: raises StoreError, naming it, when one is
-    stored with another value.
+    backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` holds the counts
+    that `COUNTS` names. Raises StoreError for a backtest that was never begun, and, naming it, for
+    a figure of a finished one that is stored with another value.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
         raise StoreError(f"backtest {backtest_id} was never started")
-    counted = {name: counts[name] for name in COUNTS}
+    new_counts = {name: counts[name] for name in COUNTS}
+    changed_counts = [name for name in COUNTS if stored[name] != new_counts[name]]
     if stored["finished_at"] is None:
-        begun = sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
-        conn.execute(begun.values(**counted, finished_at=finished_at, seconds=seconds))
-    elif changed := [name for name in COUNTS if stored[name] != counted[name]]:
+        update = sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
+        conn.execute(update.values(**new_counts, finished_at=finished_at, seconds=seconds))
+    elif changed_counts:
         raise StoreError(
-            f"{backtest_id} {changed[0]} is already stored with a different figure: a finished "
-            "backtest cannot change"
+            f"{backtest_id} {changed_counts[0]} is already stored with a different figure: a "
+            "finished backtest cannot change"
         )
     why = "a finished backtest cannot change"
     owner = "backtest_id"
@@ -123,56 +121,66 @@ def finish_backtest(
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return what the folds that are done predicted, by target and symbol; NaN is missing.
+    """Return the predictions of a backtest's finished folds, by target and symbol.
 
-    Columns: run_id, as_of, target, symbol, probability, probability_std.
+    Columns: run_id, as_of, target, symbol, probability, probability_std (NaN: missing).
     """
-    made, fold, stock = tables.prediction.c, tables.backtest_fold, tables.instrument.c
-    columns = (
-        made.run_id,
-        made.as_of,
-        made.target,
-        stock.symbol,
-        made.probability,
-        made.probability_std,
+    prediction = tables.prediction
+    fold = tables.backtest_fold
+    stock = tables.instrument
+    statement = (
+        sa.select(
+            prediction.c.run_id,
+            prediction.c.as_of,
+            prediction.c.target,
+            stock.c.symbol,
+            prediction.c.probability,
+            prediction.c.probability_std,
+        )
+        .select_from(fold.join(prediction, of_fold(prediction)).join(stock))
+        .where(fold.c.backtest_id == backtest_id)
+        .order_by(prediction.c.target, stock.c.symbol)
     )
-    joined = fold.join(tables.prediction, of_fold(tables.prediction)).join(tables.instrument)
-    statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
-    return frame(conn, statement.order_by(made.target, stock.symbol))
+    return frame(conn, statement)
 
 
 def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the rows of backtest_summary of the market's backtest that
-    finished last; maybe none.
+    """Return the rows of backtest_summary of the market's backtest that finished last.
+
+    No rows where none has finished.
     """
-    of = view("backtest_summary").c
-    last = (
-        sa.select(of.backtest_id)
-        .where(of.market == market)
-        .order_by(of.finished_at.desc())
+    summary = view("backtest_summary").c
+    newest = (
+        sa.select(summary.backtest_id)
+        .where(summary.market == market)
+        .order_by(summary.finished_at.desc())
         .limit(1)
     )
-    return frame(
-        conn, sa.select(*of).where(of.backtest_id == last.scalar_subquery()).order_by(of.portfolio)
+    statement = (
+        sa.select(*summary)
+        .where(summary.backtest_id == newest.scalar_subquery())
+        .order_by(summary.portfolio)
     )
+    return frame(conn, statement)
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
-    """Return the Sharpe ratio a year of each portfolio of predictions in the
-    market's other finished backtests.
+    """Return the annualised Sharpe ratios of the market's finished backtests but `other_than`.
+
+    One for each portfolio that trades by predictions.
     """
-    table, of = tables.backtest_portfolio, tables.backtest
-    joined = table.join(of, of.c.id == table.c.backtest_id)
-    mine = (
-        of.c.market == market,
-        of.c.id != other_than,
-        table.c.strategy.is_not(None),
-        table.c.sharpe.is_not(None),
-    )
+    portfolio = tables.backtest_portfolio
+    backtest = tables.backtest
+    joined = portfolio.join(backtest, backtest.c.id == portfolio.c.backtest_id)
     statement = (
-        sa.select(table.c.sharpe)
+        sa.select(portfolio.c.sharpe)
         .select_from(joined)
-        .where(*mine)
-        .order_by(of.c.id, table.c.portfolio)
+        .where(
+            backtest.c.market == market,
+            backtest.c.id != other_than,
+            portfolio.c.strategy.is_not(None),
+            portfolio.c.sharpe.is_not(None),
+        )
+        .order_by(backtest.c.id, portfolio.c.portfolio)
     )
     return np.array(conn.execute(statement).scalars().all(), dtype=float)

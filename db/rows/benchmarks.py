@@ -1,4 +1,4 @@
-"""Benchmarks: each is stored with its figures once its test was read, and never changed."""
+"""Benchmarks: each is stored with its figures once its test span was read, and never changed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +14,14 @@ from db.connection.frames import frame, matching, row_of, rows_of
 
 
 def benchmark(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the benchmark of a name; None when there is none."""
+    """Return the row of the benchmark of this name; None when there is none."""
     return row_of(conn, tables.benchmark, "id", name)
 
 
 def benchmark_scores(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the figures of a benchmark by protocol and predictor: the columns of benchmark_score
-    but benchmark_id.
+    """Return the figures of a benchmark by protocol and predictor.
+
+    The columns are those of benchmark_score but benchmark_id.
     """
     return rows_of(
         conn,
@@ -32,8 +33,9 @@ def benchmark_scores(conn: Connection, name: str) -> pd.DataFrame:
 
 
 def benchmark_seeds(conn: Connection, name: str) -> pd.DataFrame:
-    """Return every seed of a benchmark by predictor and configuration: the columns of
-    benchmark_seed but benchmark_id.
+    """Return every seed of a benchmark by predictor and configuration.
+
+    The columns are those of benchmark_seed but benchmark_id.
     """
     return rows_of(conn, tables.benchmark_seed, "benchmark_id", name)
 
@@ -41,22 +43,24 @@ def benchmark_seeds(conn: Connection, name: str) -> pd.DataFrame:
 def save_benchmark(
     conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, seeds: pd.DataFrame
 ) -> int:
-    """Store a benchmark, every column by name, with its scores and seeds: their columns but
-    benchmark_id.
+    """Store a benchmark with its scores and seeds; return how many rows were new.
 
-    What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it,
+    `benchmark` has every column by name, `scores` and `seeds` their columns but benchmark_id; a
+    missing value is NaN or None. What is stored is never changed: raises StoreError, naming it,
     when a score or seed is stored with another figure.
     """
     name = str(benchmark["id"])
     new = save_row(conn, tables.benchmark, benchmark)
     why = "the test span is read only once"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
-    return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)
+    new += save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)
+    return new
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Return benchmarks in the order in which their test was read: the columns of benchmark but its
-    config.
+    """Return benchmarks in the order in which their test span was read.
+
+    The columns are those of benchmark but config.
     """
     table = tables.benchmark
     columns = [column for column in table.c if column.name != "config"]

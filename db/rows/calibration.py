@@ -1,4 +1,4 @@
-"""Calibration: the bands of each model, and nightly counts of what its probabilities came to."""
+"""Calibration: the bands of each model, and nightly counts of outcomes by its probabilities."""
 
 from collections.abc import Collection
 from datetime import date
@@ -19,9 +19,10 @@ from db.views import view
 def save_bands(
     conn: Connection, run_id: str, bands: pd.DataFrame, *, default: float | None = None
 ) -> int:
-    """Store the bands of a run: level, threshold, days, n; the market's own level is its `default`.
+    """Store the bands of a run: level, threshold, days, n; return how many were new.
 
-    What is stored stands: raises StoreError when it differs.
+    `default` is the market's own level. A stored band never changes: raises StoreError when it
+    differs.
     """
     marked = bands.assign(is_default=bands["level"] == default)
     return save_figures(
@@ -35,31 +36,31 @@ def save_bands(
 
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
-    """Return the bands of a run by level: level, threshold, days, n; no rows
-    for a run that was not calibrated.
+    """Return the bands of a run by level: level, threshold, days, n.
+
+    There are no rows for a run that was not calibrated.
     """
     return rows_of(conn, tables.abstention_band, "run_id", run_id).drop(columns="is_default")
 
 
 def default_level(conn: Connection, run_id: str) -> float | None:
-    """Return the level at which a run's directions are given, the market's own;
-    None where it has no band of it.
-    """
-    found = view("band_direction").c
-    return conn.execute(
-        sa.select(found.level).where(found.run_id == run_id, found.is_default == 1).limit(1)
-    ).scalar()
+    """Return the market's own level, which decides a run's directions; None without its band."""
+    direction = view("band_direction").c
+    statement = (
+        sa.select(direction.level)
+        .where(direction.run_id == run_id, direction.is_default == 1)
+        .limit(1)
+    )
+    return conn.execute(statement).scalar()
 
 
 def save_bins(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store the columns of calibration_bin in place of what is stored of these runs and targets."""
+    """Store rows of calibration_bin in place of those stored of the same runs and targets."""
     return _save_counts(conn, tables.calibration_bin, counts)
 
 
 def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store the columns of abstention_count in place of what is stored of these runs and
-    targets.
-    """
+    """Store rows of abstention_count in place of those stored of the same runs and targets."""
     return _save_counts(conn, tables.abstention_count, counts)
 
 
@@ -74,6 +75,7 @@ def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 
 def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int:
+    """Replace a table's rows of the runs and targets of these counts; return how many there are."""
     if counts.empty:
         return 0
     for run_id, targets in counts.groupby("run_id")["target"]:
@@ -85,49 +87,61 @@ def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int
 def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
     """Return the counts of a market's nightly runs by target, run and the rest of the key."""
     joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
-    mine = (tables.run.c.market == market, tables.run.c.kind == "nightly", table.c.target <= last)
-    keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
-    statement = sa.select(table).select_from(joined).where(*mine)
-    return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))
+    keys = [column for column in table.primary_key if column.name not in ("run_id", "target")]
+    statement = (
+        sa.select(table)
+        .select_from(joined)
+        .where(
+            tables.run.c.market == market,
+            tables.run.c.kind == "nightly",
+            table.c.target <= last,
+        )
+        .order_by(table.c.target, table.c.run_id, *keys)
+    )
+    return frame(conn, statement)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return the columns of abstention_count for every fold of a backtest that
-    is done, by target and level.
-    """
-    table, fold = tables.abstention_count, tables.backtest_fold
+    """Return the rows of abstention_count of a backtest's finished folds, by target and level."""
+    table = tables.abstention_count
+    fold = tables.backtest_fold
     statement = (
         sa.select(table)
         .select_from(fold.join(table, of_fold(table)))
         .where(fold.c.backtest_id == backtest_id)
+        .order_by(table.c.target, table.c.level)
     )
-    return frame(conn, statement.order_by(table.c.target, table.c.level))
+    return frame(conn, statement)
 
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     """Return the bands of several runs: run_id, level, threshold."""
     table = tables.abstention_band
-    statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(
-        table.c.run_id.in_(run_ids)
+    statement = (
+        sa.select(table.c.run_id, table.c.level, table.c.threshold)
+        .where(table.c.run_id.in_(run_ids))
+        .order_by(table.c.run_id, table.c.level)
     )
-    return frame(conn, statement.order_by(table.c.run_id, table.c.level))
+    return frame(conn, statement)
 
 
 def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
-    """Return nightly sums at a level, targets up to `last`: n, covered,
-    decided, decided_correct; each None if none.
+    """Return the sums of a market's nightly counts at a level, of targets up to `last`.
+
+    They are n, covered, decided and decided_correct, all None where nothing was counted.
     """
-    found = view("coverage")
-    sums = (
-        sa.func.sum(found.c[name]).label(name)
-        for name in ("n", "covered", "decided", "decided_correct")
+    count = view("coverage").c
+    statement = sa.select(
+        sa.func.sum(count.n).label("n"),
+        sa.func.sum(count.covered).label("covered"),
+        sa.func.sum(count.decided).label("decided"),
+        sa.func.sum(count.decided_correct).label("decided_correct"),
+    ).where(
+        count.market == market,
+        count.kind == "nightly",
+        count.level == level,
+        count.target <= last,
     )
-    mine = (
-        found.c.market == market,
-        found.c.kind == "nightly",
-        found.c.level == level,
-        found.c.target <= last,
-    )
-    counted = row(conn, sa.select(*sums).where(*mine))
-    assert counted is not None
-    return counted
+    sums = row(conn, statement)
+    assert sums is not None  # A sum without GROUP BY is always one row.
+    return sums

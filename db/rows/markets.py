@@ -26,7 +26,7 @@ def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -
 
 
 def save_file(conn: Connection, market: str, path: str, text: str, *, saved_at: datetime) -> None:
-    """Store the file that describes a user's own market, in place of what it said before."""
+    """Store the file that describes a user's own market, in place of its earlier version."""
     file = {"market": market, "path": path, "text": text, "saved_at": saved_at}
     upsert(conn, tables.market_file, [file], stamps=("saved_at",))
 
@@ -42,7 +42,7 @@ def file_of(conn: Connection, market: str) -> tuple[str, str] | None:
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
-    """Store the earliest session that each symbol was ever asked from, where a source answered."""
+    """Store the first session of each symbol's fetch, unless an earlier one is stored."""
     table = tables.instrument
     for symbol, day in first.items():
         earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
@@ -54,10 +54,10 @@ def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None
 
 
 def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -> int:
-    """Store a market's whole list: symbol, valid_from, valid_to (NaT: unknown, lasting), source.
+    """Store a market's whole list of stays of its constituents; return how many were new.
 
-    A stored stay that is no longer listed goes: the list is the market file's statement of the
-    past.
+    Columns: symbol, valid_from (NaT: unknown), valid_to (NaT: it lasts), source. A stored stay that
+    is no longer listed is deleted: the list is the market file's statement of the past.
     """
     table = tables.membership
     stays = identified(conn, market, memberships).sort_values("valid_from", na_position="first")
@@ -80,10 +80,10 @@ def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -
 
 
 def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
-    """Return the frame with the instrument_id of each symbol; `more` names another such column and
-    its symbols.
+    """Return the frame with the instrument_id of each symbol.
 
-    Raises StoreUsageError, naming some, for symbols that are not stored.
+    `more` names further such columns, each with its column of symbols. Raises StoreUsageError,
+    naming some, for symbols that are not stored.
     """
     known_ids = instrument_ids(conn, market)
     columns = {"instrument_id": "symbol"} | more
@@ -153,19 +153,19 @@ def markets(conn: Connection) -> list[str]:
 
 
 def own_markets(conn: Connection) -> list[str]:
-    """Return the names of the markets whose file, a user's own, is kept."""
+    """Return the names of users' own markets, whose files are stored."""
     name = tables.market_file.c.market
     return list(conn.execute(sa.select(name).order_by(name)).scalars())
 
 
 def owner_of(table: sa.FromClause) -> sa.FromClause:
-    """Return the table that says of which market a row is: its own or one its key leads to."""
+    """Return the table with a row's market: its own, or one that its key refers to."""
     owners = [key.column.table for column in table.primary_key for key in column.foreign_keys]
     return next(owner for owner in (table, *owners) if "market" in owner.c)
 
 
 def of_market(table: sa.FromClause, market: str) -> sa.ColumnElement[bool]:
-    """Return whether a row of a table is of a market."""
+    """Return whether a row of a table belongs to a market."""
     owner = owner_of(table)
     if owner is table:
         return table.c.market == market
@@ -184,7 +184,7 @@ def all_markets(conn: Connection) -> list[str]:
 
 
 def is_known(conn: Connection, market: str, symbol: str) -> bool:
-    """Return whether the store has a prediction or a bar of a symbol, a rejected one too."""
+    """Return whether the store has a prediction, a bar or a rejected bar of a symbol."""
     for name in ("prediction_history", "price_latest", "rejected"):
         shown = view(name)
         of_symbol = matching(shown, market=market, symbol=symbol)
@@ -195,7 +195,7 @@ def is_known(conn: Connection, market: str, symbol: str) -> bool:
 
 
 def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
-    """Raise StoreUsageError for a symbol that is not stored, of a market or of any."""
+    """Raise StoreUsageError for a symbol that is not stored for a market; None: for any."""
     table = tables.instrument
     of_symbol = matching(table, symbol=symbol, market=market)
     if row(conn, sa.select(table.c.id).where(*of_symbol)) is None:

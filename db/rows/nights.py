@@ -1,4 +1,4 @@
-"""Nights: begun, finished, how each ended, and the alerts about them."""
+"""Nights: their beginning and end, the alerts about them, and their drift."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -26,22 +26,23 @@ def start_night(
     source: str,
     started_at: datetime,
 ) -> int:
-    """Open a night: status running; without a target where the calendar does not know it yet.
+    """Open a night with the status running; return 1 when it is new, else 0.
 
-    One that is already complete, with gaps or without, stays as it is.
+    `target` is None where the calendar does not know it yet. A night that is already complete, with
+    gaps or without, stays as it is; what a refused one stored is cleared.
     """
-    begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     table = tables.night
-    new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
-    mine = (
-        table.c.market == market,
-        table.c.as_of == as_of,
-        table.c.status.in_(["running", "refused"]),
-    )
+    start = {"target": target, "source": source, "started_at": started_at, "status": "running"}
+    new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **start}])
+    cleared = {column.name: sa.null() for column in table.c if column.nullable}
     conn.execute(
         sa.update(table)
-        .where(*mine)
-        .values({**{each.name: sa.null() for each in table.c if each.nullable}, **begun})
+        .where(
+            table.c.market == market,
+            table.c.as_of == as_of,
+            table.c.status.in_(["running", "refused"]),
+        )
+        .values({**cleared, **start})
     )
     return new
 
@@ -63,15 +64,23 @@ def finish_night(
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
     `counts` holds fetched, stored, rejected, predictions; `gaps` symbol and reason of each stock
-    left out.
+    left out. Raises StoreError for a night that was never started.
     """
     table = tables.night
-    statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     values: dict[str, Any] = {
-        name: counts[name] for name in ("fetched", "stored", "rejected", "predictions")
+        "status": status,
+        "finished_at": finished_at,
+        "fetched": counts["fetched"],
+        "stored": counts["stored"],
+        "rejected": counts["rejected"],
+        "predictions": counts["predictions"],
+        "gaps": [dict(gap) for gap in gaps],
+        "reason": reason,
+        "run_id": run_id,
+        "known_at": known_at,
+        "inputs_hash": inputs_hash,
     }
-    values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
-    values |= {"reason": reason, "run_id": run_id, "known_at": known_at, "inputs_hash": inputs_hash}
+    statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     if conn.execute(statement.values(values)).rowcount != 1:
         raise StoreError(f"the night of {market}, {as_of} was never started")
 
@@ -79,80 +88,88 @@ def finish_night(
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
     table = tables.night
-    return frame(
-        conn,
+    statement = (
         sa.select(table)
         .where(*matching(table, market=market))
-        .order_by(table.c.market, table.c.as_of),
+        .order_by(table.c.market, table.c.as_of)
     )
+    return frame(conn, statement)
 
 
 def night(
     conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False
 ) -> dict[str, Any] | None:
-    """Return a night of a market, by default its last, or its last one with
-    predictions; None when there is none.
+    """Return a market's night of a day, by default its last; None when there is none.
+
+    Only nights that are `complete` count, where it is set.
     """
-    found = view("night_log")
-    mine = matching(found, market=market, as_of=as_of) + (
-        [found.c.status.in_(COMPLETE)] if complete else []
-    )
-    return row(conn, sa.select(found).where(*mine).order_by(found.c.as_of.desc()).limit(1))
+    nights = view("night_log")
+    conditions = matching(nights, market=market, as_of=as_of)
+    if complete:
+        conditions.append(nights.c.status.in_(COMPLETE))
+    statement = sa.select(nights).where(*conditions).order_by(nights.c.as_of.desc()).limit(1)
+    return row(conn, statement)
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
-    """Return the nights before and after a day; None where there is none."""
-    seen = view("night_log").c
-    mine = sa.select(seen.as_of).where(seen.market == market)
-    before = mine.where(seen.as_of < as_of).order_by(seen.as_of.desc()).limit(1)
-    after = mine.where(seen.as_of > as_of).order_by(seen.as_of).limit(1)
+    """Return the days of the nights before and after a day; None where there is none."""
+    night = view("night_log").c
+    days = sa.select(night.as_of).where(night.market == market)
+    before = days.where(night.as_of < as_of).order_by(night.as_of.desc()).limit(1)
+    after = days.where(night.as_of > as_of).order_by(night.as_of).limit(1)
     return conn.execute(before).scalar(), conn.execute(after).scalar()
 
 
 def night_log(market: str, last: date | None = None) -> Statement:
-    """Return the nights of a market up to one, the newest first."""
+    """Return the nights of a market up to the day `last`, the newest first."""
     return shown("night_log", "-as_of", span=("as_of", None, last), market=market)
 
 
 def raise_alert(
     conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime
 ) -> bool:
-    """Note what somebody should know of a night, of a kind that `tables.alert`
-    lists; return whether it is new.
+    """Store an alert about a night; return whether it is new.
+
+    `kind` is one of those that the table alert lists.
     """
-    said = {
+    alert = {
         "market": market,
         "as_of": as_of,
         "kind": kind,
         "message": message,
         "raised_at": raised_at,
     }
-    return insert_missing(conn, tables.alert, [said]) == 1
+    return insert_missing(conn, tables.alert, [alert]) == 1
 
 
 def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at: datetime) -> None:
-    """Note that an alert reached whom it was for."""
+    """Store when an alert reached its recipient."""
     table = tables.alert
-    mine = matching(table, market=market, as_of=as_of, kind=kind)
-    conn.execute(sa.update(table).where(*mine).values(sent_at=sent_at))
+    is_alert = matching(table, market=market, as_of=as_of, kind=kind)
+    conn.execute(sa.update(table).where(*is_alert).values(sent_at=sent_at))
 
 
 def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
-    """Return alerts by moment: the columns of alert; `unsent` keeps those that nobody took."""
+    """Return alerts by moment: the columns of alert.
+
+    Only those that reached nobody yet, where `unsent` is set.
+    """
     table = tables.alert
-    mine = matching(table, market=market) + ([table.c.sent_at.is_(None)] if unsent else [])
+    conditions = matching(table, market=market)
+    if unsent:
+        conditions.append(table.c.sent_at.is_(None))
     order = (table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
-    return frame(conn, sa.select(table).where(*mine).order_by(*order))
+    return frame(conn, sa.select(table).where(*conditions).order_by(*order))
 
 
 def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:
-    """Store the measures of a night's drift, the columns of night_drift but its
-    key; what was stored stands.
+    """Store the measures of a night's drift; return how many were new.
+
+    `rows` has the columns of night_drift but market and as_of. A stored measure never changes.
     """
     table = tables.night_drift
-    return insert_missing(
-        conn, table, records(table, rows.assign(market=market, as_of=pd.Timestamp(as_of)))
-    )
+    measures = rows.assign(market=market, as_of=pd.Timestamp(as_of))
+    return insert_missing(conn, table, records(table, measures))
 
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:

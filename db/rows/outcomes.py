@@ -1,7 +1,7 @@
-"""Outcomes: what came of predictions, and the predictions that have one or wait for it.
+"""Outcomes of predictions, and the predictions that have an outcome or wait for it.
 
 A night's predictions are those of the model that it was closed with; a backtest's are those of its
-folds. What is counted here is not read: ten years of nights are a million rows.
+folds. Counts are taken by the database: ten years of nights are a million rows.
 """
 
 from collections.abc import Iterable
@@ -43,8 +43,7 @@ def save_outcomes(
 def unsettled_directions(
     conn: Connection, market: str, first: date, last: date, *, since: date
 ) -> pd.DataFrame:
-    """Return predictions for targets first..last that have no outcome, and all those from the
-    target `since` on.
+    """Return predictions for targets first..last that have no outcome, or a target from `since` on.
 
     Columns: symbol, as_of, target, realised_return (NaN: no outcome), sorted by target and symbol.
     """
@@ -69,10 +68,9 @@ def unsettled_directions(
 
 
 def settled_directions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Return predictions that nights were closed with and that have an outcome, targets
-    first..last, by target.
+    """Return the nights' predictions with an outcome, targets first..last, by target.
 
-    Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
+    Columns: run_id, target, probability, calibrated (NaN: not stored), rise.
     """
     prediction = tables.prediction
     night = tables.night
@@ -85,7 +83,10 @@ def settled_directions(conn: Connection, market: str, first: date, last: date) -
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return what `settled_directions` does, of every fold of a backtest that is done."""
+    """Return the predictions with an outcome of a backtest's finished folds, by target.
+
+    The columns are those of `settled_directions`.
+    """
     prediction = tables.prediction
     fold = tables.backtest_fold
     joined = fold.join(prediction, of_fold(prediction))
@@ -93,7 +94,7 @@ def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 
 def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Return whether a row of a table, by its run and target, is of a fold of a backtest."""
+    """Return whether a row of a table belongs to a fold of a backtest, by its run and target."""
     fold = tables.backtest_fold
     return sa.and_(
         table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last)
@@ -101,8 +102,9 @@ def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
-    """Return the targets of a market's nights that are among some sessions, or have an outcome and
-    no score yet.
+    """Return the targets of a market's nights that have an outcome but no score.
+
+    Those that are among `sessions` are returned too.
     """
     night = tables.night
     score = tables.score
@@ -126,7 +128,7 @@ def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[da
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
     """Return targets up to `last` of complete nights with an outcome but no counts.
 
-    A benchmark stored the outcome first.
+    There are some where a benchmark stored the outcome before the night was scored.
     """
     night = tables.night
     count = tables.calibration_bin
@@ -150,11 +152,11 @@ def _is_settled() -> sa.ColumnElement[bool]:
 def direction_counts(
     conn: Connection, market: str, last: date, *, first: date | None = None
 ) -> pd.DataFrame:
-    """Return predictions with an outcome, counted by night, direction, what happened and whether
-    the paper labels it.
+    """Return the number of predictions with an outcome, by night, direction and outcome.
 
     Targets are first..last, or all up to `last`. Columns: as_of, target, predicted (whether the
-    probability is above 0.5), rise, labelled, n; sorted by target.
+    probability is above 0.5), rise, labelled (whether the paper's protocol labels it), n; sorted by
+    target.
     """
     prediction = tables.prediction
     outcome = tables.outcome

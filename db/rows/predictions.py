@@ -1,4 +1,4 @@
-"""Predictions: what models and naive rules said of each stock for a session."""
+"""Predictions: the directions of each stock for a session, by models and by naive rules."""
 
 from datetime import date, datetime
 
@@ -13,11 +13,12 @@ from db.connection.frames import Statement, frame, matching, shown
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
-# A model computes in float32: the same weights and inputs agree to this on another thread count.
+# A model computes in float32: with another number of threads, the same weights and inputs give
+# probabilities that agree to this.
 PROBABILITY_TOLERANCE = 1e-6
-ALWAYS_SAID = ("probability", "probability_std")
-SOMETIMES_SAID = ("calibrated", "lowest", "highest", "rising_share")
-SAID = (*ALWAYS_SAID, *SOMETIMES_SAID)
+REQUIRED_VALUES = ("probability", "probability_std")
+OPTIONAL_VALUES = ("calibrated", "lowest", "highest", "rising_share")
+VALUES = (*REQUIRED_VALUES, *OPTIONAL_VALUES)
 
 
 def save_predictions(
@@ -28,11 +29,11 @@ def save_predictions(
     known_at: datetime,
     made_at: datetime,
 ) -> int:
-    """Store run_id, as_of, target, symbol, probability in [0, 1], probability_std (NaN: one seed).
+    """Store predictions; return how many were new.
 
-    What is known beyond it is kept too, where it is given: calibrated, lowest, highest,
-    rising_share, all in [0, 1]. What was predicted once stands: raises StoreError, naming it, when
-    a stored prediction differs.
+    Columns: run_id, as_of, target, symbol, probability in [0, 1], probability_std (NaN: one seed),
+    and, where known, calibrated, lowest, highest, rising_share, all in [0, 1]. A stored prediction
+    never changes: raises StoreError, naming it, when its probability or deviation differs.
     """
     if predictions.empty:
         return 0
@@ -47,22 +48,22 @@ def save_predictions(
         rows,
         _stored_predictions(conn, rows),
         key,
-        ALWAYS_SAID,
+        REQUIRED_VALUES,
         PROBABILITY_TOLERANCE,
         shown=["run_id", "target", "symbol"],
         wrong=wrong,
     )
-    given = [name for name in SOMETIMES_SAID if name in rows]
-    columns = [*key, "as_of", *ALWAYS_SAID, *given]
-    return insert_frame(
-        conn, tables.prediction, new[columns].assign(known_at=known_at, made_at=made_at)
-    )
+    optional_values = [name for name in OPTIONAL_VALUES if name in rows]
+    columns = [*key, "as_of", *REQUIRED_VALUES, *optional_values]
+    stamped = new[columns].assign(known_at=known_at, made_at=made_at)
+    return insert_frame(conn, tables.prediction, stamped)
 
 
 def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame) -> int:
-    """Store target, as_of and a column a rule (true for a rise, missing without history).
+    """Store the directions of naive rules; return how many rows were new.
 
-    What is stored stands.
+    Columns: target, as_of, and one for each rule (true for a rise, missing without history). A
+    stored row never changes.
     """
     table = tables.rule_direction
     names = [column.name for column in table.c if column.name != "market"]
@@ -72,10 +73,10 @@ def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame
 def predictions(
     conn: Connection, market: str, *, target: date | None = None, run_id: str | None = None
 ) -> pd.DataFrame:
-    """Return predictions: run_id, as_of, target, symbol, known_at, made_at and what was said; NaN
-    is missing.
+    """Return predictions by target, symbol and moment; NaN is missing.
 
-    Said are probability, probability_std, calibrated, lowest, highest, rising_share.
+    Columns: run_id, as_of, target, symbol, probability, probability_std, calibrated, lowest,
+    highest, rising_share, known_at, made_at.
     """
     prediction = tables.prediction
     stock = tables.instrument
@@ -85,7 +86,7 @@ def predictions(
             prediction.c.as_of,
             prediction.c.target,
             stock.c.symbol,
-            *[prediction.c[name] for name in SAID],
+            *[prediction.c[name] for name in VALUES],
             prediction.c.known_at,
             prediction.c.made_at,
         )
@@ -111,8 +112,8 @@ def prediction_history(
 ) -> pd.DataFrame:
     """Return the rows of the view prediction_history for targets first..last.
 
-    `kind` is the model's purpose. With `newest`, no more rows than that, those of the latest
-    targets: older ones are not read. Raises StoreUsageError for a symbol that is not stored.
+    `kind` is the model's purpose. With `newest`, return at most that many rows, those of the latest
+    targets. Raises StoreUsageError for a symbol that is not stored.
     """
     if symbol is not None:
         require_symbol(conn, symbol, market)
@@ -132,7 +133,7 @@ def prediction_history(
 
 
 def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return what a night predicted with the model it was closed with, by symbol; NaN is missing.
+    """Return a night's predictions of the model it was closed with, by symbol; NaN is missing.
 
     Columns: run_id, as_of, target, symbol, name, sector, probability, probability_std, calibrated,
     lowest, highest, rising_share.
@@ -151,7 +152,7 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
             stock.c.symbol,
             stock.c.name,
             stock.c.sector,
-            *[prediction.c[name] for name in SAID],
+            *[prediction.c[name] for name in VALUES],
         )
         .select_from(joined)
         .where(*matching(night, market=market, as_of=as_of))
@@ -161,9 +162,7 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
 
 
 def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
-    """Return how many of each market's newest directions are rises and falls, by market and
-    direction.
-    """
+    """Return the number of rises and falls among the newest directions, by market and direction."""
     newest = view("latest_prediction").c
     statement = sa.select(newest.market, newest.direction, sa.func.count()).group_by(
         newest.market, newest.direction
@@ -172,12 +171,12 @@ def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
 
 
 def session_directions(market: str, run_id: str, target: date) -> Statement:
-    """Return what a model said of each stock for a session, and what came of it."""
+    """Return a model's direction of each stock for a session, and its outcome."""
     return shown("prediction_history", "symbol", market=market, run_id=run_id, target=target)
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
-    """Return the same directions where a level has to be reached.
+    """Return a model's direction of each stock for a session, at a level of certainty.
 
     There is no row for a model that was not calibrated.
     """
@@ -189,7 +188,7 @@ def band_directions(market: str, run_id: str, target: date, level: float) -> Sta
 def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
     """Return a stock's directions at the level of each model: run_id, target, direction.
 
-    There are none where a model has no band.
+    There are no rows of a model without a band.
     """
     banded = view("band_direction")
     statement = sa.select(banded.c.run_id, banded.c.target, banded.c.direction)
@@ -197,8 +196,9 @@ def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
-    """Return how far the seeds of an ensemble agreed on each stock; no row where that was not
-    kept.
+    """Return how far the seeds of an ensemble agreed on each stock.
+
+    There is no row where that was not stored.
     """
     return shown("disagreement", "symbol", market=market, run_id=run_id, target=target)
 
@@ -211,7 +211,7 @@ def newest_directions(market: str) -> Statement:
 def stock_directions(
     market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> Statement:
-    """Return what models of a kind said of a stock, targets first..last, the newest first."""
+    """Return the directions of a stock by models of a kind, targets first..last, newest first."""
     return shown(
         "prediction_history",
         "-target",
@@ -224,11 +224,11 @@ def stock_directions(
 
 
 def common_days(a: str, b: str, first: date, last: date) -> Statement:
-    """Return stock-days that two models both predicted, counted by session, the newest first.
+    """Return counts of the stock-days that two models both predicted, the newest session first.
 
-    Columns: target, n, same (equal directions), scored (those with an outcome), and of each model,
-    as in a_rises: its correct and wrong rises and falls with an outcome (rises, false_rises,
-    false_falls, falls).
+    Columns: target, n, same (equal directions), scored (with an outcome), and for each model, with
+    the prefix a_ or b_, its directions with an outcome: rises (correct), false_rises, false_falls,
+    falls (correct).
     """
     one = view("prediction_history").alias("a")
     two = view("prediction_history").alias("b")
@@ -247,7 +247,7 @@ def common_days(a: str, b: str, first: date, last: date) -> Statement:
             _count(_is_said(two, "fall", correct=0), "b_false_falls"),
             _count(_is_said(two, "fall", correct=1), "b_falls"),
         )
-        .join_from(one, two, _together(one, two))
+        .join_from(one, two, _is_same_day(one, two))
         .where(
             one.c.run_id == a,
             two.c.run_id == b,
@@ -260,7 +260,7 @@ def common_days(a: str, b: str, first: date, last: date) -> Statement:
 
 
 def common_directions(a: str, b: str, target: date) -> Statement:
-    """Return what two models said of a session.
+    """Return the directions of two models for a session, by symbol.
 
     Columns: market, symbol, target, a_probability, b_probability, a_direction, b_direction,
     realised_return.
@@ -278,7 +278,7 @@ def common_directions(a: str, b: str, target: date) -> Statement:
             two.c.direction.label("b_direction"),
             one.c.realised_return,
         )
-        .join_from(one, two, _together(one, two))
+        .join_from(one, two, _is_same_day(one, two))
         .where(
             one.c.run_id == a,
             two.c.run_id == b,
@@ -290,8 +290,9 @@ def common_directions(a: str, b: str, target: date) -> Statement:
 
 
 def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what is stored of each run from the first to the last target of its rows: few runs,
-    many targets.
+    """Return the stored predictions of each run, from the first to the last target of its rows.
+
+    There are few runs, with many targets each, so that each run is read by its own statement.
     """
     table = tables.prediction
     columns = (
@@ -313,24 +314,24 @@ def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_night() -> sa.ColumnElement[bool]:
-    """Return whether a prediction is of the model that a night was closed with, for that night's
-    target.
-    """
+    """Return whether a prediction is for a night's target, by the model it was closed with."""
     prediction = tables.prediction
     night = tables.night
     return sa.and_(prediction.c.run_id == night.c.run_id, prediction.c.target == night.c.target)
 
 
-def _together(one: sa.FromClause, two: sa.FromClause) -> sa.ColumnElement[bool]:
+def _is_same_day(one: sa.FromClause, two: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return whether two predictions are of the same stock and session."""
     return sa.and_(
         one.c.market == two.c.market, one.c.symbol == two.c.symbol, one.c.target == two.c.target
     )
 
 
 def _is_said(prediction: sa.FromClause, direction: str, *, correct: int) -> sa.ColumnElement[bool]:
-    """Return whether a prediction has an outcome, says a direction, and was correct or not."""
+    """Return whether a prediction has this direction, and an outcome by which it is `correct`."""
     return sa.and_(prediction.c.direction == direction, prediction.c.correct == correct)
 
 
 def _count(condition: sa.ColumnElement[bool], name: str) -> sa.Label[int]:
+    """Return the number of rows that meet a condition."""
     return sa.func.sum(sa.case((condition, 1), else_=0), type_=sa.Integer()).label(name)

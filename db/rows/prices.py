@@ -19,30 +19,28 @@ from db.tables import BAR_VALUES
 
 # A source's rounding is not a restatement.
 PRICE_TOLERANCE = 1e-9
-# A factor between the stored bar and one that failed a check: closer than this they are of the same
-# level.
+# Prices of a stored bar and of one that failed a check are of the same level when their ratio is
+# at most this factor.
 SAME_LEVEL = 1.5
 
 
 def append_prices(
     conn: Connection, market: str, bars: pd.DataFrame, *, source: str, known_at: datetime
 ) -> int:
-    """Store the bars that differ from the version in force at `known_at`, as versions known since
-    then.
+    """Store the bars that differ from the version in force, as versions known at `known_at`.
 
-    `bars` is the bars frame: one row per symbol and session; missing is NaN, close is not. Prices
-    within 1e-9 of each other, relatively, are equal. Raises StoreError for a price that is missing
-    or not above 0, naming its symbol and session, and for two versions of one bar with the same
-    `known_at`.
+    Return how many were stored. `bars` has one row per symbol and session; a missing value is NaN,
+    and the close may not be missing. Prices that differ by at most 1e-9, relatively, are equal.
+    Raises StoreError for a price that is missing or not above 0, naming its symbol and session, and
+    for two versions of one bar with the same `known_at`.
     """
     if bars.empty:
         return 0
     key = ["symbol", "session"]
     require_distinct(bars, key)
-    unsound = bars[
-        bars["close"].isna()
-        | (bars[["open", "high", "low", "close", "adj_close"]] <= 0).any(axis=1)
-    ]
+    is_missing = bars["close"].isna()
+    is_not_positive = bars[["open", "high", "low", "close", "adj_close"]] <= 0
+    unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
         raise StoreError(f"{named(unsound, key)}: a price is missing or not above 0")
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
@@ -58,24 +56,21 @@ def append_prices(
 
 
 def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at: datetime) -> int:
-    """Store that bars in force at `known_at` are no prices since then, and return how many.
+    """Store that bars in force at `known_at` are no prices from then on; return how many.
 
-    `rejected` has symbol, session, close, adj_close as a source has them now and `reason`, the
-    check they fail. A stored bar of another level than that is another bar, and stays. Reads as
-    known earlier find what they found.
+    `rejected` has symbol, session, close, adj_close as a source has them now, and `reason`, the
+    check that they fail. A stored bar of another level is another bar, and stays. Reads as known
+    earlier still return the bars.
     """
     if rejected.empty:
         return 0
     key = ["symbol", "session"]
-    before = _versions_in_force(conn, market, rejected, known_at).rename(
-        columns={"known_at": "known_before"}
-    )
-    both = rejected[[*key, "close", "adj_close", "reason"]].merge(
-        before, on=key, suffixes=("_now", "")
-    )
-    apart = [np.abs(np.log(both[f"{name}_now"] / both[name])) for name in ("close", "adj_close")]
-    same = both[~np.logical_or.reduce([each > np.log(SAME_LEVEL) for each in apart])]
-    rows = identified(conn, market, same)[["instrument_id", "session", *BAR_VALUES, "reason"]]
+    stored = _versions_in_force(conn, market, rejected, known_at)
+    stored = stored.rename(columns={"known_at": "known_before"})
+    bad_bars = rejected[[*key, "close", "adj_close", "reason"]]
+    pairs = bad_bars.merge(stored, on=key, suffixes=("_now", ""))
+    withdrawn = pairs[~_is_other_level(pairs, "close") & ~_is_other_level(pairs, "adj_close")]
+    rows = identified(conn, market, withdrawn)[["instrument_id", "session", *BAR_VALUES, "reason"]]
     rows = rows.rename(columns={"reason": "withdrawn"})
     return insert_frame(conn, tables.price, rows.assign(known_at=known_at, source="checks"))
 
@@ -83,7 +78,10 @@ def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at:
 def record_rejected(
     conn: Connection, market: str, rejected: pd.DataFrame, *, source: str, known_at: datetime
 ) -> int:
-    """Store rejected bars: symbol, session, reason, value in words. The first finding stands."""
+    """Store rejected bars: symbol, session, reason, value in words; return how many were new.
+
+    The first finding of a bar is kept.
+    """
     rows = identified(conn, market, rejected)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)
     return insert_missing(conn, tables.rejected_bar, records(tables.rejected_bar, rows))
@@ -97,22 +95,19 @@ def record_warnings(
     *,
     known_at: datetime,
 ) -> None:
-    """Store what is doubtful: symbol, reason, value in words.
+    """Store what is doubtful about prices: symbol, reason, value in words.
 
-    Of the `judged` symbols, whose whole history was looked at, what was found before goes; of
-    others the same reason.
+    Earlier warnings of the `judged` symbols, whose whole history was checked, are deleted; of other
+    symbols only those with the same reason.
     """
-    table, ids = tables.symbol_warning, instrument_ids(conn, market)
-    conn.execute(
-        sa.delete(table).where(
-            table.c.instrument_id.in_(ids[ids.index.isin(list(judged))].tolist())
-        )
-    )
+    table = tables.symbol_warning
+    ids = instrument_ids(conn, market)
+    judged_ids = ids[ids.index.isin(list(judged))].tolist()
+    conn.execute(sa.delete(table).where(table.c.instrument_id.in_(judged_ids)))
     rows = identified(conn, market, warnings)[["instrument_id", "reason", "value"]]
     for instrument_id, reason in rows[["instrument_id", "reason"]].itertuples(index=False):
-        conn.execute(
-            sa.delete(table).where(table.c.instrument_id == instrument_id, table.c.reason == reason)
-        )
+        is_same = (table.c.instrument_id == instrument_id, table.c.reason == reason)
+        conn.execute(sa.delete(table).where(*is_same))
     insert_frame(conn, table, rows.assign(known_at=known_at))
 
 
@@ -130,13 +125,13 @@ def prices(
     known_at: datetime | None = None,
     symbols: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """Return the bars of first..last, both included, in the newest version known at `known_at`
-    (default: newest).
+    """Return the bars of first..last, both included, in the newest version known at `known_at`.
 
-    A bar that was withdrawn by then is left out, and the bar before it counts as known since that
-    moment: a read as known at the newest `known_at` finds the same bars. Columns: symbol, session,
-    open, high, low, close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by
-    symbol and session. `symbols` leaves out the others.
+    By default in the newest version of all, and of all symbols. A bar that was withdrawn by then is
+    left out, and the bar before it is dated to the withdrawal: so a read as known at the newest
+    `known_at` of the result returns the same bars. Columns: symbol, session, open, high, low,
+    close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by symbol and
+    session.
     """
     ids = instrument_ids(conn, market)
     if symbols is not None:
@@ -146,62 +141,82 @@ def prices(
         price.c.instrument_id,
         price.c.session,
         price.c.known_at,
-        *(price.c[n] for n in BAR_VALUES),
+        *[price.c[name] for name in BAR_VALUES],
     ]
-    mine = (price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last))
-    current = (~_restated(known_at), price.c.withdrawn.is_(None))
-    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(
-        *mine, *current
+    # Without a type SQLAlchemy converts no value: `bars` converts the driver's values much faster.
+    untyped_columns = [sa.type_coerce(column, sa.types.NullType()) for column in columns]
+    statement = sa.select(*untyped_columns).where(
+        price.c.instrument_id.in_(ids.tolist()),
+        price.c.session.between(first, last),
+        ~_restated(known_at),
+        price.c.withdrawn.is_(None),
+        *within(price.c.known_at, None, known_at),
     )
-    found = bars(conn.execute(statement.where(*within(price.c.known_at, None, known_at))), ids)
-    return _known_since_withdrawal(found, _withdrawn(conn, ids, first, last, known_at))
+    versions = bars(conn.execute(statement), ids)
+    return _known_since_withdrawal(versions, _withdrawn(conn, ids, first, last, known_at))
+
+
+def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
+    """Return where a price now and the stored one differ by more than the factor SAME_LEVEL."""
+    distance = np.abs(np.log(pairs[f"{name}_now"] / pairs[name]))
+    return cast("pd.Series[bool]", distance > np.log(SAME_LEVEL))
 
 
 def _withdrawn(
     conn: Connection, ids: "pd.Series[int]", first: date, last: date, known_at: datetime | None
 ) -> pd.DataFrame:
-    """Return the few bars of first..last that were withdrawn: symbol, session,
-    withdrawn_at, by session.
+    """Return the few bars of first..last that were withdrawn, by session.
+
+    Columns: symbol, session, withdrawn_at.
     """
-    price, named = tables.price, tables.instrument
-    columns = (named.c.symbol, price.c.session, price.c.known_at.label("withdrawn_at"))
-    mine = (price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last))
-    gone = sa.select(*columns).join_from(price, named).where(price.c.withdrawn.is_not(None), *mine)
-    return frame(
-        conn, gone.where(*within(price.c.known_at, None, known_at)).order_by(price.c.session)
+    price = tables.price
+    stock = tables.instrument
+    statement = (
+        sa.select(stock.c.symbol, price.c.session, price.c.known_at.label("withdrawn_at"))
+        .join_from(price, stock)
+        .where(
+            price.c.withdrawn.is_not(None),
+            price.c.instrument_id.in_(ids.tolist()),
+            price.c.session.between(first, last),
+            *within(price.c.known_at, None, known_at),
+        )
+        .order_by(price.c.session)
     )
+    return frame(conn, statement)
 
 
-def _known_since_withdrawal(found: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
+def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
     """Date the bar before each withdrawn one, or else the one after it, to the withdrawal."""
     if withdrawn.empty:
-        return found
-    rows = found.loc[found["symbol"].isin(withdrawn["symbol"]), ["symbol", "session"]].sort_values(
-        "session"
-    )
-    rows = rows.reset_index(names="row")
-    before, after = (
-        pd.merge_asof(withdrawn, rows, on="session", by="symbol", direction=direction)["row"]
-        for direction in ("backward", "forward")
-    )
-    since = withdrawn.groupby(before.fillna(after))["withdrawn_at"].max()
-    since = since.reindex(found.index).astype(found["known_at"].dtype)
-    return found.assign(known_at=found["known_at"].where(~(since > found["known_at"]), since))
+        return versions
+    is_affected = versions["symbol"].isin(withdrawn["symbol"])
+    places = versions.loc[is_affected, ["symbol", "session"]].sort_values("session")
+    places = places.reset_index(names="row")
+    before = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="backward")
+    after = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="forward")
+    neighbours = before["row"].fillna(after["row"])
+    known_at = versions["known_at"]
+    withdrawn_at = withdrawn.groupby(neighbours)["withdrawn_at"].max()
+    withdrawn_at = withdrawn_at.reindex(versions.index).astype(known_at.dtype)
+    return versions.assign(known_at=known_at.where(~(withdrawn_at > known_at), withdrawn_at))
 
 
 def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
-    """Return the last stored session of each symbol, by symbol; symbols without
-    a bar are left out.
-    """
-    price, named = tables.price, tables.instrument
+    """Return the last stored session of each symbol that has a bar, by symbol."""
+    price = tables.price
+    stock = tables.instrument
     last = (
         sa.select(sa.func.max(price.c.session))
-        .where(price.c.instrument_id == named.c.id)
+        .where(price.c.instrument_id == stock.c.id)
         .scalar_subquery()
     )
-    statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
-    found = frame(conn, statement.order_by(named.c.symbol)).dropna()
-    return cast("pd.Series[pd.Timestamp]", found.set_index("symbol")["last"])
+    statement = (
+        sa.select(stock.c.symbol, last.label("last"))
+        .where(stock.c.market == market)
+        .order_by(stock.c.symbol)
+    )
+    sessions = frame(conn, statement).dropna()
+    return cast("pd.Series[pd.Timestamp]", sessions.set_index("symbol")["last"])
 
 
 def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
@@ -210,9 +225,7 @@ def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.
 
 
 def rejected(market: str, first: date, last: date) -> Statement:
-    """Return the statement that selects a market's bars that failed a check, sessions
-    first..last.
-    """
+    """Return a market's bars that failed a check, sessions first..last."""
     return shown(
         "rejected", "session", "symbol", "reason", span=("session", first, last), market=market
     )
@@ -228,26 +241,27 @@ def newest_prices(market: str, symbol: str, first: date | None, last: date | Non
 def _versions_in_force(
     conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime
 ) -> pd.DataFrame:
-    """Return the stored bars of each symbol from its first to its last new one;
-    few spans differ.
+    """Return the stored bars of each symbol from its first to its last new one.
+
+    Symbols with the same first and last session are read together: there are few such spans.
     """
     spans = bars.groupby("symbol")["session"].agg(["min", "max"])
-    parts = [
-        prices(
-            conn,
-            market,
-            same["min"].iloc[0],
-            same["max"].iloc[0],
-            known_at=known_at,
-            symbols=same.index,
-        )
-        for _, same in spans.groupby(["min", "max"])
-    ]
+    parts = []
+    for _, span in spans.groupby(["min", "max"]):
+        first = span["min"].iloc[0]
+        last = span["max"].iloc[0]
+        stored = prices(conn, market, first, last, known_at=known_at, symbols=span.index)
+        parts.append(stored)
     return pd.concat(parts, ignore_index=True)
 
 
 def _restated(known_at: datetime | None) -> sa.Exists:
-    price, later = tables.price, tables.price.alias("later")
-    same = (later.c.instrument_id == price.c.instrument_id, later.c.session == price.c.session)
-    restated = sa.exists().where(*same, later.c.known_at > price.c.known_at)
-    return restated.where(*within(later.c.known_at, None, known_at))
+    """Return whether a later version of a bar was known at `known_at`, by default at any moment."""
+    price = tables.price
+    later = tables.price.alias("later")
+    return sa.exists().where(
+        later.c.instrument_id == price.c.instrument_id,
+        later.c.session == price.c.session,
+        later.c.known_at > price.c.known_at,
+        *within(later.c.known_at, None, known_at),
+    )

@@ -1,6 +1,4 @@
-"""The order of a day's stocks: walks through history, the rankers of the nights, what they said
-and were worth.
-"""
+"""Orders of a day's stocks: walks through history, the nights' rankers, their orders and scores."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -23,7 +21,7 @@ SCORE_TOLERANCE = 1e-9
 
 
 def ranking(conn: Connection, name: str) -> dict[str, Any] | None:
-    """Return the row of the ranking of a name; None when there is none."""
+    """Return the row of the ranking of this name; None when there is none."""
     return row_of(conn, tables.ranking, "id", name)
 
 
@@ -33,15 +31,14 @@ def ranking_scores(conn: Connection, name: str) -> pd.DataFrame:
 
 
 def ranking_differences(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the paired differences of a ranking: the columns of ranking_difference but
-    ranking_id.
-    """
+    """Return a ranking's paired differences: the columns of ranking_difference but ranking_id."""
     return rows_of(conn, tables.ranking_difference, "ranking_id", name)
 
 
 def ranking_portfolios(conn: Connection, name: str) -> pd.DataFrame:
-    """Return what is left of a ranking's order after costs: the columns of ranking_portfolio but
-    ranking_id.
+    """Return the portfolios after costs of a ranking's orders.
+
+    The columns are those of ranking_portfolio but ranking_id.
     """
     return rows_of(conn, tables.ranking_portfolio, "ranking_id", name)
 
@@ -72,9 +69,7 @@ def latest_ranker(
 
 
 def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
-    """Store who speaks from a session on, every column of champion by name; 0 where it is
-    stored.
-    """
+    """Store the champion from a session on, every column by name; 0 where it is stored."""
     return save_row(conn, tables.champion, champion)
 
 
@@ -92,11 +87,11 @@ def save_ranking(
     differences: pd.DataFrame,
     portfolios: pd.DataFrame,
 ) -> int:
-    """Store a ranking, every column by name, with its scores, differences and portfolios: their
-    columns but ranking_id.
+    """Store a ranking with its scores, differences and portfolios; return how many rows were new.
 
-    What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it,
-    when a figure is stored with another value.
+    `ranking` has every column by name, the frames theirs but ranking_id; a missing value is NaN or
+    None. What is stored is never changed: raises StoreError, naming it, when a figure is stored
+    with another value.
     """
     name = str(ranking["id"])
     why = "the days of a ranking are scored only once"
@@ -108,9 +103,7 @@ def save_ranking(
 
 
 def rankers(conn: Connection) -> pd.DataFrame:
-    """Return the id, the checkpoint_path and the checkpoint_hash of the rankers of every
-    training.
-    """
+    """Return id, checkpoint_path and checkpoint_hash of the rankers of every training."""
     ranker = tables.ranker.c
     statement = sa.select(ranker.id, ranker.checkpoint_path, ranker.checkpoint_hash)
     return frame(conn, statement.order_by(ranker.id))
@@ -122,7 +115,7 @@ def save_order(
     """Store the order of a session and return how many rows were new.
 
     `order` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
-    speaks. What was said once stands: raises StoreError, naming it, when a stored score differs.
+    speaks. A stored score never changes: raises StoreError, naming it, when it differs.
     """
     if order.empty:
         return 0
@@ -169,19 +162,13 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
-    """Return the row of who speaks for a market in a session, by default the newest.
-
-    None without one.
-    """
+    """Return the row of a market's champion in a session, by default the newest; None without."""
     champions = shown("champion_log", "-since", span=("since", None, target), market=market)
     return row(conn, champions.limit(1))
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
-    """Return who ordered the stocks of a session, as the market's nights show them.
-
-    None where nobody did.
-    """
+    """Return the predictor whose order of a session the market's nights show; None without one."""
     history = view("ranking_history").c
     statement = (
         sa.select(history.predictor)
@@ -195,9 +182,9 @@ def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
 def first_unscored(
     conn: Connection, market: str, leg: str, *, first: date, last: date
 ) -> date | None:
-    """Return the first session of first..last whose order has no score for a return.
+    """Return the first session of first..last without a score of its order for the return `leg`.
 
-    None where all have one.
+    None where every session has one.
     """
     rank = tables.stock_rank
     ranker = tables.ranker
@@ -234,8 +221,9 @@ def last_ordered(conn: Connection, market: str) -> date | None:
 
 
 def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
-    """Return the order of the sessions first..last: the columns of stock_rank, with symbol for its
-    instrument.
+    """Return the orders of the sessions first..last.
+
+    The columns are those of stock_rank, with symbol in place of instrument_id.
     """
     rank = tables.stock_rank
     ranker = tables.ranker
@@ -254,7 +242,7 @@ def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.Data
 def rank_scores(
     conn: Connection, market: str, *, span: str, leg: str | None = None
 ) -> pd.DataFrame:
-    """Return scores of a market's orders, of one return or of all: the columns of rank_score."""
+    """Return scores of a market's orders, for one return or for all: the columns of rank_score."""
     table = tables.rank_score
     statement = (
         sa.select(table)
@@ -265,7 +253,7 @@ def rank_scores(
 
 
 def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return the running scores of a market's orders at the last session scored up to a day.
+    """Return the running scores of a market's orders at the last scored session up to `last`.
 
     There may be no rows.
     """
@@ -279,10 +267,9 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
 ) -> tuple[date | None, int]:
-    """Return since which session the running rank IC lies above 0 by its interval, and over how
-    many sessions.
+    """Return the first session since which the running rank IC's interval lies above 0.
 
-    (None, 0) where it does not.
+    And the number of sessions since then; (None, 0) where it does not lie above 0.
     """
     log = view("rank_score_log").c
     of_predictor = (
@@ -325,8 +312,9 @@ def last_target(conn: Connection, market: str) -> date | None:
 
 
 def targets(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
-    """Return what to hold from the open of each target of first..last on: the columns of
-    target_position but market, with symbol for its instrument.
+    """Return what to hold from the open of each target of first..last on.
+
+    The columns are those of target_position but market, with symbol in place of instrument_id.
     """
     return _positions(conn, tables.target_position, "target", market, first, last)
 
@@ -334,8 +322,9 @@ def targets(conn: Connection, market: str, first: date | None, last: date | None
 def paper_positions(
     conn: Connection, market: str, first: date | None, last: date | None
 ) -> pd.DataFrame:
-    """Return what the paper account held after the open of each session of first..last: the columns
-    of paper_position but market, with symbol for its instrument.
+    """Return what the paper account held after the open of each session of first..last.
+
+    The columns are those of paper_position but market, with symbol in place of instrument_id.
     """
     return _positions(conn, tables.paper_position, "session", market, first, last)
 
@@ -356,11 +345,12 @@ def _positions(
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:
-    """Return what the paper account and its yardsticks earned up to a session: the columns of
-    paper_return.
+    """Return what the paper account and its yardsticks earned up to a session.
+
+    The columns are those of paper_return.
     """
     account = view("paper_account")
-    # The view counts the holdings of each row anew: they are left out.
+    # Left out, because the view counts the holdings again for each row.
     columns = [column for column in account.c if column.name != "holdings"]
     statement = (
         sa.select(*columns)
@@ -371,8 +361,9 @@ def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd
 
 
 def last_paper(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
-    """Return the last session booked of the paper account and of each yardstick, with its equity
-    then, by portfolio; maybe none.
+    """Return the last booked session and its equity by portfolio.
+
+    The portfolios are the paper account and its yardsticks; there may be none.
     """
     booked = tables.paper_return
     last_sessions = (
@@ -394,18 +385,21 @@ def last_paper(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
 
 
 def save_targets(conn: Connection, market: str, aims: pd.DataFrame, *, decided_at: datetime) -> int:
-    """Store what to hold: target, symbol, weight, kept. What was decided once stands."""
+    """Store what to hold: target, symbol, weight, kept. A stored decision never changes."""
     table = tables.target_position
     decided = identified(conn, market, aims).assign(market=market, decided_at=decided_at)
     return insert_missing(conn, table, records(table, decided.drop(columns="symbol")))
 
 
-def save_paper(conn: Connection, market: str, returns: pd.DataFrame, held: pd.DataFrame) -> int:
-    """Store what was earned (the columns of paper_return) and held: session, symbol, weight.
+def save_paper(
+    conn: Connection, market: str, returns: pd.DataFrame, positions: pd.DataFrame
+) -> int:
+    """Store what the paper account earned and held; return how many rows were new.
 
-    What is booked stands.
+    `returns` has the columns of paper_return, `positions` session, symbol and weight. A booked row
+    never changes.
     """
-    positions = identified(conn, market, held).assign(market=market).drop(columns="symbol")
-    new = insert_missing(conn, tables.paper_position, records(tables.paper_position, positions))
+    holdings = identified(conn, market, positions).assign(market=market).drop(columns="symbol")
+    new = insert_missing(conn, tables.paper_position, records(tables.paper_position, holdings))
     booked = records(tables.paper_return, returns.assign(market=market))
     return new + insert_missing(conn, tables.paper_return, booked)

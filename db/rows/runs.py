@@ -1,4 +1,4 @@
-"""Trained models: a row of run each, which the view run_log shows."""
+"""Trained models: each is a row of the table run, which the view run_log shows."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -16,9 +16,9 @@ from db.views import view
 
 
 def save_run(conn: Connection, run: Mapping[str, object]) -> int:
-    """Store a trained model, every column of run by name. The first row of a name stands.
+    """Store a trained model, every column of run by name; return 0 where its name is stored.
 
-    A model that keeps no weights has None for its checkpoint's path and hash. Raises StoreError
+    A model without stored weights has None for its checkpoint's path and hash. Raises StoreError
     when that name is stored with another checkpoint.
     """
     stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
@@ -31,7 +31,7 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Return trained models, oldest first: the columns of run but its losses and its universe."""
+    """Return trained models, the oldest first: the columns of run but losses and universe."""
     table = tables.run
     columns = [column for column in table.c if column.name not in ("losses", "universe")]
     statement = (
@@ -45,7 +45,7 @@ def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
     """Return one trained model: every column of run.
 
-    Raises StoreUsageError when there is none of that name.
+    Raises StoreUsageError when there is none of this name.
     """
     stored = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
     if stored is None:
@@ -83,10 +83,10 @@ def latest_trained(
     known_by: datetime | None = None,
     **more: str,
 ) -> dict[str, Any] | None:
-    """Return the row of a table that was trained on a market's latest sessions, and has the values
-    `more` in its columns; None when there is none.
+    """Return the row of a table that was trained on a market's latest sessions; None without one.
 
-    None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
+    It has the values `more` in its columns, none of its sessions lies after `on_or_before`, and
+    each of its prices was known at `known_by`.
     """
     statement = (
         sa.select(table)
@@ -113,14 +113,14 @@ def models(market: str | None = None) -> Statement:
 
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """Return one trained model; None when there is none of that name."""
+    """Return one trained model; None when there is none of this name."""
     return row(conn, shown("run_log", run_id=run_id))
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return the model that predicts a market's nights, the nightly one of the latest sessions.
+    """Return the nightly model of a market that was trained on the latest sessions; None without.
 
-    None without one.
+    It is the model that predicts the market's nights.
     """
     models_of_nights = shown(
         "run_log", "-train_last", "-created_at", "-run_id", market=market, kind="nightly"

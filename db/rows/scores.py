@@ -34,7 +34,7 @@ def scores(
 ) -> pd.DataFrame:
     """Return scores of a market up to target `last`: the columns of score.
 
-    `span` keeps 'night' or 'running' alone.
+    `span` is 'night' or 'running', or None for both.
     """
     table = tables.score
     statement = (
@@ -48,8 +48,9 @@ def scores(
 def running_scores(
     conn: Connection, market: str, *, targets: int = 1, last: date | None = None
 ) -> pd.DataFrame:
-    """Return running scores over every stock-day at the last `targets` targets up to a session, as
-    in score.
+    """Return the running scores of every stock-day, of the last `targets` targets up to `last`.
+
+    The columns are those of score.
     """
     table = tables.score
     is_running = [
@@ -73,8 +74,9 @@ def running_scores(
 
 
 def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
-    """Return scores of every stock-day at the last session scored: the columns of daily_score, a
-    row a predictor.
+    """Return the scores of every stock-day at the last scored session, a row for each predictor.
+
+    The columns are those of daily_score.
     """
     score = view("daily_score")
     of_market = (score.c.market == market, score.c.protocol == "all")
@@ -87,7 +89,7 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 
 
 def daily_scores(market: str, last: date | None = None) -> Statement:
-    """Return scores of each night up to an as_of, and running ones, the newest first."""
+    """Return nightly and running scores up to the target `last`, the newest first."""
     return shown(
         "daily_score",
         "-target",
@@ -99,5 +101,5 @@ def daily_scores(market: str, last: date | None = None) -> Statement:
 
 
 def symbol_scores(market: str, symbol: str) -> Statement:
-    """Return the scores of a stock over all its predictions, a row for each purpose of models."""
+    """Return the scores of a stock over all its predictions, a row for each kind of model."""
     return shown("symbol_score", "kind", market=market, symbol=symbol)

@@ -1,14 +1,13 @@
-"""The queue of texts to translate: put in, taken by workers under a lease, finished or failed.
+"""The queue of texts to translate: workers take them under a lease, and finish or fail them.
 
-A text is queued, then taken, then done or failed. A worker holds what it took until its lease ends:
-if it died, the text is queued again. Each worker needs a name of its own. Moments are those of the
-workers' clocks.
+A text is queued, then taken, then done or failed. A worker has the texts that it took until its
+lease ends: if it died, the text is queued again. Each worker needs a name of its own. Moments are
+those of the workers' clocks.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate, takewhile
 from typing import Any
 
 import pandas as pd
@@ -24,7 +23,7 @@ from db.views import view
 
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0
-MOST_CHARACTERS = 5 * LONGEST_TEXT  # taken at once, unless the first text alone is longer
+MOST_CHARACTERS = 5 * LONGEST_TEXT  # taken at once
 DIED = f"its worker died {MAX_ATTEMPTS} times while translating it"
 
 text = tables.translation_text
@@ -32,10 +31,10 @@ TURN = (text.c.priority.desc(), text.c.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts at the end of the queue of a model, which need not be stored; return their ids, in
-    order.
+    """Put texts at the end of the queue of a model; return their ids, in order.
 
-    Raises StoreUsageError, naming it, for a text that no worker would translate, and puts in none.
+    The model need not be stored. Raises StoreUsageError, naming it, for a text that no worker can
+    translate, and then puts in none.
     """
     if not texts:
         return []
@@ -56,12 +55,14 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
     return list(conn.execute(insert, rows).scalars())
 
 
-def why_unfit(said: str | bytes) -> str | None:
-    """Say why no model can translate a text: it is no text, or longer than `LONGEST_TEXT`
-    characters.
+def why_unfit(source_text: str | bytes) -> str | None:
+    """Return why no model can translate a text; None where one can.
+
+    It is not valid UTF-8, or longer than `LONGEST_TEXT` characters.
     """
     try:
-        characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
+        encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
+        characters = len(encoded.decode())
     except UnicodeError as error:
         return f"it is not valid UTF-8: {error}"
     if characters > LONGEST_TEXT:
@@ -80,27 +81,30 @@ def take_texts(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> list[dict[str, Any]]:
-    """Take up to `limit` texts of one of the models (None: of any): the highest priority first,
-    then the oldest.
+    """Take up to `limit` queued texts for a worker, by priority, then the oldest first.
 
-    All are of the model of the first one. What a worker died of, or beside, is taken alone: so a
-    text that kills its worker takes no other with it. Together they have `MOST_CHARACTERS`: so a
-    long one keeps few waiting. Each is a mapping of id, model, text, priority, attempts, this one
-    counted, and unfit: None, or why a text that was put in by an INSERT cannot be translated.
-    Nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS` times and never
-    finished is failed. Raises StoreUsageError for a limit below 1.
+    They are of the `models` (None: of any), and all of the model of the first one. A text whose
+    worker died once is taken alone, so that a text that kills its worker affects no other text.
+    Together they have at most `MOST_CHARACTERS` characters, unless the first alone has more, so
+    that few texts wait for a long one.
+
+    Each is a mapping of id, model, text, priority, attempts (with this one), and unfit: None, or
+    why a text that was put in by an INSERT cannot be translated. Nobody else takes the texts for
+    `lease_s` seconds. A text that was taken `MAX_ATTEMPTS` times and never finished is failed.
+    Raises StoreUsageError for a limit below 1.
     """
     if limit < 1:
         raise StoreUsageError(f"a worker must take 1 text or more, not {limit}")
     moment = datetime.now(UTC) if now is None else now
-    with reading(engine) as conn:  # a worker without work keeps no writer waiting
+    # Read first: without work, a worker must not keep writers waiting.
+    with reading(engine) as conn:
         if not is_ready(conn, models, moment):
             return []
     with transaction(engine) as conn:
-        ended = sa.update(text).where(*_over(models, moment))
+        expired = sa.update(text).where(*_is_expired(models, moment))
         failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
-        conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
-        conn.execute(ended.values(status="queued", taken_until=None))
+        conn.execute(expired.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
+        conn.execute(expired.values(status="queued", taken_until=None))
         model = _first_model(conn, models)
         if model is None:
             return []
@@ -108,12 +112,15 @@ def take_texts(
 
 
 def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
-    """Return whether a worker would find a text of one of the models (None: of any): queued, or
-    with an ended lease.
+    """Return whether a worker would find a text of one of the models (None: of any).
+
+    Such a text is queued, or its lease has expired.
     """
+    if _first_model(conn, models) is not None:
+        return True
     moment = datetime.now(UTC) if now is None else now
-    ended = sa.select(text.c.id).where(*_over(models, moment)).limit(1)
-    return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
+    expired = sa.select(text.c.id).where(*_is_expired(models, moment)).limit(1)
+    return conn.execute(expired).first() is not None
 
 
 def renew(
@@ -123,23 +130,22 @@ def renew(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> int:
-    """Let leases of a worker end `lease_s` seconds from now; return how many it still held."""
+    """Let a worker's leases end `lease_s` seconds from now; return how many it still had."""
     moment = datetime.now(UTC) if now is None else now
     until = moment + timedelta(seconds=lease_s)
-    held = sa.update(text).where(*_held_by(worker), text.c.id.in_(ids))
-    return conn.execute(held.values(taken_until=until)).rowcount
+    update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
+    return conn.execute(update.values(taken_until=until)).rowcount
 
 
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
-    """Store translations: id, translation, score, and any attention and reason to doubt; return how
-    many were written.
+    """Store translations; return how many were written.
 
-    What the worker no longer holds, because its lease ended and the text was taken again, is left
-    as it is.
+    Rows hold id, translation, score, and any attention and reason to doubt. A text that another
+    worker took after the lease expired is left as it is.
     """
     if not rows:
         return 0
-    done = sa.update(text).where(*_held_by(worker), text.c.id == sa.bindparam("of"))
+    done = sa.update(text).where(*_is_taken_by(worker), text.c.id == sa.bindparam("of"))
     names = ("translation", "score", "attention", "reason")
     values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
     statement = done.values(
@@ -149,30 +155,30 @@ def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, obje
     for row in rows:
         new_values = {f"new_{name}": row.get(name) for name in names}
         parameters.append({"of": row["id"], **new_values})
-    return conn.execute(
-        statement, parameters, execution_options={"preserve_rowcount": True}
-    ).rowcount
+    options = {"preserve_rowcount": True}
+    return conn.execute(statement, parameters, execution_options=options).rowcount
 
 
 def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
-    """Note why texts that a worker holds cannot be translated; return how many were written."""
+    """Store why a worker's texts cannot be translated; return how many were written."""
     values = {
         "status": "failed",
         "reason": reason,
         "finished_at": datetime.now(UTC),
         "taken_until": None,
     }
-    return conn.execute(
-        sa.update(text).where(*_held_by(worker), text.c.id.in_(ids)).values(values)
-    ).rowcount
+    update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
+    return conn.execute(update.values(values)).rowcount
 
 
 def give_back(conn: Connection, worker: str) -> int:
-    """Queue again, as if not taken, what a worker holds that ends in good
-    order; return how many texts.
+    """Queue a worker's texts again, as if it had never taken them; return how many.
+
+    For a worker that stops before it has translated them.
     """
     values = {"status": "queued", "taken_until": None, "attempts": text.c.attempts - 1}
-    return conn.execute(sa.update(text).where(*_held_by(worker)).values(values)).rowcount
+    update = sa.update(text).where(*_is_taken_by(worker))
+    return conn.execute(update.values(values)).rowcount
 
 
 def queue_counts(conn: Connection) -> pd.DataFrame:
@@ -181,12 +187,13 @@ def queue_counts(conn: Connection) -> pd.DataFrame:
     return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
 
 
-def _held_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
+def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a text that a worker has taken."""
     return text.c.status == "taken", text.c.taken_by == worker
 
 
-def _over(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of a text of one of the models (None: of any) whose lease ended."""
+def _is_expired(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a text of one of the models (None: of any) whose lease expired."""
     conditions = [text.c.status == "taken", text.c.taken_until <= now]
     if models is not None:
         conditions.append(text.c.model.in_(models))
@@ -194,9 +201,9 @@ def _over(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElemen
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return the model whose turn it is.
+    """Return the model whose turn it is; None when nothing is queued.
 
-    The first text of each is found in the index, however many wait behind it.
+    An index finds the first text of each model, however many wait behind it.
     """
     first = (
         sa.select(text.c.priority, text.c.id)
@@ -205,7 +212,8 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
         .limit(1)
     )
     turns = []
-    for model in _waiting(conn) if models is None else models:
+    candidates = _queued_models(conn) if models is None else models
+    for model in candidates:
         head = conn.execute(first.where(text.c.model == model)).first()
         if head is not None:
             turns.append((_rank(head.priority), head.id, model))
@@ -216,27 +224,29 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
 
 
 def _rank(priority: object) -> float:
-    """Return what is lower the earlier a priority comes.
+    """Return a number that is lower the earlier a priority comes.
 
-    An INSERT into SQLite may name text or bytes, which it sorts above all numbers.
+    SQLite takes any type in an INSERT: it sorts text and bytes above all numbers.
     """
     return -priority if isinstance(priority, int | float) else -math.inf
 
 
-def _waiting(conn: Connection) -> list[str]:
-    """Return the models that have queued texts; each is found in the index after the one before."""
-    least = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
-    models = [conn.execute(least).scalar_one()]
-    # A name that is no text is not found by itself: it may come twice.
-    while models[-1] is not None and models[-1] not in models[:-1]:
-        models.append(conn.execute(least.where(text.c.model > models[-1])).scalar_one())
-    return models[:-1]
+def _queued_models(conn: Connection) -> list[str]:
+    """Return the models that have queued texts; an index finds the next after each."""
+    first = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
+    models: list[str] = []
+    model = conn.execute(first).scalar_one()
+    # In SQLite a name may be bytes, which are not found as text: such a name would come again.
+    while model is not None and model not in models:
+        models.append(model)
+        model = conn.execute(first.where(text.c.model > model)).scalar_one()
+    return models
 
 
 def _take(
     conn: Connection, worker: str, model: str, limit: int, until: datetime
 ) -> list[dict[str, Any]]:
-    """Take the texts of a model whose turn it is, as `take_texts` says, under a lease."""
+    """Take the next texts of a model under a lease, and return them as `take_texts` does."""
     ids = _ids_to_take(conn, model, limit)
     values = {
         "status": "taken",
@@ -244,13 +254,13 @@ def _take(
         "taken_until": until,
         "attempts": text.c.attempts + 1,
     }
-    taken = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
-    # SQLite may hold bytes that are no UTF-8: read as they are, they can be judged.
+    update = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
+    # In SQLite a text may hold bytes that are not UTF-8: read as bytes, they can be checked.
     source_text: sa.ColumnElement[Any] = text.c.text
     if conn.dialect.name != "postgresql":
         source_text = sa.cast(text.c.text, sa.LargeBinary)
     returned = conn.execute(
-        taken.returning(
+        update.returning(
             text.c.id,
             text.c.model,
             text.c.priority,
@@ -267,24 +277,34 @@ def _take(
 
 def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
     """Return the next queued texts of a model: some that were never taken, or the first alone."""
-    queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
-    queued = queued.where(text.c.status == "queued", text.c.model == model)
-    turns = conn.execute(queued.order_by(*TURN).limit(limit)).all()
-    never_taken = list(takewhile(lambda turn: turn.attempts == 0, turns))
-    totals = accumulate(turn.characters for turn in never_taken)
-    ids = [
-        turn.id for turn, total in zip(never_taken, totals, strict=True) if total <= MOST_CHARACTERS
-    ]
-    return ids or [turns[0].id]
+    next_texts = (
+        sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
+        .where(text.c.status == "queued", text.c.model == model)
+        .order_by(*TURN)
+        .limit(limit)
+    )
+    rows = conn.execute(next_texts).all()
+    ids = []
+    characters = 0
+    for row in rows:
+        characters += row.characters
+        if row.attempts != 0 or characters > MOST_CHARACTERS:
+            break
+        ids.append(row.id)
+    return ids or [rows[0].id]
 
 
-def _as_text(said: str | bytes) -> str:
-    return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else said
+def _as_text(source_text: str | bytes) -> str:
+    """Return a text; bytes that are not UTF-8 become escapes such as \\xff."""
+    if isinstance(source_text, bytes):
+        return source_text.decode("utf-8", "backslashreplace")
+    return source_text
 
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
-    """Return the texts queued last, of one model or status where given, as in the view
-    translation_job.
+    """Return the texts queued last, of one model or status where given.
+
+    The columns are those of the view translation_job.
     """
     job = view("translation_job").c
     statement = (

@@ -1,6 +1,6 @@
-"""Translation models: themselves, how their training goes, their scores.
+"""Translation models, the progress of their training, and their scores.
 
-Their texts are in translation_queue.py.
+translation_queue.py has the texts that they translate.
 """
 
 import json
@@ -16,9 +16,9 @@ from db.connection.frames import frame
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
-    """Store a model in place of the one of its name; return 1 when it is new.
+    """Store a model in place of the one of its name; return 1 when it is new, else 0.
 
-    Scores of other weights are dropped.
+    Stored scores are deleted where its weights are other than before.
     """
     table = tables.translation_model
     score = tables.translation_score
@@ -32,27 +32,24 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
 
 
 def save_progress(conn: Connection, rows: Rows) -> int:
-    """Store or renew how a training goes, and return how many rows were new.
+    """Store or update the progress of a training; return how many rows were new.
 
-    `rows` have every column of translation_progress, a row a step.
+    `rows` have every column of translation_progress, a row for each step.
     """
     return upsert(conn, tables.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
 def forget_progress(conn: Connection, model: str) -> int:
-    """Drop what is stored of a model's steps, for a training that begins again.
-
-    Return how many rows that were.
-    """
+    """Delete the stored progress of a model, whose training begins again; return how many rows."""
     table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
-    """Store a score in place of the one with its key; return 1 when it is new.
+    """Store a score in place of the one with its key; return 1 when it is new, else 0.
 
-    The key is its model, test set, search and other model. `score` has the columns of
-    translation_score by name but id and search_text; what may be missing may be left out.
+    The key is its model, test set, search and the model it is compared with. `score` has the
+    columns of translation_score by name but id and search_text; optional ones may be left out.
     """
     table = tables.translation_score
     values: dict[str, object] = {

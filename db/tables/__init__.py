@@ -1,16 +1,15 @@
-"""The tables, each in a file beside this one: what each row and each column means, which the data
-dictionary prints.
+"""The tables, from the TOML files beside this one, with the meaning of each row and each column.
 
-Here is what they and the views are made of: the metadata that tables join, moments, the types of
-columns by name.
+The data dictionary prints those meanings. Defined here is what tables and views have in common: the
+metadata, the type of moments, and the column types by name.
 
 Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL, never 0.
 
 A line of a table's `columns` is a name, a role, a type and a meaning. A `key` is part of the
-primary key, `numbered` one that the store counts up; a `required` column always has a value, and
-the meaning of an `optional` one says when it lacks it. An `interval` is a figure with the ends of
+primary key, and the store counts up a `numbered` one; a `required` column always has a value, and
+the meaning of an `optional` one says when it has none. An `interval` is a figure with the ends of
 its day-resampled interval, `paired` with those of a paired one. The type is a name in TYPES, or the
-column of another table in which the value is found.
+column of another table that the value refers to.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,21 +27,24 @@ from sqlalchemy.types import TypeEngine
 from db.errors import StoreError
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
-# What studies found, which a role that only reads may read beside the views: no price, no path, no
-# address is in them.
+# The tables of studies' findings. A role that only reads may read them beside the views: they hold
+# no price, no path and no address.
 FINDINGS = (
-    *("backtest", "backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"),
-    *(
-        "benchmark",
-        "benchmark_score",
-        "benchmark_seed",
-        "ranking",
-        "ranking_score",
-        "ranking_difference",
-    ),
+    "backtest",
+    "backtest_fold",
+    "backtest_score",
+    "backtest_return",
+    "backtest_portfolio",
+    "benchmark",
+    "benchmark_score",
+    "benchmark_seed",
+    "ranking",
+    "ranking_score",
+    "ranking_difference",
     "ranking_portfolio",
 )
-# characters to translate, about ten pages: others taken with it wait for its translation
+# The most characters of a text to translate, about ten pages: texts taken with it wait until it is
+# translated.
 LONGEST_TEXT = 20_000
 NULLABLE = {
     "key": False,
@@ -66,7 +68,7 @@ metadata = sa.MetaData(
 
 
 class UtcTimestamp(sa.TypeDecorator[datetime]):
-    """A moment: takes aware datetimes alone and gives back aware ones in UTC, on both engines.
+    """A moment: takes only aware datetimes and returns aware ones in UTC, on both engines.
 
     A naive datetime raises StoreError: it would mean another moment on another machine.
     """
@@ -97,8 +99,8 @@ class Now(FunctionElement[datetime]):
     inherit_cache = True
 
 
-# SQLite's own current_timestamp has no fraction: a copy in PostgreSQL, which has one, would differ
-# from it.
+# SQLite's own current_timestamp has no fraction of a second, unlike PostgreSQL's: a copy of the
+# store would differ.
 @compiles(Now, "sqlite")
 def _now_of_sqlite(_element: Now, _compiler: object, **_options: object) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
@@ -135,55 +137,64 @@ def _table(
     with_rowid: bool = False,
     **options: Any,
 ) -> None:
-    """Add a table to the metadata; without a rowid SQLite keeps the rows in the
-    order of their key.
+    """Add a table to the metadata; without a rowid SQLite keeps its rows in the order of the key.
+
+    `constraints` are as in `_constraint`, `indexes` hold the arguments of `_index`, and `defaults`
+    hold SQL by column. PostgreSQL answers a query of the key and the columns in `covering` from the
+    key's index alone: for others it reads a page of the table for each row.
     """
-    # PostgreSQL answers from the key's index alone what reads it and the columns in `covering`: of
-    # others it fetches a page of the table for each row.
-    made = list(_columns(columns, defaults))
-    parts: list[SchemaItem] = [_constraint(each, said) for each, said in constraints.items()]
+    table_columns = list(_columns(columns, defaults))
+    schema_items: list[SchemaItem] = [
+        _constraint(constraint_name, rule) for constraint_name, rule in constraints.items()
+    ]
     if covering:
-        key = (each.name for each in made if each.primary_key)
-        parts.append(sa.PrimaryKeyConstraint(*key, postgresql_include=covering))
+        key = [column.name for column in table_columns if column.primary_key]
+        schema_items.append(sa.PrimaryKeyConstraint(*key, postgresql_include=covering))
     if not with_rowid:
         options["sqlite_with_rowid"] = False
-    table = sa.Table(name, metadata, *made, *parts, comment=comment, **options)
+    table = sa.Table(name, metadata, *table_columns, *schema_items, comment=comment, **options)
     for index in indexes:
         _index(table, **index)
 
 
 def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]]:
+    """Yield the columns that the lines describe, the ends of an interval after its figure."""
     for line in lines.strip().splitlines():
         name, role, kind, meaning = line.split(maxsplit=3)
-        default = defaults.get(name)
         yield sa.Column(
             name,
             TYPES[kind] if kind in TYPES else sa.ForeignKey(kind),
             primary_key=role in ("key", "numbered"),
             autoincrement="auto" if role == "numbered" else False,
             nullable=NULLABLE[role],
-            server_default=Now() if default == "now()" else default and sa.text(default),
+            server_default=_server_default(defaults.get(name)),
             comment=meaning,
         )
         if role in INTERVALS:
             low = f"Lower end of its {INTERVALS[role]} 95 % interval; missing with too few days."
+            high = "Upper end of that interval; missing with too few days."
             yield sa.Column(f"{name}_low", TYPES[kind], comment=low)
-            yield sa.Column(
-                f"{name}_high",
-                TYPES[kind],
-                comment="Upper end of that interval; missing with too few days.",
-            )
+            yield sa.Column(f"{name}_high", TYPES[kind], comment=high)
 
 
-def _constraint(name: str, said: str | list[str]) -> SchemaItem:
-    """Return a check of that name or, of a list of columns, what makes them
-    unique or leads to those of a table.
+def _server_default(sql: str | None) -> Now | sa.TextClause | None:
+    """Return the value that an INSERT without the column stores; None: NULL."""
+    if not sql:
+        return None
+    return Now() if sql == "now()" else sa.text(sql)
+
+
+def _constraint(name: str, rule: str | list[str]) -> SchemaItem:
+    """Return a constraint: the check of this name, or one on a list of columns.
+
+    The name `unique` makes the columns unique together; any other is the table that has the same
+    columns and that they refer to.
     """
-    if isinstance(said, str):
-        return sa.CheckConstraint(said, name=name)
+    if isinstance(rule, str):
+        return sa.CheckConstraint(rule, name=name)
     if name == "unique":
-        return sa.UniqueConstraint(*said)
-    return sa.ForeignKeyConstraint(said, [f"{name}.{each}" for each in said])
+        return sa.UniqueConstraint(*rule)
+    return sa.ForeignKeyConstraint(rule, [f"{name}.{column}" for column in rule])
 
 
 def _index(
@@ -193,21 +204,21 @@ def _index(
     where: str | None = None,
     **options: Any,
 ) -> None:
+    """Add an index to a table; after the name of a column, `desc` may give its order."""
     if where is not None:
         options |= {"sqlite_where": sa.text(where), "postgresql_where": sa.text(where)}
-    found = (each.split() for each in columns)
-    sa.Index(
-        name,
-        *(table.c[each].desc() if order else table.c[each] for each, *order in found),
-        **options,
-    )
+    expressions: list[sa.ColumnElement[Any]] = []
+    for column in columns:
+        column_name, *order = column.split()
+        expressions.append(table.c[column_name].desc() if order else table.c[column_name])
+    sa.Index(name, *expressions, **options)
 
 
 for _file in sorted(Path(__file__).parent.glob("*.toml")):
-    for _name, _told in loads(_file.read_text(encoding="utf-8")).items():
-        _table(_name, **_told)
+    for _name, _definition in loads(_file.read_text(encoding="utf-8")).items():
+        _table(_name, **_definition)
 
-# By name, so that a type checker knows them.
+# Assigned one by one, so that a type checker knows the names.
 abstention_band = metadata.tables["abstention_band"]
 abstention_count = metadata.tables["abstention_count"]
 alert = metadata.tables["alert"]

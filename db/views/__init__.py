@@ -1,15 +1,15 @@
-"""The documented views: one file of SQL each, whose head says what the view and each of its columns
-means.
+"""The documented views: an SQL file each, whose head explains the view and each of its columns.
 
-The head is lines of comment: the meaning of the view, an empty one, a line for each column with its
-name, its type and its meaning, and, after another empty one, why the SQL is as it is, where that
-needs saying. The select follows.
+The head is made of comment lines: the meaning of the view, an empty line, a line for each column
+with its name, its type and its meaning, and, where needed, another empty line and the reasons for
+the SQL. The select follows.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -35,8 +35,9 @@ class ViewColumn:
 
 @dataclass(frozen=True)
 class View:
-    """A documented view: what it means, its columns in order, and the statement
-    that creates it on either engine.
+    """A documented view: its meaning, its columns in order, and the statement that creates it.
+
+    The statement is the same for both engines.
     """
 
     name: str
@@ -50,8 +51,9 @@ class View:
 
     @property
     def comments(self) -> str:
-        """Return the statements that tell PostgreSQL, and what browses it, what
-        the view and its columns mean.
+        """Return the statements that store the view's and its columns' meanings in PostgreSQL.
+
+        Programs that browse a database show them.
         """
         meanings = {f"view {self.name}": self.meaning}
         for name, meaning in self.meanings().items():
@@ -65,8 +67,9 @@ class View:
 
 @cache
 def views() -> Mapping[str, View]:
-    """Return the documented views by name, sorted; a view reads tables alone,
-    so any order creates them.
+    """Return the documented views by name, sorted.
+
+    A view reads only tables, never another view, so they can be created in any order.
     """
     parsed = {}
     for file in sorted(FOLDER.glob("*.sql")):
@@ -77,7 +80,7 @@ def views() -> Mapping[str, View]:
 
 @cache
 def view(name: str) -> sa.TableClause:
-    """Return a documented view to select from, with the types that both engines give back alike."""
+    """Return a documented view to select from, with types that are the same on both engines."""
     columns = [
         sa.column(column.name, COLUMN_TYPES[column.type]) for column in views()[name].columns
     ]
@@ -85,8 +88,9 @@ def view(name: str) -> sa.TableClause:
 
 
 def parse_view(name: str, text: str) -> View:
-    """Return the view that a file's text defines; raises ValueError, naming the
-    line, for a head of another form.
+    """Return the view that a file's text defines.
+
+    Raises ValueError, naming the line, for a head of another form.
     """
     meaning, lines, select = _split(name, text)
     columns = []
@@ -109,37 +113,34 @@ def parse_view(name: str, text: str) -> View:
 
 
 def _split(name: str, text: str) -> tuple[str, list[str], str]:
+    """Return the meaning of the view, the lines that explain its columns, and the select."""
     lines = text.splitlines()
-    length = next(
-        (place for place, line in enumerate(lines) if not line.startswith("--")), len(lines)
-    )
-    head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:length])
-    said, *rest = head.split("\n\n")
-    select = "\n".join(lines[length:]).strip()
-    if not said.endswith(".") or not rest or not select:
+    comments = list(takewhile(lambda line: line.startswith("--"), lines))
+    head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in comments)
+    meaning, *rest = head.split("\n\n")
+    select = "\n".join(lines[len(comments) :]).strip()
+    if not meaning.endswith(".") or not rest or not select:
         raise ValueError(
             f"view {name}: its file must say what it means, what each column means, and hold a "
             "select"
         )
-    return " ".join(said.split()), rest[0].splitlines(), select
+    return " ".join(meaning.split()), rest[0].splitlines(), select
 
 
 def data_dictionary() -> str:
-    """Return the data dictionary: every view and table with the meaning of each
-    column, as Markdown.
-    """
+    """Return the data dictionary as Markdown: every view and table, and what each column means."""
     parts = []
-    for each in views().values():
-        parts += [f"**`{each.name}`** (view): {each.meaning}", "", *_meanings(each.meanings()), ""]
+    for documented in views().values():
+        heading = f"**`{documented.name}`** (view): {documented.meaning}"
+        parts += [heading, "", *_meanings(documented.meanings()), ""]
     for table in metadata.sorted_tables:
         columns = {column.name: column.comment or "" for column in table.columns}
-        parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
+        heading = f"**`{table.name}`** (table): {table.comment}"
+        parts += [heading, "", *_meanings(columns), ""]
     return "\n".join(parts)
 
 
 def _meanings(columns: Mapping[str, str]) -> list[str]:
-    return [
-        "| column | meaning |",
-        "| --- | --- |",
-        *(f"| `{name}` | {said} |" for name, said in columns.items()),
-    ]
+    """Return the lines of a Markdown table of columns and their meanings."""
+    lines = [f"| `{name}` | {meaning} |" for name, meaning in columns.items()]
+    return ["| column | meaning |", "| --- | --- |", *lines]
