@@ -88,10 +88,10 @@ def words(row: Mapping[str, Any] | None) -> str:
 def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
     low = row["agreement_low"]
     high = row["agreement_high"]
-    correlation = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
+    measure = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
     if pd.isna(low):
         return (
-            f"It is not known whether it agrees with what changes predictions: {correlation}, with too "
+            f"It is not known whether it agrees with what changes predictions: {measure}, with too "
             "few days for an interval."
         )
     if agrees:
@@ -102,4 +102,4 @@ def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
         verb = "contradicts"
     else:
         verb = "does not agree with"
-    return f"It {verb} what changes predictions: {correlation} [{low:+.2f}, {high:+.2f}]."
+    return f"It {verb} what changes predictions: {measure} [{low:+.2f}, {high:+.2f}]."
