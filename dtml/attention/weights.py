@@ -81,6 +81,6 @@ class Attention:
         order = np.argsort(-weights, axis=1, kind="stable")[:, :most]
         drivers = {}
         for u, symbol in enumerate(self.symbols):
-            known = [v for v in order[u] if np.isfinite(weights[u, v])]
-            drivers[symbol] = [(self.symbols[v], float(weights[u, v])) for v in known]
+            columns = [v for v in order[u] if np.isfinite(weights[u, v])]
+            drivers[symbol] = [(self.symbols[v], float(weights[u, v])) for v in columns]
         return drivers

@@ -327,7 +327,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
     Without enough informative drawings the check has no power.
     """
     details: list[str] = []
-    sides: list[int] = []  # of 0 on which each interval lies: 1, -1, or 0 where it covers 0
+    sides: list[int] = []  # of each interval: 1 above 0, -1 below it, 0 where it covers 0
     for drawing in range(DRAWINGS * seed, DRAWINGS * (seed + 1)):
         at, mcc, (low, high), rises = _score_tossed(pipeline, history.tossed(drawing))
         if not ONE_SIDED <= rises <= 1 - ONE_SIDED:

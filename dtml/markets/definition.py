@@ -292,7 +292,7 @@ class Market:
       (an abstention band);
     - model overrides settings of the model and of the training;
     - code is a user's own features and model;
-    - file is that of a user's own market, and what it says.
+    - file is the path of a user's own market, with its text.
     """
 
     name: str

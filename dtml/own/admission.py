@@ -91,9 +91,9 @@ def past_of(market: Market, bars: pd.DataFrame) -> History:
     )
 
 
-def require_admitted(asked: Asked, history: History, leg: Leg) -> None:
+def require_admitted(user_code: Asked, history: History, leg: Leg) -> None:
     """Audit a user's code; raise an OwnCodeError that names each failure and its size."""
-    findings = admit(asked, history, leg)
+    findings = admit(user_code, history, leg)
     # The first finding about a feature or the model stands for all of it.
     details = {
         finding["what"]: finding["detail"]
@@ -102,28 +102,28 @@ def require_admitted(asked: Asked, history: History, leg: Leg) -> None:
     }
     if details:
         why = "; ".join(details.values())
-        raise OwnCodeError(f"{asked.code.name} is refused by the audit: {why}")
+        raise OwnCodeError(f"{user_code.code.name} is refused by the audit: {why}")
 
 
-def admit(asked: Asked, history: History, leg: Leg) -> list[Finding]:
+def admit(user_code: Asked, history: History, leg: Leg) -> list[Finding]:
     """Return a row `check, what, passed, detail` for each check of a feature or of the model.
 
     Features that pass the first checks are tested with other numbers of stocks and sessions; the
     model is tested if all features pass.
     """
     whole = _panel(history)
-    description, _ = asked.values(cut(whole, slice(-EARLY[1], None)))
+    description, _ = user_code.values(cut(whole, slice(-EARLY[1], None)))
     too_long = _history_is_too_long(description, whole)
     if too_long is not None:
         return [too_long]
     needed = int(description["history"]) + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
-    base, findings = _changed(asked, description, part)
+    base, findings = _changed(user_code, description, part)
     bound = _believable(history.market, whole, leg)
     if _passed(findings):
-        findings += _as_nights(asked, description, part, whole, leg, bound)
+        findings += _as_nights(user_code, description, part, whole, leg, bound)
     if _passed(findings):
-        findings += _model(asked, description, base, leg, part, bound)
+        findings += _model(user_code, description, base, leg, part, bound)
     return findings
 
 
@@ -151,7 +151,7 @@ def _history_is_too_long(description: Told, whole: Panel) -> Finding | None:
     }
 
 
-def _changed(asked: Asked, description: Told, part: History) -> tuple[Answers, list[Finding]]:
+def _changed(user_code: Asked, description: Told, part: History) -> tuple[Answers, list[Finding]]:
     """Test the features on a part of the market: with another future, rescaled, and once more.
 
     Returns the answers, and a finding for each feature and check.
@@ -161,12 +161,12 @@ def _changed(asked: Asked, description: Told, part: History) -> tuple[Answers, l
     for at in positions:
         part = part.with_holes(sessions[at], seed=at)
     panel = _panel(part)
-    base = answers_of(asked, panel)
+    base = answers_of(user_code, panel)
     # A feature that differs when called again differs in the other checks too: this comes first.
     differences = {("asked_twice", name): "" for name in description["features"]}
     for other_history in _other_histories(part, panel, positions):
         days = range(other_history.at + 1)
-        _, values = asked.values(other_history.panel, days)
+        _, values = user_code.values(other_history.panel, days)
         base_until = base.on(days)
         for column, name in enumerate(description["features"]):
             differs = base_until.difference(column, values)
@@ -199,26 +199,26 @@ def _other_histories(part: History, panel: Panel, positions: list[int]) -> list[
 
 
 def _as_nights(
-    asked: Asked, description: Told, part: History, whole: Panel, leg: Leg, bound: float
+    user_code: Asked, description: Told, part: History, whole: Panel, leg: Leg, bound: float
 ) -> list[Finding]:
     """Compare with nights: a few stocks on every session of a year, the whole market on some days.
 
     The market is tested at its own size, and with one session and one stock more and less.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
-    every_session = answers_of(asked, few, _last_days(few, YEAR))
+    every_session = answers_of(user_code, few, _last_days(few, YEAR))
     days = _last_days(whole, SCORED)
     turning_days = turns(whole.sessions)
-    answers = answers_of(asked, whole, sorted({*days, *turning_days}))
+    answers = answers_of(user_code, whole, sorted({*days, *turning_days}))
     some_days = answers.on(sorted({*turning_days, days[0], days[-1]}))
     compared = [("every_session", every_session), ("market_size", some_days)]
     for panel in other_sizes(whole):
-        neighbours = answers_of(asked, panel, _last_days(panel, NEIGHBOURS))
+        neighbours = answers_of(user_code, panel, _last_days(panel, NEIGHBOURS))
         compared.append(("market_size", neighbours))
-    windows = windows_of(asked, description, every_session)
+    windows = windows_of(user_code, description, every_session)
     findings = []
     for check, compared_answers in compared:
-        differing = disagreements(asked, description, compared_answers, windows)
+        differing = disagreements(user_code, description, compared_answers, windows)
         findings += [
             _disagreed(check, name, differing.get(name)) for name in description["features"]
         ]
@@ -284,7 +284,7 @@ def _mean_rank_ic(scores: Grid, outcome: Grid) -> float:
 
 
 def _model(
-    asked: Asked, description: Told, base: Answers, leg: Leg, part: History, bound: float
+    user_code: Asked, description: Told, base: Answers, leg: Leg, part: History, bound: float
 ) -> Iterator[Finding]:
     """Fit the model before the last days of a part, and score these days in several ways."""
     panel = base.panel
@@ -292,13 +292,13 @@ def _model(
     days = slice(count - min(SCORED, count // 3), count)
     ranks = ranks_of(base.values, panel.observed)
     try:
-        scores, outcome = _scores(asked, panel, ranks, leg, days)
+        scores, outcome = _scores(user_code, panel, ranks, leg, days)
     except OwnCodeError as error:
         yield _finding("model_alone", "MODEL", str(error))
         return
 
     def differs(backwards: bool) -> str:
-        again, _ = _scores(asked, panel, ranks, leg, days, backwards=backwards)
+        again, _ = _scores(user_code, panel, ranks, leg, days, backwards=backwards)
         return difference(scores[days], again[days], panel.sessions[days], panel.symbols)
 
     if description["model"]:  # the default model has a fixed seed and scores each row alone
@@ -308,17 +308,17 @@ def _model(
         yield _finding("backwards", "MODEL", "" if unseeded else reordered)
     known_scores, known_outcome = both_known(scores[days], outcome[days])
     yield _believed("MODEL", known_scores, known_outcome, bound)
-    yield _by_coin(asked, part, leg, days)
+    yield _by_coin(user_code, part, leg, days)
 
 
-def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
+def _by_coin(user_code: Asked, part: History, leg: Leg, days: slice) -> Finding:
     """Draw the direction of every session: 2 x .025 x .025 of the honest models fail."""
     sides = []
     last_rank_ic = ""
     for seed in range(2):
         panel = _panel(part.tossed(seed))
-        ranks = asked.ranks(panel, panel.observed)
-        scores, outcome = _scores(asked, panel, ranks, leg, days)
+        ranks = user_code.ranks(panel, panel.observed)
+        scores, outcome = _scores(user_code, panel, ranks, leg, days)
         ic = score_ranking(scores, outcome, overlap=sessions_to(leg)).rank_ic
         last_rank_ic = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
         sides.append((ic.low > 0) - (ic.high < 0))
@@ -327,7 +327,7 @@ def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
 
 
 def _scores(
-    asked: Asked,
+    user_code: Asked,
     panel: Panel,
     ranks: Features,
     leg: Leg,
@@ -341,7 +341,7 @@ def _scores(
     """
     outcome = np.where(panel.observed, outcomes(panel, leg), np.nan)
     trained = slice(0, days.start - sessions_to(leg))
-    scores, _ = asked.fits(
+    scores, _ = user_code.fits(
         ranks,
         panel.observed,
         ranked(outcome),
@@ -356,10 +356,10 @@ def _panel(part: History) -> Panel:
     return market_panel(part.market, bars)
 
 
-def _finding(check: str, what: str, failure: str) -> Finding:
+def _finding(check: str, subject: str, failure: str) -> Finding:
     """Return the row of a check, which passed if the failure is empty."""
-    detail = f"{what} passed"
+    detail = f"{subject} passed"
     if failure:
         meaning = MEANING.get(check, "looked ahead")
-        detail = f"{what} {meaning}: {failure}"
-    return {"check": check, "what": what, "passed": not failure, "detail": detail}
+        detail = f"{subject} {meaning}: {failure}"
+    return {"check": check, "what": subject, "passed": not failure, "detail": detail}

@@ -59,14 +59,14 @@ class Answers:
         )
 
 
-def answers_of(asked: Asked, panel: Panel, days: Sequence[int] | None = None) -> Answers:
+def answers_of(user_code: Asked, panel: Panel, days: Sequence[int] | None = None) -> Answers:
     """Return a user's features of these days of a panel (None: of all days)."""
-    _, values = asked.values(panel, days)
+    _, values = user_code.values(panel, days)
     asked_days = range(len(panel.sessions)) if days is None else days
     return Answers(panel=panel, days=asked_days, values=values)
 
 
-def windows_of(asked: Asked, description: Told, answers: Answers) -> dict[str, int]:
+def windows_of(user_code: Asked, description: Told, answers: Answers) -> dict[str, int]:
     """Return how many sessions each feature is computed from: the fewest that seem to suffice.
 
     An equal answer from fewer sessions is as good a proof, and costs less.
@@ -77,7 +77,9 @@ def windows_of(asked: Asked, description: Told, answers: Answers) -> dict[str, i
     for short in sorted(SHORT, reverse=True):
         if short >= history:
             continue
-        nights = asked.nights(some_answers.panel, some_answers.days, dict.fromkeys(windows, short))
+        nights = user_code.nights(
+            some_answers.panel, some_answers.days, dict.fromkeys(windows, short)
+        )
         for column, name in enumerate(description["features"]):
             if not some_answers.difference(column, nights):
                 windows[name] = short
@@ -85,27 +87,27 @@ def windows_of(asked: Asked, description: Told, answers: Answers) -> dict[str, i
 
 
 def disagreements(
-    asked: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
+    user_code: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
 ) -> dict[str, Disagreement]:
     """Compare answers with what nights would have computed for the same days, by feature."""
     history = int(description["history"])
-    differing = _differing(asked, description, answers, windows)
+    differing = _differing(user_code, description, answers, windows)
     short = [name for name in differing if windows[name] < history]
     if short:  # they may read more sessions on some days than on the days that were tried
-        with_history = _differing(asked, description, answers, dict.fromkeys(short, history))
+        with_history = _differing(user_code, description, answers, dict.fromkeys(short, history))
         differing = {name: nights for name, nights in differing.items() if name not in short}
         differing.update(with_history)
     return {
-        name: _explained(asked, description, answers, name, nights)
+        name: _explained(user_code, description, answers, name, nights)
         for name, nights in differing.items()
     }
 
 
 def _differing(
-    asked: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
+    user_code: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
 ) -> dict[str, Features]:
     """Return the nights' values by the name of each feature that differs from them."""
-    nights = asked.nights(answers.panel, answers.days, windows)
+    nights = user_code.nights(answers.panel, answers.days, windows)
     differing: dict[str, Features] = {}
     for column, name in enumerate(description["features"]):
         if name in windows and answers.difference(column, nights):
@@ -114,7 +116,7 @@ def _differing(
 
 
 def _explained(
-    asked: Asked, description: Told, answers: Answers, name: str, nights: Features
+    user_code: Asked, description: Told, answers: Answers, name: str, nights: Features
 ) -> Disagreement:
     """Distinguish look-ahead from a feature that only reads further back.
 
@@ -126,7 +128,7 @@ def _explained(
     day = answers.days[row]
     that_day = answers.on([day])
     past = cut(answers.panel, slice(day + 1))
-    _, known_then = asked.values(past, [day])
+    _, known_then = user_code.values(past, [day])
     if that_day.difference(column, known_then):
         detail = answers.difference(column, nights, ending="from what was known then")
         return Disagreement(detail, reads_too_far=False)

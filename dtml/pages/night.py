@@ -139,7 +139,9 @@ def direction_rows(
     frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
     frame["direction"] = _direction(frame, threshold if is_calibrated else None)
     drivers = attention.drivers(FIRST_DRIVERS)
-    sources = {symbol: [source for source, _ in weighted] for symbol, weighted in drivers.items()}
+    sources: dict[str, list[str]] = {}
+    for symbol, weighted_sources in drivers.items():
+        sources[symbol] = [source for source, _ in weighted_sources]
     frame["drivers"] = [sources.get(symbol, []) for symbol in frame["symbol"]]
     return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
 

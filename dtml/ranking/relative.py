@@ -86,9 +86,9 @@ class RelativeNetwork(Network):
     Ranks are in [-0.5, 0.5].
     """
 
-    def __init__(self, asked: Network, loss: Loss) -> None:
+    def __init__(self, network: Network, loss: Loss) -> None:
         super().__init__()
-        self.asked = asked
+        self.asked = network
         self.loss = loss
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
