@@ -2,7 +2,7 @@
 
 
 def __getattr__(name: str) -> object:
-    """Import what a notebook asks for, so that `import dtml` waits for nothing."""
+    """Import the names that notebooks use on demand, so that `import dtml` is fast."""
     if name in ("Study", "Walked"):
         from dtml import notebook
 

@@ -22,9 +22,9 @@ from dtml.model import ModelConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
-# Lets a function fill a file, which is then there whole or not at all:
-# `translation.atomic_files.write_whole`. flows hands it in, as this floor sees of translation the
-# Transformer alone.
+# Lets a function fill a file, which then exists either whole or not at all:
+# `translation.atomic_files.write_whole`. `flows` passes it in, because this package may import only
+# the Transformer from `translation`.
 WriteWhole = Callable[[Path, Callable[[Path], object]], None]
 
 FORMAT = 1
@@ -50,8 +50,10 @@ class Ensemble:
 
     @property
     def is_tied(self) -> bool:
-        """Return whether the model has gains of its own for each stock, and so serves no others."""
-        return isinstance(self.model, ModelConfig) and self.model.normalisation == "per_stock"
+        """Return whether the model has gains for each of its stocks, and so serves no others."""
+        if not isinstance(self.model, ModelConfig):
+            return False
+        return self.model.normalisation == "per_stock"
 
     def member(self, position: int) -> Weights:
         """Return the weights of one member."""
@@ -59,7 +61,7 @@ class Ensemble:
 
 
 def save_ensemble(ensemble: Ensemble, file: Path, write: WriteWhole) -> str:
-    """Write the checkpoint and return its SHA-256, by which its run knows it.
+    """Write the checkpoint and return its SHA-256, which its run records.
 
     Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
     """
@@ -93,8 +95,8 @@ def _card(ensemble: Ensemble) -> dict[str, Any]:
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """Read the checkpoint whose SHA-256 is `sha`, trained for this market.
 
-    Raises DtmlError, with the way out, where the file is missing, changed, damaged or of another
-    market or format.
+    Raises DtmlError, which says what to do, where the file is missing, changed, damaged or of
+    another market or format.
     """
     if not file.exists():
         raise DtmlError(f"checkpoint {file} does not exist: {_way_out(market)}")
@@ -117,11 +119,12 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             raise DtmlError(
                 f"checkpoint {file} was trained for market {card['market']}, not {market}"
             )
+        model_config = CONFIGS[card["network"]]
         return Ensemble(
             market=market,
             symbols=tuple(card["symbols"]),
             seeds=tuple(card["seeds"]),
-            model=CONFIGS[card["network"]](**card["model"]),
+            model=model_config(**card["model"]),
             windows=WindowConfig(**card["windows"]),
             weights=weights,
         )
@@ -132,12 +135,12 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         ) from error
 
 
-def _require_finite(weights: Weights, what: str) -> None:
+def _require_finite(weights: Weights, consequence: str) -> None:
     for name, value in weights.items():
         wrong = int((~value.isfinite()).sum())
         if wrong > 0:
             raise DtmlError(
-                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
+                f"{consequence}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
                 "train again with a lower learning_rate in [model] of the market's file"
             )
 
@@ -170,6 +173,7 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
     try:
         with safe_open(file, framework="pt") as stream:
             card = json.loads((stream.metadata() or {})["card"])
-            return {name: stream.get_tensor(name) for name in stream.keys()}, card  # noqa: SIM118
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+            return tensors, card
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
         raise DtmlError(f"{file} is not a dtml checkpoint: {error}") from error

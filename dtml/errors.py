@@ -1,4 +1,4 @@
-"""The errors of this package, split by who can mend them."""
+"""The errors of this package, divided by who can correct them."""
 
 
 class DtmlError(Exception):

@@ -1,4 +1,4 @@
-"""What a market's nightly model is and how it is trained, in one value.
+"""A market's nightly model and its training, as one value.
 
 A variant is a `dataclasses.replace` of it.
 """
@@ -16,29 +16,26 @@ from dtml.model import ModelConfig
 from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import WindowConfig, Windows
 
-MINIMUM_TRAIN_DAYS = 64  # below that there is nothing to learn from
+MINIMUM_TRAIN_DAYS = 64  # fewer days teach nothing
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything but bars and seeds that decides the result of a training."""
+    """Everything that decides the result of a training, except bars and seeds."""
 
     windows: WindowConfig = field(default_factory=WindowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seeds: int = 2  # seeds 0, 1, ... of the ensemble
-    train_sessions: int | None = None  # days of the training span; None: all there are
+    train_sessions: int | None = None  # days of the training span; None: all available
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
-    # days left out before and after them, so that no close is part of labels on both sides
+    # Days left out before and after them, so that no close is part of labels on both sides.
     gap_sessions: int = 1
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
-        counts = (
-            self.seeds,
-            1 if self.train_sessions is None else self.train_sessions,
-            self.validation_sessions,
-        )
+        train_sessions = 1 if self.train_sessions is None else self.train_sessions
+        counts = (self.seeds, train_sessions, self.validation_sessions)
         if min(counts) < 1 or self.gap_sessions < 0:
             raise UsageError(
                 "seeds, train_sessions and validation_sessions must be 1 or more, gap_sessions "
@@ -47,11 +44,12 @@ class Experiment:
 
     def members_of(self, *seeds: int) -> list[Member]:
         """Return the members of its ensemble, or those of other seeds."""
-        return [Member(seed, self.model, self.training) for seed in seeds or range(self.seeds)]
+        member_seeds = seeds or range(self.seeds)
+        return [Member(seed, self.model, self.training) for seed in member_seeds]
 
     @property
     def history(self) -> int | None:
-        """Return the number of sessions of bars that a training reads; None is all there are."""
+        """Return the number of sessions of bars that a training reads; None means all."""
         if self.train_sessions is None:
             return None
         return (
@@ -62,24 +60,23 @@ class Experiment:
         )
 
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
-        """Return the training days, then the validation days that choose the epoch; no target lies
-        after `as_of`.
+        """Return the training days, and the validation days that choose the epoch.
 
-        A gap of `gap_sessions` days parts them from each other and from the first session
-        predicted. Raises DtmlError when the history is too short.
+        No target is after `as_of`. A gap of `gap_sessions` days separates the spans from each other
+        and from the first session predicted. Raises DtmlError when the history is too short.
         """
-        known = windows.between(last=pd.Timestamp(as_of))
-        stop = len(known) - self.gap_sessions
+        past = windows.between(last=pd.Timestamp(as_of))
+        stop = len(past) - self.gap_sessions
         cut = stop - self.validation_sessions
         end = cut - self.gap_sessions
         begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
         if end - begin < MINIMUM_TRAIN_DAYS:
             raise DtmlError(
-                f"{len(known)} days up to {as_of} have a whole window; training needs at least "
+                f"{len(past)} days up to {as_of} have a whole window; training needs at least "
                 f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} validation sessions: "
                 "fetch a longer history"
             )
-        return known.days(slice(begin, end)), known.days(slice(cut, stop))
+        return past.days(slice(begin, end)), past.days(slice(cut, stop))
 
 
 def nightly() -> Experiment:
@@ -91,24 +88,22 @@ def nightly() -> Experiment:
 def nightly_of(
     overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None
 ) -> Experiment:
-    """Return `nightly` with what a market's file says of bars and under `[model]`."""
+    """Return `nightly` with a market's settings of bars and those under `[model]` of its file."""
     of_bars = {"z_close": z_close, "returns": returns, "max_return": max_return}
     return vary(nightly(), {**of_bars, **overrides})
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with parameters replaced by name, whichever part of
-    it they belong to.
-    """
+    """Return the experiment with parameters replaced by name, whichever part they belong to."""
     parts = {}
     for part in ("windows", "model", "training"):
         config = getattr(experiment, part)
-        parts[part] = replace(
-            config, **{f.name: overrides[f.name] for f in fields(config) if f.name in overrides}
-        )
-    own = {
-        f.name: overrides[f.name]
-        for f in fields(experiment)
-        if f.name in overrides and f.name not in parts
-    }
-    return replace(experiment, **parts, **own)
+        parts[part] = replace(config, **_overrides_of(config, overrides))
+    own = _overrides_of(experiment, overrides)
+    return replace(experiment, **{**own, **parts})
+
+
+def _overrides_of(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides that are fields of a configuration."""
+    names = [setting.name for setting in fields(config)]
+    return {name: overrides[name] for name in names if name in overrides}

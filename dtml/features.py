@@ -1,9 +1,9 @@
 """The 11 features of a stock in a session.
 
 They are those of section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019. All are
-percentages and read the session's own bar and earlier ones only. A stock's bars are counted as they
-come: the bar before a halt precedes the bar after it. A feature that lacks a bar it needs is
-missing (NaN).
+percentages and read the session's own bar and earlier ones only. A stock's bars are counted one
+after the other: the bar before a halt precedes the bar after it. A feature that lacks a bar it
+needs is missing (NaN).
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     a split or a spin-off lies between two bars. A change beyond `max_return` counts as a change of
     the unit of account: no feature reads prices from both sides of it.
     """
-    # Each stock's bars come first, in time; what lacks a bar comes after them.
+    # Each stock's bars come first, in time, and then the sessions without a bar.
     order = np.argsort(~np.isfinite(panel.adjusted), axis=0, kind="stable")
     bars = Panel(
         open=np.take_along_axis(panel.open, order, axis=0),
@@ -71,20 +71,20 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     raw_return = changes.change(bars.close)
     adjusted_return = changes.change(bars.adjusted)
     is_action = np.abs(raw_return - adjusted_return) > CORPORATE_ACTION
-    found = np.empty((*order.shape, len(FEATURES)))
-    found[..., 0] = bars.open / bars.close - 1
-    found[..., 1] = bars.high / bars.close - 1
-    found[..., 2] = bars.low / bars.close - 1
+    by_bar = np.empty((*order.shape, len(FEATURES)))
+    by_bar[..., 0] = bars.open / bars.close - 1
+    by_bar[..., 1] = bars.high / bars.close - 1
+    by_bar[..., 2] = bars.low / bars.close - 1
     if z_close == "adjusted":
-        found[..., 3] = np.where(is_action, adjusted_return, raw_return)
+        by_bar[..., 3] = np.where(is_action, adjusted_return, raw_return)
     else:
-        found[..., 3] = raw_return
-    found[..., 4] = adjusted_return
-    for i, count in enumerate(AVERAGED, start=5):
-        found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
-    _erase_what_lacks_history(found, order, bars, max_return)
-    features = np.full_like(found, np.nan)
-    np.put_along_axis(features, order[..., None], found, axis=0)
+        by_bar[..., 3] = raw_return
+    by_bar[..., 4] = adjusted_return
+    for column, count in enumerate(AVERAGED, start=5):
+        by_bar[..., column] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
+    _erase_what_lacks_history(by_bar, order, bars, max_return)
+    features = np.full_like(by_bar, np.nan)
+    np.put_along_axis(features, order[..., None], by_bar, axis=0)
     return 100 * features
 
 
@@ -99,13 +99,13 @@ def _trailing_mean(
 
 
 def _erase_what_lacks_history(
-    found: Float[ndarray, "bars stocks features"],
+    values: Float[ndarray, "bars stocks features"],
     position: Int[ndarray, "bars stocks"],
     bars: Panel,
     max_return: float,
 ) -> None:
-    """Blank each feature whose oldest bar is too far back, or lies before a change of unit."""
+    """Set to NaN each feature whose oldest bar is too old, or lies before a change of unit."""
     change = np.nan_to_num(changes.change(bars.adjusted))
     era = np.cumsum(np.abs(change) > max_return, axis=0)
-    for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
-        found[~changes.reads_enough(position, era, count), i] = np.nan
+    for column, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
+        values[~changes.reads_enough(position, era, count), column] = np.nan

@@ -1,4 +1,4 @@
-"""Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
+"""Run a trained ensemble: the probability that each stock rises, and each stock's attention."""
 
 import os
 
@@ -14,10 +14,10 @@ from dtml.windows import Windows
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device named "cpu" or "cuda"; "auto" is CUDA where there is one.
+    """Return the device named "cpu" or "cuda"; "auto" is CUDA where it is available.
 
-    On CUDA torch is asked for deterministic operations, where it has them. Raises DtmlError for
-    CUDA on a machine without it.
+    On CUDA torch uses deterministic operations where it has them. Raises DtmlError for CUDA on a
+    machine without it.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,7 +30,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def name_of(device: torch.device) -> str:
-    """Return the name of a device, with the name and the UUID of the GPU that it is."""
+    """Return the name of a device; a GPU's includes its model and its UUID."""
     if device.type != "cuda":
         return str(device)
     gpu = torch.cuda.get_device_properties(device)
@@ -48,7 +48,7 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     mean = members.mean(dim=0)
     if members.numel():
         deviation = members.std(dim=0, correction=0)
-    else:  # windows without a day: torch warns of the deviation of no number
+    else:  # windows without a day: torch warns of a deviation without numbers
         deviation = members.new_empty(members.shape[1:])
     day, stock = windows.observed.nonzero(as_tuple=True)
     by_seed = members[:, day, stock].double().numpy()
@@ -72,8 +72,8 @@ def member_probabilities(
 ) -> Float[Tensor, "members days stocks"]:
     """Return the probability of a rise from each member; NaN for stocks that are not observed.
 
-    On CPU one thread computes: the number of threads decides the last bits of a product, and must
-    not depend on the machine.
+    On CPU one thread computes: the last bits of a product depend on the number of threads, which
+    must not depend on the machine.
     """
     probabilities = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
@@ -97,10 +97,10 @@ def member_probabilities(
 def attention(
     ensemble: Ensemble, windows: Windows, device: torch.device
 ) -> Float[Tensor, "days stocks stocks"]:
-    """Return how much stock u (row) looked at stock v (column) on each day, the mean over members
-    and heads.
+    """Return how much stock u (row) looked at stock v (column) on each day.
 
-    Each row of an observed stock sums to 1. Every day needs at least one observed stock.
+    It is the mean over members and heads. Each row of an observed stock sums to 1. Every day needs
+    at least one observed stock.
     """
     at_once = days_at_once(len(windows.symbols), device)
     total = torch.zeros(())
@@ -119,7 +119,7 @@ def _fill_probabilities(
     device: torch.device,
     at_once: int,
 ) -> int:
-    """Write the probabilities of some days in place; return how many days the memory took at once.
+    """Write the probabilities of some days in place; return how many days fit into memory at once.
 
     `probabilities` is `[days stocks]`, of all days; `days` are positions in it.
     """
@@ -147,7 +147,7 @@ def _probabilities(
 def _member_attention(
     model: Network, windows: Windows, device: torch.device, at_once: int
 ) -> tuple[Tensor, int]:
-    """Return the attention of one member, and how many days the memory took at once."""
+    """Return the attention of one member, and how many days fit into memory at once."""
 
     def look(days_a_pass: int) -> Tensor:
         return _attention(model, windows, device, days_a_pass)
@@ -181,6 +181,8 @@ def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tenso
 
     `days` ascend; the rows are those of all days from the first to the last.
     """
-    span = windows.days(slice(int(days[0]), int(days[-1]) + 1))
+    first = int(days[0])
+    stop = int(days[-1]) + 1
+    span = windows.days(slice(first, stop))
     positions = (days - days[0]).unsqueeze(1) + torch.arange(windows.window)
     return span.rows().to(device), positions.to(device), windows.observed[days].to(device)

@@ -1,7 +1,7 @@
 """DTML, in the order of the paper's equations (Yoo, Soun, Park, Kang, KDD 2021).
 
-Axes: `days` of a batch, `stocks` of a market, `window` sessions seen, `features`, `hidden` units.
-Days never see each other; stocks of one day see each other in the data axis alone.
+Axes: `days` of a batch, `stocks` of a market, `window` sessions, `features`, `hidden` units. Days
+never see each other; stocks of one day see each other only in the data axis.
 """
 
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ class ModelConfig(NetworkConfig):
     heads: int = 4
     beta: float = 0.1  # weight of the index's context, eq. 4
     dropout: float = 0.15
-    # gains of eq. 3 per (stock, unit), or per unit for a live universe
+    # Gains of eq. 3 per (stock, unit), or per unit for a universe that changes.
     normalisation: Normalisation = "per_stock"
     identity: float = 0.0  # standard deviation of the initial offsets of eq. 3 (0 in the paper)
-    # False: each stock alone, the control that shows what the data axis adds
+    # False: each stock alone, the control that shows what the data axis adds.
     data_axis: bool = True
 
     def __post_init__(self) -> None:
@@ -55,22 +55,22 @@ class ModelConfig(NetworkConfig):
             )
 
     def build(self, stocks: int) -> "DTML":
-        """Return the network for so many stocks."""
+        """Return the network for a number of stocks."""
         return DTML(self, stocks)
 
 
 class DTML(Network):
-    """The network: from the sessions of a market to the logit that each stock rises in the next
-    one.
+    """The network, from the sessions of a market to each stock's logit of a rise in the next one.
 
-    The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden /
-    heads).
+    The attention of eq. 6 is multi-head, as in the published runs, and therefore scaled by
+    sqrt(hidden / heads).
     """
 
     def __init__(self, config: ModelConfig, stocks: int) -> None:
         super().__init__()
         hidden = config.hidden
-        self.beta, self.data_axis = config.beta, config.data_axis
+        self.beta = config.beta
+        self.data_axis = config.data_axis
         self.transform = nn.Linear(config.features, hidden)
         self.lstm = LSTM(hidden)
         rows = stocks if config.normalisation == "per_stock" else 1
@@ -88,12 +88,13 @@ class DTML(Network):
     def forward(
         self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
     ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
-        """Return the logits and, on request, the attention: row u holds how much stock u looks at
-        every stock.
+        """Return the logits and, on request, the attention.
 
-        `rows` are features in percent, the index the last symbol; `windows` says which of them each
-        day sees, oldest first. No stock attends to one that is not `observed`, and no statistic
-        counts it; its own logit means nothing. Every day needs at least one observed stock.
+        Row u of the attention holds how much stock u looks at every stock. `rows` are features in
+        percent, with the index as the last symbol; `windows` are the positions in them of each
+        day's sessions, oldest first. No stock attends to one that is not `observed`, and no
+        statistic counts it; its own logit is meaningless. Every day needs at least one observed
+        stock.
         """
         transformed = self.transform(rows).tanh()  # feature transformation, once a session
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
@@ -106,7 +107,8 @@ class DTML(Network):
         else:  # eq. 8 without the others
             mixed = multi_level + self.mix.feed_forward(multi_level)
             attention = None
-        return self.predict(mixed.tanh()).squeeze(-1), attention  # the tanh of eq. 8, then eq. 9
+        logits = self.predict(mixed.tanh())  # the tanh of eq. 8, then eq. 9
+        return logits.squeeze(-1), attention
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
         """Return the logits without the attention."""
@@ -120,14 +122,15 @@ class DTML(Network):
         """
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
-        return cross_entropy(logits, batch.rises, batch.counted) + penalty * last_layer
+        loss = cross_entropy(logits, batch.rises, batch.counted)
+        return loss + penalty * last_layer
 
 
 class LSTM(nn.Module):
     """torch's long short-term memory over windows of sessions, with one bias where torch has two.
 
-    Gates lie in the order input, forget, output, candidate. Weights start uniform in
-    +-1/sqrt(hidden), as torch's.
+    Gates are in the order input, forget, output, candidate. Weights start uniform in
+    +-1/sqrt(hidden), as in torch.
     """
 
     def __init__(self, hidden: int, inputs: int | None = None) -> None:
@@ -138,20 +141,24 @@ class LSTM(nn.Module):
     def forward(
         self, rows: Float[Tensor, "sessions symbols inputs"], windows: Positions
     ) -> Float[Tensor, "window days symbols hidden"]:
-        """Return the hidden state after each session of each day's window, from
-        states and memories of zero.
+        """Return the hidden state after each session of each day's window.
+
+        States and memories start from zero.
         """
-        seen = rows[windows.mT]
+        inputs = rows[windows.mT]
         bias = self.from_input.bias
         weights = [
-            _in_torchs_order(each)
-            for each in (self.from_input.weight, self.from_state.weight, bias)
+            _in_torchs_order(self.from_input.weight),
+            _in_torchs_order(self.from_state.weight),
+            _in_torchs_order(bias),
+            torch.zeros_like(bias),
         ]
-        begin = rows.new_zeros(1, seen[0, ..., 0].numel(), self.from_state.in_features)
+        sequences = inputs[0, ..., 0].numel()
+        begin = rows.new_zeros(1, sequences, self.from_state.in_features)
         states: Tensor = torch.lstm(
-            seen.flatten(1, 2),
+            inputs.flatten(1, 2),
             (begin, begin),
-            [*weights, torch.zeros_like(bias)],
+            weights,
             has_biases=True,
             num_layers=1,
             dropout=0.0,
@@ -159,33 +166,33 @@ class LSTM(nn.Module):
             bidirectional=False,
             batch_first=False,
         )[0]
-        return states.view(*seen.shape[:3], -1)
+        return states.view(*inputs.shape[:3], -1)
 
 
 def _in_torchs_order(gates: Float[Tensor, "gates ..."]) -> Float[Tensor, "gates ..."]:
-    """Return the rows of input, forget, output and candidate as input, forget,
-    candidate and output.
-    """
-    enter, keep, leave, candidate = gates.chunk(4)
-    return torch.cat([enter, keep, candidate, leave])
+    """Return the rows of the gates in torch's order: input, forget, candidate, output."""
+    input_gate, forget_gate, output_gate, candidate = gates.chunk(4)
+    return torch.cat([input_gate, forget_gate, candidate, output_gate])
 
 
 def temporal_attention(
     states: Float[Tensor, "window *batch hidden"],
 ) -> Float[Tensor, "*batch hidden"]:
-    """Sum the states, weighted by the softmax over the window of their product
-    with the last one (eqs. 1-2).
+    """Sum the states, weighted by their products with the last one (eqs. 1-2).
+
+    The weights are the softmax of these products over the window.
     """
-    weights = (states * states[-1]).sum(dim=-1, keepdim=True).softmax(dim=0)
+    products = (states * states[-1]).sum(dim=-1, keepdim=True)
+    weights = products.softmax(dim=0)
     return (weights * states).sum(dim=0)
 
 
 class ContextNormalisation(nn.Module):
-    """Centre and scale the contexts of one day over its stocks and units together (eq. 3, with 1e-5
-    in the variance).
+    """Centre and scale the contexts of one day over its stocks and units together (eq. 3).
 
-    `stocks` gains and offsets per unit: one row per stock ties the model to a fixed, ordered
-    universe and is all that tells one stock from another; a single row is shared by any universe.
+    1e-5 is added to the variance. There are `stocks` gains and offsets per unit: one row per stock
+    ties the model to a fixed, ordered universe and is all that distinguishes stocks; a single row
+    is shared by any universe.
     """
 
     def __init__(self, stocks: int, hidden: int, *, deviation: float = 0.0) -> None:
@@ -203,4 +210,5 @@ class ContextNormalisation(nn.Module):
         mean = (contexts * counted).sum(dim=(1, 2), keepdim=True) / size
         centred = contexts - mean
         variance = (centred.square() * counted).sum(dim=(1, 2), keepdim=True) / size
-        return self.gain * centred * (variance + 1e-5).rsqrt() + self.offset
+        scale = (variance + 1e-5).rsqrt()
+        return self.gain * centred * scale + self.offset

@@ -1,7 +1,6 @@
-"""What a notebook asks of this package.
+"""The interface for notebooks.
 
-It asks for a market's bars and features, for estimators walked forward, and for the audit of a
-file of own code.
+It gives a market's bars and features, walks estimators forward, and audits a file of own code.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 
 
 class Walked:
-    """The scores of an estimator on the days of a walk, and what they were worth.
+    """The scores of an estimator on the days of a walk, and their quality.
 
     `scores` are [sessions stocks], `figures` has a row a figure, `daily` the rank IC and the decile
     spread of each session.
@@ -48,7 +47,10 @@ class Walked:
         score_grid = scores.to_numpy()
         outcome_grid = outcome.to_numpy()
         self._rank_score = score_ranking(score_grid, outcome_grid, overlap=sessions_to(leg))
-        estimates = {name: vars(getattr(self._rank_score, name)) for name in RANK_FIGURES}
+        estimates = {}
+        for figure_name in RANK_FIGURES:
+            estimate = getattr(self._rank_score, figure_name)
+            estimates[figure_name] = vars(estimate)
         self.figures = pd.DataFrame(estimates).T
         self.daily = pd.DataFrame(
             {
@@ -78,9 +80,8 @@ class Walked:
         curve = self.daily["decile_spread"].fillna(0).cumsum()
         high = max(curve.max(), 1e-9)
         low = min(curve.min(), 0)
-        points = " ".join(
-            f"{x},{CURVE_HEIGHT * (high - y) / (high - low):.0f}" for x, y in enumerate(curve)
-        )
+        heights = CURVE_HEIGHT * (high - curve) / (high - low)
+        points = " ".join(f"{x},{height:.0f}" for x, height in enumerate(heights))
         return (
             f'<svg viewBox="0 0 {len(curve)} {CURVE_HEIGHT}" width="600" height="{CURVE_HEIGHT}" '
             f'preserveAspectRatio="none">'
@@ -92,9 +93,9 @@ class Walked:
 class Study:
     """A market's good bars, `bars`, and the features and outcomes of each day's constituents.
 
-    These are what rankers read of the bars. `market` is a name, or the path of a TOML file. Bars
-    come from the files `prices` and `index`, else from the market's own source, from `first` to
-    `last` (None: the last closed session); `leg` is the return to be ordered.
+    Rankers read these features. `market` is a name, or the path of a TOML file. Bars come from the
+    files `prices` and `index`, else from the market's own source, from `first` to `last` (None: the
+    last closed session); `leg` is the return to be ranked.
     """
 
     def __init__(
@@ -135,8 +136,8 @@ class Study:
     def features(self, day: Day | None = None, code: str | Path | None = None) -> pd.DataFrame:
         """Return the features as of a day (None: the last), a row a stock.
 
-        They are the ranks of the built-in ones, -0.5 to 0.5. With `code`, a file of your own: its
-        values, computed in a process of its own.
+        They are the ranks of the built-in features, -0.5 to 0.5, or, with `code`, the values of the
+        features in a file of your own, computed in a separate process.
         """
         names = list(FEATURES)
         values = self._history.features
@@ -216,7 +217,7 @@ def _own(code: str | Path) -> Asked:
 def _good_bars(market: Market, source: Source, start: date, end: date) -> pd.DataFrame:
     """Fetch the bars of a market and its index, and return those that pass its checks.
 
-    An index of the constituents is made of these bars.
+    An index of the constituents is computed from these bars.
     """
     index = market.index
     symbols = market.symbols

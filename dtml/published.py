@@ -1,6 +1,6 @@
 """The published experiment: its data sets, the recipe of each model, and the published figures.
 
-They stand in `published.toml`, with the spans of each set and with where each comes from.
+They are in `published.toml`, with the spans and the origin of each set.
 """
 
 import tomllib
@@ -78,8 +78,8 @@ class PublishedSet:
 def require_set(market: Market, paper: PublishedSet) -> None:
     """Raise UsageError unless the market has the set's stocks.
 
-    They are those that the set's market lists or, where its list is of another time, as many as the
-    public files hold.
+    They are the stocks that the set's market lists or, where its list is of another time, as many
+    as the public files hold.
     """
     listed = set(load_market(paper.market).symbols)
     symbols = set(market.symbols)
@@ -108,7 +108,8 @@ def _settings_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, An
 
 
 def _read_sets() -> dict[str, PublishedSet]:
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    file = Path(__file__).with_suffix(".toml")
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
     shared = tables.pop("networks")
     return {market: _published_set(market, table, shared) for market, table in tables.items()}
 
@@ -163,22 +164,18 @@ def grid(recipe: Recipe) -> list[Recipe]:
     hidden_sizes = (64, 128)
     betas = (0.01, 0.1, 1.0)
     learning_rates = (1e-3, 1e-4)
-    return [
-        Recipe(
-            window=window,
-            model=replace(recipe.model, hidden=hidden, beta=beta),
-            training=replace(recipe.training, learning_rate=learning_rate),
-        )
-        for window, hidden, beta, learning_rate in product(
-            windows, hidden_sizes, betas, learning_rates
-        )
-    ]
+    recipes = []
+    for window, hidden, beta, rate in product(windows, hidden_sizes, betas, learning_rates):
+        model = replace(recipe.model, hidden=hidden, beta=beta)
+        training = replace(recipe.training, learning_rate=rate)
+        recipes.append(Recipe(window=window, model=model, training=training))
+    return recipes
 
 
 def shortened(paper: PublishedSet, epochs: int | None) -> PublishedSet:
-    """Return the same experiment with at most so many epochs of training.
+    """Return the same experiment with at most `epochs` epochs of training.
 
-    It is for a quick look, not for a table.
+    It is for a quick look, not for published figures.
     """
     if epochs is None:
         return paper

@@ -1,8 +1,7 @@
 """From bars to windows: what a model may see of each day, and the movement that followed.
 
 A window for the session `target` holds the rows of the sessions up to `as_of`, the session before
-it on the exchange. Later prices are used for the movement, which is the label, and for nothing
-else.
+it on the exchange. Later prices are used only for the movement, which is the label.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ class WindowConfig:
     window: int = 10  # sessions the model sees
     z_close: ZClose = "adjusted"
     returns: Returns = "adj_close"  # the price that returns and averages come from
-    # A larger change of the adjusted price is no return; None: every one is.
+    # A larger change of the adjusted price is no return; None: every change is a return.
     max_return: float | None = None
 
     def __post_init__(self) -> None:
@@ -43,7 +42,7 @@ class WindowConfig:
 
     @property
     def history(self) -> int:
-        """Return the number of sessions up to `as_of`, it included, that a full window reads."""
+        """Return the number of sessions, up to and including `as_of`, that a full window reads."""
         return self.window + HISTORY - 1
 
 
@@ -74,9 +73,9 @@ class Windows:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of all that a model reads.
+        """Return the SHA-256 of all inputs of a model.
 
-        That is: symbols, sessions, features, and which stocks are observed.
+        These are symbols, sessions, features, and which stocks are observed.
         """
         sessions = [str(day.date()) for day in self.as_of]
         digest = hashlib.sha256(repr([self.symbols, sessions]).encode())
@@ -90,7 +89,8 @@ class Windows:
         Day d sees rows d .. d + window - 1.
         """
         if not len(self):
-            return self.stocks.new_zeros(0, len(self.symbols) + 1, self.stocks.shape[-1])
+            features_of_stock = self.stocks.shape[-1]
+            return self.stocks.new_zeros(0, len(self.symbols) + 1, features_of_stock)
         all_symbols = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
         first_window = all_symbols[0].movedim(1, 0)
         later_sessions = all_symbols[1:, :, -1]
@@ -104,16 +104,16 @@ class Windows:
         stop = len(self) if last is None else int(self.target.searchsorted(last, side="right"))
         return self.days(slice(start, stop))
 
-    def days(self, which: slice) -> "Windows":
+    def days(self, positions: slice) -> "Windows":
         """Return the days at these positions."""
         return replace(
             self,
-            stocks=self.stocks[which],
-            index=self.index[which],
-            observed=self.observed[which],
-            movement=self.movement[which],
-            as_of=self.as_of[which],
-            target=self.target[which],
+            stocks=self.stocks[positions],
+            index=self.index[positions],
+            observed=self.observed[positions],
+            movement=self.movement[positions],
+            as_of=self.as_of[positions],
+            target=self.target[positions],
         )
 
     def only(self, constituents: Bool[ndarray, "days stocks"]) -> "Windows":
@@ -123,7 +123,7 @@ class Windows:
     def labelled(self, protocol: LabelProtocol) -> Bool[Tensor, "days stocks"]:
         """Return which stock-days count under a protocol.
 
-        Those are observed, and have a known movement that the protocol counts.
+        They are observed and have a known movement that the protocol counts.
         """
         counted = labelled(self.movement.numpy(), protocol)
         return self.observed & torch.from_numpy(counted)
@@ -131,7 +131,7 @@ class Windows:
     def rises(self) -> Bool[Tensor, "days stocks"]:
         """Return whether the return is above zero; a tie is a fall.
 
-        Where the paper has a label, this is it.
+        Where the paper has a label, the two agree.
         """
         return self.movement > 0
 
@@ -153,18 +153,18 @@ def build_windows(
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
-    seen = features(
+    values = features(
         panel,
         z_close=config.z_close,
         max_return=config.largest_return,
     ).astype(np.float32)
-    complete = _has_whole_window(seen, config.window)
+    complete = _has_whole_window(values, config.window)
     days = _days_with_a_window(complete)
     if not len(days):
         raise _no_window(bars, symbols, index_symbol, config)
 
     views = (
-        torch.from_numpy(np.nan_to_num(seen, nan=0.0))
+        torch.from_numpy(np.nan_to_num(values, nan=0.0))
         .unfold(0, config.window, 1)
         .permute(0, 1, 3, 2)
     )
@@ -174,7 +174,9 @@ def build_windows(
     views = views[first_window : last_window + 1]
 
     movement = _movement(panel, grid, sessions, config.largest_return)
-    observed = complete[days, :-1] & complete[days, -1:]
+    stock_is_complete = complete[days, :-1]
+    index_is_complete = complete[days, -1:]
+    observed = stock_is_complete & index_is_complete
     return Windows(
         stocks=views[:, :-1],
         index=views[:, -1],
@@ -188,8 +190,8 @@ def build_windows(
 
 def _has_whole_window(values: Features, window: int) -> Bool[ndarray, "sessions symbols"]:
     """Return where all features are known on a session and on the `window - 1` before it."""
-    known = np.isfinite(values).all(axis=-1)
-    known_in_window = pd.DataFrame(np.asarray(known)).rolling(window).sum()
+    is_known = np.isfinite(values).all(axis=-1)
+    known_in_window = pd.DataFrame(np.asarray(is_known)).rolling(window).sum()
     return np.asarray((known_in_window == window).to_numpy())
 
 
@@ -198,8 +200,9 @@ def _days_with_a_window(complete: Bool[ndarray, "sessions symbols"]) -> Int[ndar
 
     A day has one when the index, the last symbol, and at least one stock are `complete`.
     """
-    index_and_a_stock = complete[:, -1] & complete[:, :-1].any(axis=1)
-    days = np.flatnonzero(index_and_a_stock)
+    has_index = complete[:, -1]
+    has_stock = complete[:, :-1].any(axis=1)
+    days = np.flatnonzero(has_index & has_stock)
     if not len(days):
         return days
     return np.arange(days[0], days[-1] + 1)

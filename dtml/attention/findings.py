@@ -1,4 +1,4 @@
-"""What the test of attention found, as a row, in one word and in sentences."""
+"""The findings of the test of attention: as a row, in one word and in sentences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,17 +42,19 @@ def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fail
     """
     if row is None:
         return "untested"
-    return "holds" if row["told_apart"] and _agrees(row) else "fails"
+    explains = row["told_apart"] and _agrees(row)
+    return "holds" if explains else "fails"
 
 
 def _agrees(row: Mapping[str, Any]) -> bool:
-    """Return whether the agreement lies above 0 with its whole interval, and above chance."""
+    """Return whether the whole interval of the agreement is above 0, and its value above chance."""
     of_unrelated_rows = 2 / np.sqrt(row["stocks"])
-    return bool((row["agreement_low"] or 0) > 0 and row["agreement"] >= of_unrelated_rows)
+    lowest = row["agreement_low"] or 0
+    return bool(lowest > 0 and row["agreement"] >= of_unrelated_rows)
 
 
 def words(row: Mapping[str, Any] | None) -> str:
-    """Put a row of the table `explanation` into sentences; None is a model never tested."""
+    """Describe a row of the table `explanation` in sentences; None is a model never tested."""
     if row is None:
         return "The attention of this model has not been tested: run dtml explain MARKET."
     groups = (
@@ -86,10 +88,10 @@ def words(row: Mapping[str, Any] | None) -> str:
 def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
     low = row["agreement_low"]
     high = row["agreement_high"]
-    what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
+    measure = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
     if pd.isna(low):
         return (
-            f"It is not known whether it agrees with what changes predictions: {what}, with too "
+            f"It is not known whether it agrees with what changes predictions: {measure}, with too "
             "few days for an interval."
         )
     if agrees:
@@ -100,4 +102,4 @@ def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
         verb = "contradicts"
     else:
         verb = "does not agree with"
-    return f"It {verb} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."
+    return f"It {verb} what changes predictions: {measure} [{low:+.2f}, {high:+.2f}]."

@@ -1,13 +1,13 @@
-"""Is attention an explanation?
+"""Test whether attention is an explanation.
 
 It is compared with chance, with what changes predictions, and with known drivers: three tests, each
 of which attention can fail. Networks of the same settings are trained on true labels and on labels
 of shuffled days, from which nothing can be learnt: attention that is the same in both groups
 explains nothing (`distance_test`). The stocks that a stock looks at most should be those whose
-rows, taken from another day, change its prediction most (`importance_by_day`, `agreement`). And in
-a simulated market, the driver of each stock should be among them (`share_found`).
+rows, taken from another day, change its prediction most (`importance_by_day`, `agreement`). In a
+simulated market, the driver of each stock should be among them (`share_found`).
 
-Everything is drawn from a seed.
+All random numbers come from a seed.
 """
 
 from collections.abc import Mapping
@@ -28,15 +28,15 @@ from dtml.layers.network import Network
 from dtml.model import DTML
 from dtml.windows import Windows
 
-Drivers = Mapping[int, int]  # of a stock the one that drives it, by their places
+Drivers = Mapping[int, int]  # from a stock to the one that drives it, by position
 OfNetworks = Float[ndarray, "networks days stocks stocks"]
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
 Together = Bool[ndarray, "days stocks stocks"]
 Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
-# at most: 1,000 sessions of so many, or more sessions of fewer; see
-# `dtml.attention.findings.STOCK_DAYS`
+# At most: 1,000 sessions of 50 stocks, or more sessions of fewer; see
+# `dtml.attention.findings.STOCK_DAYS`.
 STOCKS = 50
 DRAWS = 3  # times that every day takes the rows of another
 TOP = 3  # sources of a stock among which its driver should be
@@ -87,9 +87,9 @@ def find(
 def shuffled(windows: Windows, seed: int) -> Windows:
     """Return the same windows with the movements of days shuffled: nothing can be learnt from them.
 
-    Movements are shuffled as whole rows, so that stocks still rise together, and as often; that of
-    a stock which was not observed on its day is dropped, and a stock-day that gets none has no
-    label.
+    Movements are shuffled as whole rows, so that stocks still rise together, and as often. The
+    movement of a stock that was not observed on its day is dropped; a stock-day that receives none
+    has no label.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
     movement = windows.movement.masked_fill(~windows.observed, np.nan)
@@ -115,7 +115,7 @@ def importance_by_day(
     """Return how much the logit of stock u (row) changes with another window of stock v (column).
 
     It is the mean absolute change over `draws` drawings, in each of which every day takes the
-    window of one other of these days; 0 on the diagonal, and on days on which v is not observed.
+    window of another of these days; 0 on the diagonal, and on days on which v is not observed.
     Its unit is that of a logit, without an upper bound.
     """
     rows = _rows_of(windows, days)
@@ -125,7 +125,8 @@ def importance_by_day(
     with torch.no_grad():
         before = network.logits(rows.flatten(0, 1), _places(rows), observed)
         for draw in range(draws):
-            donors = _other_days(observed.numpy(), np.random.default_rng([seed, draw]))
+            generator = np.random.default_rng([seed, draw])
+            donors = _other_days(observed.numpy(), generator)
             for v in range(stocks):
                 changed = rows.clone()
                 changed[:, :, v] = rows[donors[:, v], :, v]
@@ -151,14 +152,15 @@ def _places(rows: Tensor) -> Tensor:
 def _other_days(
     observed: Bool[ndarray, "days stocks"], generator: np.random.Generator
 ) -> Int[ndarray, "days stocks"]:
-    """Draw the day that each day takes a stock's rows from.
+    """Draw the day from which each day takes a stock's rows.
 
-    It is one cycle through the days on which the stock is observed.
+    The days on which the stock is observed form one cycle.
     """
     days, stocks = observed.shape
     # One order for all stocks, so that none depends on its place among them.
     order = generator.permutation(days)
-    donors = np.tile(np.arange(days)[:, None], stocks)
+    own_day = np.arange(days)[:, None]
+    donors = np.tile(own_day, stocks)
     for stock in range(stocks):
         cycle = order[observed[order, stock]]
         donors[cycle, stock] = np.roll(cycle, 1)
@@ -180,14 +182,15 @@ def distance_test(
     of the mean squared distance of their rows. The p-value is the share of all ways to choose the
     first group, or of `WAYS` drawn ones where there are more, that give at least this distance
     (Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true
-    labels share their labels, and so are a little more alike than those of shuffled ones: of 98
-    markets without any signal, 7 were told apart at 5 %. One network against 19 is exact.
+    labels share their labels, and so are slightly more alike than those of shuffled ones: in 98
+    markets without any signal, the test was significant at 5 % in 7. One network against 19 is
+    exact.
     """
     networks, stocks = matrices.shape[:2]
     differences = matrices[:, None] - matrices[None]
-    apart = np.linalg.norm(differences, axis=(-2, -1)) / np.sqrt(stocks)
+    distances = np.linalg.norm(differences, axis=(-2, -1)) / np.sqrt(stocks)
     groupings = _groupings(networks, first, np.random.default_rng(seed))
-    energies = _energy(apart, groupings)
+    energies = _energy(distances, groupings)
     as_large = energies >= energies[0] - 1e-12
     return float(energies[0]), float(as_large.mean())
 
@@ -199,34 +202,36 @@ def _groupings(
     if comb(networks, first) <= WAYS:
         chosen = np.array(list(combinations(range(networks), first)))
     else:
-        drawn = generator.random((WAYS, networks)).argsort(axis=1)[:, :first]
-        chosen = np.concatenate([np.arange(first)[None], drawn])
+        shuffled_networks = generator.random((WAYS, networks)).argsort(axis=1)
+        true_grouping = np.arange(first)[None]
+        chosen = np.concatenate([true_grouping, shuffled_networks[:, :first]])
     groupings = np.zeros((len(chosen), networks))
     np.put_along_axis(groupings, chosen, 1.0, axis=1)
     return groupings
 
 
 def _energy(
-    apart: Float[ndarray, "networks networks"], one: Float[ndarray, "ways networks"]
+    distances: Float[ndarray, "networks networks"], in_first: Float[ndarray, "ways networks"]
 ) -> Float[ndarray, " ways"]:
-    """Return twice the mean distance between groups less those within each.
+    """Return twice the mean distance between groups less the mean distances within each.
 
     The zeros of the diagonal are included.
     """
-    other = 1 - one
-    between = _mean_distance(apart, one, other)
-    within_one = _mean_distance(apart, one, one)
-    within_other = _mean_distance(apart, other, other)
-    return np.asarray(2 * between - within_one - within_other)
+    in_second = 1 - in_first
+    between = _mean_distance(distances, in_first, in_second)
+    within_first = _mean_distance(distances, in_first, in_first)
+    within_second = _mean_distance(distances, in_second, in_second)
+    return np.asarray(2 * between - within_first - within_second)
 
 
 def _mean_distance(
-    apart: Float[ndarray, "networks networks"],
-    one: Float[ndarray, "ways networks"],
-    other: Float[ndarray, "ways networks"],
+    distances: Float[ndarray, "networks networks"],
+    in_group: Float[ndarray, "ways networks"],
+    in_other: Float[ndarray, "ways networks"],
 ) -> Float[ndarray, " ways"]:
-    pairs = one.sum(axis=1) * other.sum(axis=1)
-    return np.asarray(((one @ apart) * other).sum(axis=1) / pairs)
+    pairs = in_group.sum(axis=1) * in_other.sum(axis=1)
+    total = ((in_group @ distances) * in_other).sum(axis=1)
+    return np.asarray(total / pairs)
 
 
 def agreement(
@@ -234,12 +239,12 @@ def agreement(
 ) -> tuple[float, float, float]:
     """Return Spearman's correlation of attention with importance, and the ends of its interval.
 
-    It is taken over a stock's other stocks. Attention and importance are means over days; the
-    correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over stocks.
-    The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
-    `MINIMUM_DAYS`) but centred on the estimate: resamples add an error to both ranks and lie too
-    near 0. It allows for other days, not for other networks. Two unrelated maps that both prefer a
-    few stocks still reach about 2 / sqrt(stocks).
+    It is taken over the other stocks of each stock. Attention and importance are means over days;
+    the correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over
+    stocks. The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN
+    below `MINIMUM_DAYS`) but centred on the estimate, because resamples add an error to both ranks
+    and lie too near 0. It allows for other days, not for other networks. Two unrelated maps that
+    both prefer a few stocks still reach about 2 / sqrt(stocks).
     """
     days = len(together)
     parts = (attention * together, importance * together, together)
@@ -257,15 +262,18 @@ def agreement(
 def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"]:
     """Return the mean correlation from attention, importance and days, each summed over days.
 
-    The three lie one after the other, each pair by pair.
+    The three follow one another, each a flattened matrix of pairs.
     """
     stocks = isqrt(sums.shape[-1] // 3)
     batch = sums.shape[:-1]
-    attention, importance, days = np.moveaxis(sums.reshape(*batch, 3, stocks, stocks), -3, 0)
-    one = _centred_ranks(attention, days)
-    other = _centred_ranks(importance, days)
-    product = (one * other).sum(axis=-1)
-    norm = np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
+    matrices = sums.reshape(*batch, 3, stocks, stocks)
+    attention, importance, days = np.moveaxis(matrices, -3, 0)
+    attention_ranks = _centred_ranks(attention, days)
+    importance_ranks = _centred_ranks(importance, days)
+    product = (attention_ranks * importance_ranks).sum(axis=-1)
+    attention_squares = (attention_ranks**2).sum(axis=-1)
+    importance_squares = (importance_ranks**2).sum(axis=-1)
+    norm = np.sqrt(attention_squares * importance_squares)
     correlation = np.divide(product, norm, out=np.zeros_like(product), where=norm > 0)
     return np.asarray(correlation.mean(axis=-1))
 
@@ -284,13 +292,14 @@ def _centred_ranks(
 def share_found(matrix: Matrix, drivers: Drivers, top: int) -> float | None:
     """Return the share of stocks whose driver is among the `top` largest other entries of its row.
 
-    It is None without any driver. Equal entries share the places left, as a draw among them would:
-    a constant row finds its driver by chance.
+    It is None without any driver. Equal entries share the remaining places, as a draw among them
+    would: a constant row finds its driver by chance.
     """
-    shares = []
+    shares: list[float] = []
     for stock, driver in drivers.items():
         others = np.delete(matrix[stock], stock)
-        above = (others > matrix[stock, driver]).sum()
-        equal = (others == matrix[stock, driver]).sum()
+        of_driver = matrix[stock, driver]
+        above = (others > of_driver).sum()
+        equal = (others == of_driver).sum()
         shares.append(np.clip((top - above) / equal, 0, 1))
     return float(np.mean(shares)) if shares else None

@@ -37,17 +37,18 @@ class Attention:
         return cls(symbols=tuple(symbols), weights=weights.to_numpy(dtype=float))
 
     def rows(self) -> pd.DataFrame:
-        """Return a row a pair, `symbol, source, weight`: a stock and one that it looks at."""
-        looking, seen = np.indices(self.weights.shape).reshape(2, -1)
+        """Return a row for each pair, `symbol, source, weight`: a stock and one it looks at."""
+        row, column = np.indices(self.weights.shape).reshape(2, -1)
         names = pd.Index(self.symbols)
         return pd.DataFrame(
-            {"symbol": names[looking], "source": names[seen], "weight": self.weights.ravel()}
+            {"symbol": names[row], "source": names[column], "weight": self.weights.ravel()}
         )
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the weight of every pair is known, and there is any."""
-        return bool(len(self.symbols) and np.isfinite(self.weights).all())
+        """Return whether there are stocks and the weight of every pair is known."""
+        is_known = np.isfinite(self.weights)
+        return bool(len(self.symbols) and is_known.all())
 
     @property
     def own(self) -> Float[ndarray, " stocks"]:
@@ -57,7 +58,8 @@ class Attention:
     @cached_property
     def others(self) -> Float[ndarray, "stocks stocks"]:
         """Return the weights on other stocks, NaN on the diagonal."""
-        return np.where(np.eye(len(self.symbols), dtype=bool), np.nan, self.weights)
+        is_own = np.eye(len(self.symbols), dtype=bool)
+        return np.where(is_own, np.nan, self.weights)
 
     @cached_property
     def looked_at(self) -> "pd.Series[float]":
@@ -71,15 +73,14 @@ class Attention:
         return by_symbol.sort_values(ascending=False, kind="stable")
 
     def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
-        """Return the other stocks that each looks at most, with their weights.
+        """Return the other stocks that each stock looks at most, with their weights.
 
         The strongest come first, equal ones by symbol.
         """
-        held = np.where(np.isnan(self.others), -np.inf, self.others)
-        order = np.argsort(-held, axis=1, kind="stable")[:, :most]
-        return {
-            symbol: [
-                (self.symbols[v], float(held[u, v])) for v in order[u] if np.isfinite(held[u, v])
-            ]
-            for u, symbol in enumerate(self.symbols)
-        }
+        weights = np.where(np.isnan(self.others), -np.inf, self.others)
+        order = np.argsort(-weights, axis=1, kind="stable")[:, :most]
+        drivers = {}
+        for u, symbol in enumerate(self.symbols):
+            columns = [v for v in order[u] if np.isfinite(weights[u, v])]
+            drivers[symbol] = [(self.symbols[v], float(weights[u, v])) for v in columns]
+        return drivers

@@ -1,4 +1,4 @@
-"""The usual statistics of a portfolio, and how much of them chance and the number of tries explain.
+"""The usual statistics of a portfolio, and how much of them chance and many trials explain.
 
 Sharpe ratios are of net returns, without a risk-free rate. A year has 252 sessions.
 """
@@ -22,13 +22,14 @@ class Performance:
 
     `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 %
     interval; NaN where returns do not vary, its ends also below
-    `dtml.evaluation.metrics.MINIMUM_DAYS`. `index_gain` is it less the index's on the same
-    sessions, with the interval of that difference; NaN without an index. `deflated_sharpe` is in
-    [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0,
-    `turnover` the mean per day. `break_even` is the cost in basis points per unit traded at which
-    the mean return, less borrow, is 0; below 0 where the portfolio loses even without costs, NaN
-    without turnover. `settled` counts the positions that met a move that nothing explains;
-    `unbooked` is what these moves would have added, the sum of shares of the equity at each.
+    `dtml.evaluation.metrics.MINIMUM_DAYS`. `index_gain` is this ratio less that of the
+    index on the same sessions, with the interval of that difference; NaN without an index.
+    `deflated_sharpe` is in [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share
+    of days with a return above 0, `turnover` the mean per day. `break_even` is the cost in basis
+    points per unit traded at which the mean return, less borrow, is 0; below 0 where the portfolio
+    loses even without costs, NaN without turnover. `settled` counts the positions that met an
+    unexplained move; `unbooked` is the total return that these moves would have added, a sum of
+    shares of the equity at each.
     """
 
     days: int
@@ -70,21 +71,28 @@ def performance(
 ) -> Performance:
     """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 
-    `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track
-    included; None for a yardstick, which was not chosen among tries. `index` is the track of the
-    index at the same fills. Raises ValueError where the track has no day.
+    `trials` are the Sharpe ratios per session (`session_sharpe`) of every portfolio tried, this
+    track included; None for a yardstick, which was not chosen among trials. `index` is the track of
+    the index at the same fills. Raises ValueError where the track has no day.
     """
     if track.empty:
         raise ValueError("the track has no day")
     net = track["net"].to_numpy(dtype=float)
     low, high = sharpe_interval(net[:, None], resamples=resamples)
     gain = NO_GAIN if index is None else _gain(track, index, resamples)
+    annual_growth = equity(net)[-1] ** (YEAR / len(net))
+    volatility = np.nan
+    if len(net) > 1:
+        volatility = float(net.std(ddof=1) * np.sqrt(YEAR))
     turnover = float(track["turnover"].mean())
-    kept = float((track["gross"] - track["borrow"]).mean())
+    before_trading_costs = float((track["gross"] - track["borrow"]).mean())
+    break_even = np.nan
+    if turnover > 0:
+        break_even = before_trading_costs / turnover / BASIS_POINT
     return Performance(
         days=len(net),
-        annual_return=float(equity(net)[-1] ** (YEAR / len(net)) - 1),
-        annual_volatility=float(net.std(ddof=1) * np.sqrt(YEAR)) if len(net) > 1 else np.nan,
+        annual_return=float(annual_growth - 1),
+        annual_volatility=volatility,
         sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
         sharpe_low=float(low[0]),
         sharpe_high=float(high[0]),
@@ -95,30 +103,31 @@ def performance(
         max_drawdown=float(drawdown(net).min()),
         hit_rate=float((net > 0).mean()),
         turnover=turnover,
-        break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan,
+        break_even=break_even,
         settled=int(track["settled"].sum()),
         unbooked=float(track["unbooked"].sum()),
     )
 
 
 def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
-    """Return what 1 has become by the end of each day."""
+    """Return the value of an initial 1 at the end of each day."""
     return np.cumprod(1 + net)
 
 
 def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
-    """Return how far equity lies below its highest so far, 0 or less.
+    """Return how far equity is below its highest value so far, 0 or less.
 
-    The 1 at the start counts.
+    The initial value of 1 counts.
     """
     value = equity(net)
-    return value / np.maximum.accumulate(np.maximum(value, 1)) - 1
+    highest = np.maximum.accumulate(np.maximum(value, 1))
+    return value / highest - 1
 
 
 def session_sharpe(net: Float[ndarray, " days"]) -> float:
     """Return the mean return over its standard deviation (ddof 1), not annualised.
 
-    NaN if nothing varies.
+    NaN if the returns do not vary.
     """
     if len(net) < 2 or np.ptp(net) == 0:
         return np.nan
@@ -143,7 +152,9 @@ def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
     """Return the gain over the index on the sessions of both; NaN where either does not vary."""
     paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
     net = paired[["net_x", "net_y"]].to_numpy()
-    gain = (session_sharpe(net[:, 0]) - session_sharpe(net[:, 1])) * np.sqrt(YEAR)
+    of_track = session_sharpe(net[:, 0])
+    of_index = session_sharpe(net[:, 1])
+    gain = (of_track - of_index) * np.sqrt(YEAR)
     if np.isnan(gain):
         return NO_GAIN
     sums = _sums(net).reshape(len(net), 1, -1)
@@ -158,8 +169,7 @@ def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
 def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
     """Return what each day adds to the number of days, the returns and their squares.
 
-    Returns are in units of their range: the ratio has no unit, and resampled sums keep seven
-    digits.
+    Returns are divided by their range. The ratio has no unit, and resampled sums keep seven digits.
     """
     spread = np.ptp(net, axis=0)
     unit = net / np.where(spread > 0, spread, 1)
@@ -167,14 +177,13 @@ def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]
 
 
 def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
-    """Return the probability, in [0, 1], that the true Sharpe ratio exceeds what the best of
-    `trials` shows by chance.
+    """Return the probability, in [0, 1], that the true Sharpe ratio exceeds the best by chance.
 
     Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with
-    the expected maximum of so many ratios of no skill (`expected_best`), with an error that allows
-    for skew and fat tails. With one trial it is their probabilistic Sharpe ratio against 0 (2012).
-    `trials` are per session; those that are NaN never varied and are left out. Days and trials
-    count as independent. NaN where the returns do not vary.
+    the expected maximum of as many ratios without skill as there are `trials` (`expected_best`),
+    with an error that allows for skew and fat tails. With one trial it is their probabilistic
+    Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and are
+    left out. Days and trials count as independent. NaN where the returns do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -183,17 +192,19 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     if np.isnan(ratio):
         return np.nan
     tails = (kurtosis(net, fisher=False) - 1) / 4
-    error = np.sqrt(1 - skew(net) * ratio + tails * ratio**2)
+    variance = 1 - skew(net) * ratio + tails * ratio**2
+    error = np.sqrt(variance)
     excess = ratio - expected_best(trials)
-    return float(ndtr(excess * np.sqrt(len(net) - 1) / error))
+    standardised = excess * np.sqrt(len(net) - 1) / error
+    return float(ndtr(standardised))
 
 
 def expected_best(trials: Sequence[float]) -> float:
-    """Return the best Sharpe ratio to expect of so many trials without skill, in their unit.
+    """Return the best Sharpe ratio to expect of as many trials without skill, in their unit.
 
-    It is 0 of one trial. Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across the
-    trials (ddof 1): where trials that resemble each other are added it falls, and deflates too
-    little. Raises ValueError where no trial is a number.
+    It is 0 for a single trial. Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across
+    the trials (ddof 1): trials that resemble each other lower that variance, and the ratio is then
+    deflated too little. Raises ValueError where no trial is a number.
     """
     from scipy.special import ndtri
 
@@ -216,6 +227,9 @@ def _sharpe_of_sums(sums: ndarray) -> ndarray:
     """
     days, total, squares = np.moveaxis(sums, -1, 0)
     mean = total / days
-    variance = np.maximum(squares / days - mean**2, 0) * days / (days - 1)
+    spread = np.maximum(squares / days - mean**2, 0)
+    variance = spread * days / (days - 1)
     deviation = np.sqrt(variance)
-    return np.asarray(np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 1e-6))
+    varies = deviation > 1e-6
+    zeros = np.zeros_like(mean)
+    return np.asarray(np.divide(mean, deviation, out=zeros, where=varies))

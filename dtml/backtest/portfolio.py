@@ -1,4 +1,4 @@
-"""The portfolios that follow the predictions: positions, fills, costs, what they would have earned.
+"""The portfolios that follow the predictions: their positions, fills, costs and returns.
 
 A prediction is made after the close of `as_of`. Filled at the next open, it is traded at the open
 of the session after `as_of` and held to the open of the session after that. Filled at the close, as
@@ -75,8 +75,8 @@ class Strategy:
 class Quotes:
     """Adjusted prices on all sessions of the exchange; NaN where a stock cannot be traded.
 
-    `moved` says whether a move that nothing explains lies between a session's prices and those
-    before: they cannot be compared. None: no such move. `limit` is 1 where a stock opens at its
+    `moved` says whether an unexplained move lies between a session's prices and those before, so
+    that they cannot be compared. None: no such move. `limit` is 1 where a stock opens at its
     upper price limit and cannot be bought, -1 where it opens at its lower one and cannot be sold,
     else 0. None: no limits.
     """
@@ -105,10 +105,10 @@ class Quotes:
         Sessions of the bars that are not among `sessions` are left out. `returns` names the price
         that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
         the factor of their session's close. A recorded split is followed where it explains a move
-        of more than `max_return`. Nothing explains other such moves, whose bars get no price, nor
-        those of the bars that the checks refused for their return (`refused`: `symbol, session`).
-        An open so far from the close before it is no price either, though its close may be one.
-        `price_limit` is that of a session, a ratio, if there is one.
+        of more than `max_return`. Other such moves are unexplained and their bars get no price; so
+        are those of the bars that the checks refused for their return (`refused`: `symbol,
+        session`). An open that far from the close before it is discarded too, though its close may
+        be good. `price_limit` is that of a session, a ratio, if there is one.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -160,7 +160,7 @@ class Quotes:
 
     @property
     def breaks(self) -> Flags:
-        """Return `moved`, false throughout where there is none."""
+        """Return `moved`, all false where there is none."""
         if self.moved is None:
             return np.zeros(self.open.shape, dtype=bool)
         return self.moved
@@ -180,47 +180,48 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     """Return the share of equity to hold in each stock, negative where short.
 
     A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
-    none; `dtml.ranking.panel.places` says which ranks higher. With fewer than `top` stocks (in
-    long-short: twice `top`) all are held (an odd one in the middle is not). A day without any
-    prediction is NaN throughout, and `follow` then keeps its holdings.
+    none; `dtml.ranking.panel.places` decides which ranks higher. With fewer than `top` stocks (in
+    long-short: twice `top`) all are held, except an odd one in the middle. A day without any
+    prediction is all NaN, and `follow` then keeps its holdings.
     """
     predicted = np.isfinite(probability)
     count = predicted.sum(axis=1, keepdims=True)
     if strategy.form == "weighted":
         tilt = np.where(predicted, probability - 0.5, 0.0)
         size = np.abs(tilt).sum(axis=1, keepdims=True)
-        wanted = tilt / np.where(size > 0, size, 1.0)
+        weights = tilt / np.where(size > 0, size, 1.0)
     elif strategy.form == "long":
         place = places(probability)
-        held = np.minimum(strategy.top, count)
-        wanted = (place <= held) / np.maximum(held, 1)
+        side_size = np.minimum(strategy.top, count)
+        weights = (place <= side_size) / np.maximum(side_size, 1)
     else:
         place = places(probability)
-        held = np.minimum(strategy.top, count // 2)
-        wanted = ((place <= held) * 1.0 - (place > count - held)) / np.maximum(2 * held, 1)
-    capped = np.clip(wanted, -strategy.max_weight, strategy.max_weight)
+        side_size = np.minimum(strategy.top, count // 2)
+        is_long = place <= side_size
+        is_short = place > count - side_size
+        weights = (is_long * 1.0 - is_short) / np.maximum(2 * side_size, 1)
+    capped = np.clip(weights, -strategy.max_weight, strategy.max_weight)
     return np.where(count > 0, capped, np.nan)
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What following some weights earned, by session of a fill, and what was held after each fill.
+    """The returns of a portfolio that follows some weights, and its holdings after each fill.
 
     `held` are shares of equity, a row for each row of `track`, and one more where the last fill is
     not yet sold again. The columns of `track`, all but `session` (that of the fill) shares of the
     equity at the fill:
 
-    - `long`, `short`: values held after trading, both 0 or more; `gross`: what they earned until
-      the next fill;
+    - `long`, `short`: values held after trading, both 0 or more; `gross`: their return until the
+      next fill;
     - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted
       with prices. The first row buys everything; the last sells nothing;
     - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which
       compounds. Costs are drawn from all holdings and cash alike: weights and turnover do not
       depend on them;
-    - `settled`: how many positions met a move that nothing explains (`Quotes.moved`) before the
-      next fill; `unbooked`: what these moves would have added to `gross`. Such a position is sold
-      at its last price before the move, at the cost of a trade: neither gain nor loss is booked, be
-      it an error, a corporate action or a real one.
+    - `settled`: how many positions met an unexplained move (`Quotes.moved`) before the next fill;
+      `unbooked`: what these moves would have added to `gross`. Such a position is sold at its last
+      price before the move, at the cost of a trade, whether the move is an error or real.
     """
 
     track: pd.DataFrame
@@ -229,15 +230,15 @@ class Followed:
 
 @dataclass(frozen=True)
 class _Fills:
-    """What the market lets be traded at each fill, and what a holding earns until the next."""
+    """Which stocks can be traded at each fill, and what a holding earns until the next one."""
 
     sessions: pd.DatetimeIndex
     tradable: Flags
     overdue: Flags  # without a price for more than `PATIENCE` sessions
-    broken: Flags  # after a move that nothing explains
+    broken: Flags  # after an unexplained move
     limit: PerSession
     returns: PerSession
-    unbroken_returns: PerSession  # with the moves that nothing explains
+    unbroken_returns: PerSession  # with the unexplained moves
 
     @classmethod
     def of(cls, quotes: Quotes, fill: Fill) -> "_Fills":
@@ -256,7 +257,7 @@ class _Fills:
 
 @dataclass(frozen=True)
 class _Trades:
-    """What was held after each fill; the value traded and sold at it, and earned until the next."""
+    """The holdings after each fill, the value traded and sold at it, and the return to the next."""
 
     held: PerRow
     turnover: Rows
@@ -267,7 +268,7 @@ class _Trades:
 def follow(
     weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy
 ) -> pd.DataFrame:
-    """Return what holding `weights` earned, as `follow_on` does from cash on."""
+    """Return what holding `weights` earned, as `follow_on` does when it starts from cash."""
     return follow_on(weights, as_of, quotes, strategy).track
 
 
@@ -284,9 +285,9 @@ def follow_on(
 
     The track has a row for each session of a fill, in the columns that `Followed` describes, from
     the first to the last `as_of` without a gap, as far as the next fill's prices are known: the
-    last prediction, not yet sold, has no row. In a session without weights (or with NaN throughout)
-    nothing is traded. A stock that is `kept` is not traded while it is held. `held_before` is what
-    was held after the fill before the first one; None is cash.
+    last prediction, not yet sold, has no row. In a session without weights (or with NaN alone)
+    nothing is traded. A stock that is `kept` is not traded while it is held. `held_before` are the
+    holdings after the fill before the first one; None is cash.
 
     A stock without a price at the fill is not traded, and one at its price limit is not bought, or
     not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
@@ -298,14 +299,15 @@ def follow_on(
     Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where all
     equity is lost.
     """
-    first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
-    keeping = np.zeros(weights.shape) if kept is None else kept.astype(float)
-    _, keeping = _by_session(keeping, as_of, quotes, strategy.fill)
+    first, targets = _by_session(weights, as_of, quotes, strategy.fill)
+    kept_marks = np.zeros(weights.shape) if kept is None else kept.astype(float)
+    _, kept_marks = _by_session(kept_marks, as_of, quotes, strategy.fill)
     fills = _Fills.of(quotes, strategy.fill)
-    before = np.zeros(wanted.shape[1]) if held_before is None else held_before
-    trades = _trade_sessions(strategy.name, fills, first, before, wanted, keeping == 1)
+    before = np.zeros(targets.shape[1]) if held_before is None else held_before
+    trades = _trade_sessions(strategy.name, fills, first, before, targets, kept_marks == 1)
     track = _track(fills, first, trades, strategy.costs)
-    return Followed(track[: max(0, _sold_again(quotes, strategy.fill) - first)], trades.held)
+    fills_sold_again = max(0, _last_priced_row(quotes, strategy.fill) - first)
+    return Followed(track[:fills_sold_again], trades.held)
 
 
 def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
@@ -342,13 +344,14 @@ def _by_session(
         )
     place = place + (fill == "next_open")
     first = int(place[0])
-    stop = min(int(place[-1]), _sold_again(quotes, fill)) + 1
-    wanted = np.full((max(stop - first, 0), weights.shape[1]), np.nan)
-    wanted[place[place < stop] - first] = weights[place < stop]
-    return first, wanted
+    stop = min(int(place[-1]), _last_priced_row(quotes, fill)) + 1
+    is_priced = place < stop
+    targets = np.full((max(stop - first, 0), weights.shape[1]), np.nan)
+    targets[place[is_priced] - first] = weights[is_priced]
+    return first, targets
 
 
-def _sold_again(quotes: Quotes, fill: Fill) -> int:
+def _last_priced_row(quotes: Quotes, fill: Fill) -> int:
     """Return the row of the last fill that has prices, -1 without any.
 
     There the fill before it is sold again.
@@ -359,11 +362,11 @@ def _sold_again(quotes: Quotes, fill: Fill) -> int:
 
 
 def _tradable(price: PerSession) -> tuple[Flags, Flags]:
-    """Return whether a stock can be traded at a fill, and has not been for over `PATIENCE`."""
+    """Return which stocks can be traded at a fill, and which have not been for over `PATIENCE`."""
     tradable = np.isfinite(price)
     session = np.arange(len(price))[:, None]
-    last = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
-    return tradable, session - last > PATIENCE
+    last_traded = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
+    return tradable, session - last_traded > PATIENCE
 
 
 def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
@@ -371,9 +374,10 @@ def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
 
     It is 0 where a stock had no price yet, so that nobody holds it.
     """
-    following = np.zeros_like(mark)
-    following[:-1] = np.where(np.isfinite(mark[:-1]), exit_[1:] / mark[:-1] - 1, 0.0)
-    return following
+    returns = np.zeros_like(mark)
+    priced_returns = exit_[1:] / mark[:-1] - 1
+    returns[:-1] = np.where(np.isfinite(mark[:-1]), priced_returns, 0.0)
+    return returns
 
 
 def _last_before(price: PerSession) -> PerSession:
@@ -398,14 +402,15 @@ def _unreflected(close: PerSession, split: PerSession, max_return: float) -> Per
     Such a split explains a move of more than `max_return`.
     """
     change = close / _last_before(close)
-    explains = (np.abs(change - 1) > max_return) & (np.abs(change * split - 1) <= max_return)
-    return np.where(explains, split, 1.0).cumprod(axis=0)
+    is_large = np.abs(change - 1) > max_return
+    is_explained = np.abs(change * split - 1) <= max_return
+    return np.where(is_large & is_explained, split, 1.0).cumprod(axis=0)
 
 
 def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:
-    """Return 1 where an open lies at the upper price limit, -1 at the lower one, else 0.
+    """Return 1 where an open is at the upper price limit, -1 at the lower one, else 0.
 
-    The limit is counted from the close before.
+    The limit is relative to the close before.
     """
     change = opened / _last_before(closed) - 1
     reached = np.abs(change) >= limit[:, None] - ROUNDING
@@ -413,68 +418,71 @@ def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession
 
 
 def _trade_sessions(
-    name: str, fills: _Fills, first: int, before: Weights, wanted: PerRow, keeping: Flags
+    name: str, fills: _Fills, first: int, before: Weights, targets: PerRow, is_kept: Flags
 ) -> _Trades:
-    """Trade at each fill, from row `first` on, to the weights wanted there.
+    """Trade to the target weights of each fill, from row `first` on.
 
-    `before` was held after the fill before. `wanted` and `keeping`, which says what is not traded
-    while it is held, have a row a fill. DtmlError, with the portfolio's `name`, where a fill loses
-    all equity.
+    `before` are the holdings after the fill before. `targets` have a row a fill, and so has
+    `is_kept`, which says what is not traded while it is held. DtmlError, with the portfolio's
+    `name`, where a fill loses all equity.
     """
-    held = np.empty_like(wanted)
-    turnover = np.empty(len(wanted))
-    sold = np.empty(len(wanted))
-    gross = np.empty(len(wanted))
+    holdings = np.empty_like(targets)
+    turnover = np.empty(len(targets))
+    sold = np.empty(len(targets))
+    gross = np.empty(len(targets))
     returns_before = fills.returns[first - 1]
     drifted = before * (1 + returns_before) / (1 + before @ returns_before)
-    for day in range(len(wanted)):
+    for day in range(len(targets)):
         row = first + day
-        # What met a move that nothing explains was sold before it.
-        left = np.where(fills.broken[row], 0.0, drifted)
-        stays = ~fills.tradable[row] | (keeping[day] & (left != 0))
-        held[day] = _trade(left, wanted[day], stays, fills.overdue[row], fills.limit[row])
-        turnover[day] = np.abs(drifted - left).sum() + np.abs(held[day] - left).sum()
-        sold[day] = np.maximum(drifted - left, 0).sum() + np.maximum(left - held[day], 0).sum()
-        gross[day] = held[day] @ fills.returns[row]
+        # A position that met an unexplained move was sold before it.
+        unbroken = np.where(fills.broken[row], 0.0, drifted)
+        stays = ~fills.tradable[row] | (is_kept[day] & (unbroken != 0))
+        holdings[day] = _trade(unbroken, targets[day], stays, fills.overdue[row], fills.limit[row])
+        broken = drifted - unbroken
+        change = holdings[day] - unbroken
+        turnover[day] = np.abs(broken).sum() + np.abs(change).sum()
+        sold[day] = np.maximum(broken, 0).sum() + np.maximum(unbroken - holdings[day], 0).sum()
+        gross[day] = holdings[day] @ fills.returns[row]
         if gross[day] <= -1:
             raise DtmlError(
                 f"{name}: the portfolio loses all its equity between the fill on "
                 f"{fills.sessions[row].date()} and the next: check the prices of these sessions"
             )
-        drifted = held[day] * (1 + fills.returns[row]) / (1 + gross[day])
-    return _Trades(held=held, turnover=turnover, sold=sold, gross=gross)
+        drifted = holdings[day] * (1 + fills.returns[row]) / (1 + gross[day])
+    return _Trades(held=holdings, turnover=turnover, sold=sold, gross=gross)
 
 
 def _trade(
-    drifted: Weights, wanted: Weights, stays: Stocks, settled: Stocks, limit: Weights
+    drifted: Weights, target: Weights, stays: Stocks, settled: Stocks, limit: Weights
 ) -> Weights:
-    """Return what is held after trading to `wanted`, as far as each stock can be traded."""
-    if np.isnan(wanted).all():
+    """Return the holdings after trading to `target`, as far as each stock can be traded."""
+    if np.isnan(target).all():
         return np.where(settled, 0.0, drifted)
-    stays = stays | (limit * (wanted - drifted) > 0)
+    stays = stays | (limit * (target - drifted) > 0)
     stuck = np.where(stays & ~settled, drifted, 0.0)
-    traded = np.where(stays, 0.0, wanted)
+    traded = np.where(stays, 0.0, target)
     room = max(0.0, 1 - np.abs(stuck).sum())
-    asked = np.abs(traded).sum()
-    share = room / asked if asked > room else 1.0
+    exposure = np.abs(traded).sum()
+    share = room / exposure if exposure > room else 1.0
     return np.asarray(stuck + traded * share)
 
 
 def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataFrame:
     """Return the track of `Followed`, of the fills from row `first` on."""
-    held = trades.held
-    rows = slice(first, first + len(held))
+    holdings = trades.held
+    rows = slice(first, first + len(holdings))
     sessions = fills.sessions[rows]
-    long = np.maximum(held, 0).sum(axis=1)
-    short = np.maximum(-held, 0).sum(axis=1)
+    long = np.maximum(holdings, 0).sum(axis=1)
+    short = np.maximum(-holdings, 0).sum(axis=1)
 
-    breaks_next = np.vstack([fills.broken[1:], np.zeros_like(fills.broken[:1])])[rows]
-    settled = (held != 0) & breaks_next
+    no_break = np.zeros_like(fills.broken[:1])
+    breaks_next = np.vstack([fills.broken[1:], no_break])[rows]
+    settled = (holdings != 0) & breaks_next
     missed = fills.unbroken_returns[rows] - fills.returns[rows]
-    unbooked = np.where(settled, held * missed, 0.0)
+    unbooked = np.where(settled, holdings * missed, 0.0)
 
-    of_purchases, of_sales = costs.of_trades(sessions)
-    cost = trades.turnover * of_purchases + trades.sold * (of_sales - of_purchases)
+    purchase_rate, sale_rate = costs.of_trades(sessions)
+    cost = trades.turnover * purchase_rate + trades.sold * (sale_rate - purchase_rate)
     borrow = short * costs.of_shorts(sessions)
     return pd.DataFrame(
         {

@@ -1,10 +1,9 @@
-"""Follow the order of each day with fewer trades.
+"""Follow the ranking of each day with fewer trades.
 
-Orders are averaged over nights, and holdings kept while they do well. What a daily order is worth
-before costs it mostly pays for turnover. Two remedies are chosen on validation days, by the net
-return above equal parts of all stocks, over its standard deviation: the mean rank of several nights
-in place of one night's, and a band in which a stock held is not yet sold (Garleanu and Pedersen,
-2013, say why both pay).
+A daily ranking loses most of what it earns before costs to turnover. Two remedies are chosen on
+validation days: the mean rank of several nights in place of one night's, and a band of places in
+which a stock held is not yet sold (Garleanu and Pedersen, 2013, explain why both pay). The choice
+is by the net return above equal parts of all stocks, over its standard deviation.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ Kept = Bool[ndarray, "days stocks"]
 Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
 
-LEAST_SHARE = 3  # at most one in so many of the stocks ordered is held
+LEAST_SHARE = 3  # at most one in three of the stocks ranked is held
 SMOOTH = (1, 2, 3, 5, 10, 20)  # nights whose ranks are averaged
 BANDS = (1.0, 1.5, 2.0, 3.0, 5.0)  # times `top`: the last place at which a stock is kept
 VERSIONS = ("daily", "smoothed", "banded", "smoothed and banded")
@@ -50,7 +49,7 @@ FIGURES = (
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Trial:
     """A way to trade, and its score on validation days."""
 
     trading: Trading
@@ -58,62 +57,62 @@ class _Tried:
 
 
 def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
-    """Return what the order of each day makes a portfolio hold.
+    """Return the holdings of a portfolio that follows the ranking of each day.
 
-    It holds `trading.top` stocks, or a third of those ordered. `scores` order the stocks of a day
-    (`dtml.ranking.panel.places`), NaN where one is not ordered; the first `trading.smooth` - 1 days
-    average fewer. A day without an order is NaN throughout. Returns shares of equity, and which
+    It holds `trading.top` stocks, or a third of those ranked. `scores` rank the stocks of a day
+    (`dtml.ranking.panel.places`), NaN where one is not ranked; the first `trading.smooth` - 1 days
+    average fewer nights. A day without a ranking is all NaN. Returns shares of equity, and which
     stocks, if they are held already, are not traded.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
     weights = np.empty(place.shape)
-    kept = np.empty(place.shape, dtype=bool)
-    aimed = np.zeros(place.shape[1], dtype=bool)
+    is_kept = np.empty(place.shape, dtype=bool)
+    is_target = np.zeros(place.shape[1], dtype=bool)
     for day, place_of_day in enumerate(place):
-        weights[day], kept[day] = _aim(place_of_day, trading, aimed)
-        aimed = np.where(np.isnan(weights[day]), aimed, weights[day] > 0)
-    return weights, kept
+        weights[day], is_kept[day] = _aim(place_of_day, trading, is_target)
+        is_target = np.where(np.isnan(weights[day]), is_target, weights[day] > 0)
+    return weights, is_kept
 
 
 def target_of_night(scores: Days, trading: Trading, aimed: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights and the kept stocks of the last of some nights.
 
-    `aimed` are the stocks of the one before. The last `trading.smooth` nights decide: earlier ones
-    change nothing.
+    `aimed` are the target stocks of the night before. Only the last `trading.smooth` nights matter.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
     return _aim(place[-1], trading, aimed)
 
 
 def _aim(place: Weights, trading: Trading, before: Stocks) -> tuple[Weights, Stocks]:
-    """Return the weights of a day, and which stocks of those aimed at before are kept.
+    """Return the weights of a day, and which of the target stocks before are kept.
 
-    Without an order the weights are NaN, and none is kept.
+    Without a ranking the weights are NaN, and no stock is kept.
     """
-    ordered = np.isfinite(place)
-    if not ordered.any():
+    is_ranked = np.isfinite(place)
+    if not is_ranked.any():
         return np.full(place.shape, np.nan), np.zeros(place.shape, dtype=bool)
-    most = min(trading.top, max(1, int(ordered.sum()) // LEAST_SHARE))
-    kept = before & (place <= trading.band * most) & (trading.band > 1)
-    others = np.where(kept, np.nan, place)
-    vacancies = max(0, most - int(kept.sum()))
-    filling = np.sort(others[np.isfinite(others)])[:vacancies]
-    aimed = kept | (others <= filling.max(initial=0))
-    return aimed / aimed.sum(), kept
+    size = min(trading.top, max(1, int(is_ranked.sum()) // LEAST_SHARE))
+    last_kept_place = trading.band * size
+    is_kept = before & (place <= last_kept_place) & (trading.band > 1)
+    others = np.where(is_kept, np.nan, place)
+    vacancies = max(0, size - int(is_kept.sum()))
+    best_others = np.sort(others[np.isfinite(others)])[:vacancies]
+    is_target = is_kept | (others <= best_others.max(initial=0))
+    return is_target / is_target.sum(), is_kept
 
 
 def _mean_of_last(ranks: Days, nights: int) -> Days:
     """Return the mean rank of each stock over the last nights that have one.
 
-    NaN where the last has none. Means that only rounding keeps apart are equal.
+    NaN where the last night has none. Means that differ only by rounding are made equal.
     """
     total = np.zeros_like(ranks)
-    known = np.zeros_like(ranks)
+    count = np.zeros_like(ranks)
     for lag in range(min(nights, len(ranks))):
         earlier = ranks[: len(ranks) - lag]
         total[lag:] += np.where(np.isfinite(earlier), earlier, 0.0)
-        known[lag:] += np.isfinite(earlier)
-    means = total / np.maximum(known, 1)
+        count[lag:] += np.isfinite(earlier)
+    means = total / np.maximum(count, 1)
     return with_ties(np.where(np.isfinite(ranks), means, np.nan))
 
 
@@ -125,42 +124,44 @@ def strategy_of(trading: Trading) -> Strategy:
 def track_of(
     scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
 ) -> pd.DataFrame:
-    """Return what following the order of each day earned.
+    """Return what following the ranking of each day earned.
 
     The columns are those of `dtml.backtest.portfolio.follow_on`.
     """
-    weights, kept = targets(scores, trading)
-    return follow_on(weights, as_of, quotes, strategy_of(trading), kept=kept).track
+    weights, is_kept = targets(scores, trading)
+    return follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept).track
 
 
 def after_costs(
     scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading, first: pd.Timestamp
 ) -> pd.DataFrame:
-    """Return what is left of an order after costs.
+    """Return the performance of a ranking after costs.
 
-    It has every way to trade it before `first`, and those chosen from then on. Columns: `span`
+    Rows are all ways to trade it before `first`, and those chosen from then on. Columns: `span`
     ("validation", "test"), `version` (one of `VERSIONS` if it was chosen for one, `EQUAL`, or ""),
     `smooth`, `band`, and `FIGURES` of `dtml.backtest.performance.performance`, whose index are
-    equal parts of all stocks ordered, without costs; `break_even` is the cost, in basis points of
-    what is traded, at which the mean return equals theirs.
+    equal parts of all stocks ranked, without costs; `break_even` is the cost, in basis points of
+    the value traded, at which the mean return equals theirs.
     """
     begin = int(as_of.searchsorted(first))
-    known = max(0, begin - 1)  # what the order of the last close before `first` earns ends after it
+    validation_length = max(
+        0, begin - 1
+    )  # the return of the last ranking before `first` ends after it
     rows: list[dict[str, Any]] = []
-    tried: list[_Tried] = []
-    if known:
-        validation = slice(0, known)
+    trials: list[_Trial] = []
+    if validation_length:
+        validation = slice(0, validation_length)
         equal = _equal_track(scores[validation], as_of[validation], quotes)
         for smooth, band in product(SMOOTH, BANDS):
             way = replace(trading, smooth=smooth, band=band)
             track = track_of(scores[validation], as_of[validation], quotes, way)
             rows.append(_row("validation", "", way, track, equal))
             gain = track["net"] - equal["net"]
-            tried.append(_Tried(trading=way, sharpe=session_sharpe(gain.to_numpy())))
+            trials.append(_Trial(trading=way, sharpe=session_sharpe(gain.to_numpy())))
 
     test = slice(begin, len(as_of))
     equal = _equal_track(scores[test], as_of[test], quotes)
-    chosen = _chosen(tried) or {DAILY: replace(trading, smooth=1, band=1.0)}
+    chosen = _chosen(trials) or {DAILY: replace(trading, smooth=1, band=1.0)}
     for version, way in chosen.items():
         track = track_of(scores[test], as_of[test], quotes, way)
         rows.append(_row("test", version, way, track, equal))
@@ -169,26 +170,28 @@ def after_costs(
 
 
 def _equal_track(scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes) -> pd.DataFrame:
-    """Return the track of equal parts of all stocks ordered, without costs."""
-    is_ordered = np.where(np.isfinite(scores), 0.5, np.nan)
-    return equal_weight_track(is_ordered, as_of, quotes, "next_open")
+    """Return the track of equal parts of all stocks ranked, without costs."""
+    probability = np.where(np.isfinite(scores), 0.5, np.nan)
+    return equal_weight_track(probability, as_of, quotes, "next_open")
 
 
-def _chosen(tried: Sequence[_Tried]) -> dict[str, Trading]:
-    """Return the best choice for each version, by the score of each on validation days."""
-    if not tried:
+def _chosen(trials: Sequence[_Trial]) -> dict[str, Trading]:
+    """Return the best way to trade of each version, by its score on validation days."""
+    if not trials:
         return {}
-    unsmoothed = [way for way in tried if way.trading.smooth == 1]
-    unbanded = [way for way in tried if way.trading.band == 1]
+    unsmoothed = [trial for trial in trials if trial.trading.smooth == 1]
+    unbanded = [trial for trial in trials if trial.trading.band == 1]
     allowed = {
-        DAILY: [way for way in unsmoothed if way.trading.band == 1],
+        DAILY: [trial for trial in unsmoothed if trial.trading.band == 1],
         SMOOTHED: unbanded,
         BANDED: unsmoothed,
-        BOTH: tried,
+        BOTH: trials,
     }
-    return {
-        version: max(ways, key=lambda way: way.sharpe).trading for version, ways in allowed.items()
-    }
+    chosen = {}
+    for version, versions_trials in allowed.items():
+        best = max(versions_trials, key=lambda trial: trial.sharpe)
+        chosen[version] = best.trading
+    return chosen
 
 
 def _row(

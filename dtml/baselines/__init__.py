@@ -1,3 +1,4 @@
-"""The models and rules that DTML is compared with: recurrent networks,
-StockNet, classifiers, naive rules.
+"""The models and rules that DTML is compared with.
+
+They are recurrent networks, StockNet, classifiers and naive rules.
 """

@@ -25,12 +25,12 @@ from dtml.windows import Windows
 Kind = Literal["logistic_regression", "gradient_boosting"]
 Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 
-# C of the logistic regression: 1 / weight of its squared norm
+# C of the logistic regression: 1 / weight of its squared norm.
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
-LEAVES = (4, 16)  # of the boosting, as the next: the grid
+LEAVES = (4, 16)  # of the boosting; with the rates below the grid
 RATES = (0.03, 0.1)
 ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
-# share of the columns that a split chooses from, drawn from the seed, which decides nothing else
+# Share of the columns that a split chooses from, drawn from the seed, which has no other use.
 COLUMNS_A_SPLIT = 0.3
 
 
@@ -63,16 +63,16 @@ class Fitted:
 
 
 def design(
-    windows: Windows, which: Bool[ndarray, "days stocks"] | None = None
+    windows: Windows, counted: Bool[ndarray, "days stocks"] | None = None
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
-    """Return the rows of the observed stock-days, or of those in `which`.
+    """Return the rows of the observed stock-days, or of those `counted`.
 
     With them come the positions of day and stock. Columns are the features in percent of the stock,
     oldest session first, then of the index: 2 x window x features.
     """
-    if which is None:
-        which = windows.observed.numpy()
-    day, stock = np.nonzero(which)
+    if counted is None:
+        counted = windows.observed.numpy()
+    day, stock = np.nonzero(counted)
     of_stocks = windows.stocks.numpy()[day, stock]
     of_index = windows.index.numpy()[day]
     columns = 2 * windows.index.shape[1:].numel()
@@ -103,14 +103,15 @@ def fit_classifier(
 
 
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
-    x, day, stock = design(windows, windows.labelled(protocol).numpy())
+    counted = windows.labelled(protocol).numpy()
+    x, day, stock = design(windows, counted)
     if not len(x):
         raise DtmlError(f"no stock-day of the {span} span counts under the protocol {protocol!r}")
     return Labelled(x=x, rises=windows.rises().numpy()[day, stock])
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
-    """Fit one model a penalty, and keep the best.
+    """Fit one model for each penalty, and keep the best.
 
     Columns are scaled by their training mean and deviation. With some hundreds of them, Newton's
     method reaches the optimum in a few steps.
@@ -134,9 +135,9 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
 
 
 def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
-    """Fit one boosting a point of the grid, and keep the best on the validation span.
+    """Fit one boosting for each point of the grid, and keep the best on the validation span.
 
-    Of each, as many of the first trees are kept as predict that span best.
+    The number of first trees to keep is the one that predicts that span best.
     """
     grid = list(product(LEAVES, RATES))
     fitted: list[Fitted] = []

@@ -1,8 +1,8 @@
 """The one-line rules that every model is printed beside.
 
 Each rule gives all stocks of a session one direction. On the public data sets the best of these
-rules on the training span does as well as the published models: a model that does not beat them has
-shown no skill.
+rules on the training span does as well as the published models, so a model that does not beat them
+has shown no skill.
 """
 
 from datetime import date
@@ -50,8 +50,9 @@ def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str)
 
     They are NaN where the index has no bar.
     """
-    index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
-    return naive_directions(index).reindex(days)
+    bars_of_index = bars[bars["symbol"] == index_symbol]
+    index_close = bars_of_index.set_index("session")["close"]
+    return naive_directions(index_close).reindex(days)
 
 
 def rules_read_from(calendar: AnyCalendar, day: date) -> date:
@@ -83,11 +84,11 @@ def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
 
     None where no rule has that figure.
     """
-    known = rules.dropna(subset=[figure])
-    if known.empty:
+    known_rules = rules.dropna(subset=[figure])
+    if known_rules.empty:
         return None
-    figures = known[figure].to_numpy(dtype=float)
-    return known.iloc[int(figures.argmax())]
+    figures = known_rules[figure].to_numpy(dtype=float)
+    return known_rules.iloc[int(figures.argmax())]
 
 
 def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:

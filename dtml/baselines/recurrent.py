@@ -20,15 +20,16 @@ class RecurrentConfig(NetworkConfig):
     """The shape of an LSTM over the window of one stock.
 
     Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de
-    Oliveira, IJCNN 2017); with it ALSTM (Qin et al., IJCAI 2017, in their form); with `epsilon` and
-    `adversarial` too, each 0.01 by default in the authors' public code, Adv-ALSTM.
+    Oliveira, IJCNN 2017), with attention ALSTM (Qin et al., IJCAI 2017, in the form of Feng et
+    al.), and with `epsilon` and `adversarial` as well Adv-ALSTM; both are 0.01 by default in the
+    authors' public code.
     """
 
     features: int = 11
     hidden: int = 16
     attention: bool = True  # False: the last hidden state alone
     epsilon: float = 0.0  # length of the adversarial perturbation of the latent
-    adversarial: float = 0.0  # weight of the perturbed loss: beta, there
+    adversarial: float = 0.0  # weight of the perturbed loss, beta in the paper
 
     def __post_init__(self) -> None:
         if self.features < 1 or self.hidden < 1:
@@ -51,11 +52,13 @@ class RecurrentNetwork(Network):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         hidden = config.hidden
-        self.epsilon, self.adversarial = config.epsilon, config.adversarial
+        self.epsilon = config.epsilon
+        self.adversarial = config.adversarial
         self.transform = nn.Linear(config.features, config.features)
         self.lstm = LSTM(hidden, config.features)
         self.attention = AdditiveAttention(hidden) if config.attention else None
-        self.predict = nn.Linear(2 * hidden if config.attention else hidden, 1)
+        latent = 2 * hidden if config.attention else hidden
+        self.predict = nn.Linear(latent, 1)
 
     def latent(self, rows: Rows, windows: Positions) -> Float[Tensor, "days stocks latent"]:
         """Return the input of the linear score.
@@ -77,18 +80,19 @@ class RecurrentNetwork(Network):
     ) -> Scores:
         """Return the score.
 
-        A hinge loss calibrates nothing, so its sigmoid only orders stocks by probability.
+        A hinge loss does not calibrate, so the score's sigmoid only ranks stocks by probability.
         """
         return self._score(self.latent(rows, windows))
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the hinge loss plus the weighted one of the perturbed latents plus the penalty.
+        """Return the hinge loss, plus the weighted loss of perturbed latents, plus a penalty.
 
-        The penalty is `penalty` / 2 times the squared last layer.
+        This penalty is `penalty` / 2 times the squared norm of the last layer.
         """
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
-        perturbed_score = self._score(latent + self.perturbation(score, batch.rises))
+        perturbation = self.perturbation(score, batch.rises)
+        perturbed_score = self._score(latent + perturbation)
         loss = hinge_loss(score, batch.rises, batch.counted)
         perturbed_loss = hinge_loss(perturbed_score, batch.rises, batch.counted)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
@@ -98,14 +102,15 @@ class RecurrentNetwork(Network):
         """Return the step of length epsilon that raises the hinge of each stock-day most.
 
         It follows the gradient of the hinge with respect to the latent. Where the hinge is active
-        that gradient is -y times the weights of the score, elsewhere 0. The step is a constant to
-        the backward pass. With a linear score that changes no gradient: a unit vector turns at
-        right angles to itself.
+        that gradient is -y times the weights of the score, elsewhere 0. The backward pass treats
+        the step as a constant. With a linear score this changes no gradient, because the change of
+        a unit vector is at right angles to it.
         """
         sign = _sign(rises, score)
         active = (sign * score < 1).to(score.dtype)
         weight = self.predict.weight.squeeze(0)
-        direction = weight / weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
+        norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
+        direction = weight / norm
         step: Tensor = -self.epsilon * (active * sign).unsqueeze(-1) * direction
         return step.detach()
 
@@ -126,7 +131,8 @@ class AdditiveAttention(nn.Module):
         self, states: Float[Tensor, "window *batch hidden"]
     ) -> Float[Tensor, "*batch hidden"]:
         """Sum the states, weighted by the softmax of u . tanh(W h + b) over the window."""
-        weights = self.score(self.project(states).tanh()).softmax(dim=0)
+        scores = self.score(self.project(states).tanh())
+        weights = scores.softmax(dim=0)
         context: Tensor = (weights * states).sum(dim=0)
         return context
 

@@ -2,8 +2,8 @@
 
 Axes: `window` sessions, `days`, `stocks`, `hidden` units of the recurrence, `latent` variables,
 `movement` units of the decoded movement. Each stock is seen alone; the rows hold the index, which
-is never read. The sessions inside the window have movements of their own, known from the rows: they
-are auxiliary targets.
+is never read. The movements of the sessions inside the window are known from the rows and serve as
+auxiliary targets.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class StockNetConfig(NetworkConfig):
     dropout: float = 0.3  # of the inputs
     alpha: float = 0.5  # weight of the auxiliary targets
     annealing: float = 0.005  # the weight of the KL divergence grows by this a step, up to 1
-    # True: with posteriors where the next session was seen, as in that code
+    # True: with posteriors where the next session is in the window, as in that code.
     posterior_past: bool = False
     movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
@@ -100,11 +100,12 @@ class StockNet(Network):
         self.movement_feature = config.movement_feature
         self.dropout = Dropout(config.dropout)
         self.gaussian = Gaussian()
-        self.gates = nn.Linear(config.features + hidden + latent, 2 * hidden)  # reset and update
-        self.candidate = nn.Linear(config.features + hidden + latent, hidden)
-        self.prior = NormalLayer(config.features + hidden, latent)
-        self.posterior = NormalLayer(config.features + hidden + 1, latent)
-        self.decode_movement = nn.Linear(config.features + hidden + latent, movement)
+        observed = config.features + hidden
+        self.gates = nn.Linear(observed + latent, 2 * hidden)  # reset and update
+        self.candidate = nn.Linear(observed + latent, hidden)
+        self.prior = NormalLayer(observed, latent)
+        self.posterior = NormalLayer(observed + 1, latent)
+        self.decode_movement = nn.Linear(observed + latent, movement)
         self.predict_auxiliary = nn.Linear(movement, 1)
         self.attention = MovementAttention(movement)
         self.predict = nn.Linear(1 + movement, 1)
@@ -115,11 +116,11 @@ class StockNet(Network):
         windows: Positions,
         observed: StockDays,  # noqa: ARG002 - no stock sees another
     ) -> Scores:
-        """Return the target's logit, its latent at the mean of its prior.
+        """Return the target's logit, with its latent at the mean of its prior.
 
         The target's movement is not known yet. The earlier latents are means of priors too or, with
         `posterior_past`, of posteriors: training draws from these, and the movements that they
-        depend on lie inside the window.
+        depend on are inside the window.
         """
         inputs = rows[windows.mT, :-1]
         x = self.dropout(inputs)
@@ -145,13 +146,15 @@ class StockNet(Network):
         decoded = self.decode(x, movements)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
-        prior = self.prior(torch.cat([x, decoded.hidden], dim=-1))
+        observed = torch.cat([x, decoded.hidden], dim=-1)
+        prior = self.prior(observed)
         divergence = kl_divergence(decoded.posterior, prior)
         logits = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
         cost = nn.functional.binary_cross_entropy_with_logits(logits, movements, reduction="none")
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
         of_target = cost[-1]
-        of_earlier = (self.alpha * predicted.attention * cost[:-1]).sum(dim=0)
+        weighted_earlier = self.alpha * predicted.attention * cost[:-1]
+        of_earlier = weighted_earlier.sum(dim=0)
         of_stock_day = of_target + of_earlier
         return (of_stock_day * batch.counted).sum() / batch.counted.sum()
 
@@ -173,14 +176,15 @@ class StockNet(Network):
         posteriors = []
         for t in range(len(x)):
             hidden = self._recur(x[t], hidden, latent)
-            seen = torch.cat([x[t], hidden], dim=-1)
+            observed = torch.cat([x[t], hidden], dim=-1)
             if t < len(returns):
-                posterior = self.posterior(torch.cat([seen, returns[t].unsqueeze(-1)], dim=-1))
+                movement = returns[t].unsqueeze(-1)
+                posterior = self.posterior(torch.cat([observed, movement], dim=-1))
                 deviation = (posterior.log_variance / 2).exp()
                 latent = posterior.mean + deviation * self.gaussian(posterior.mean)
                 posteriors.append(posterior)
             else:
-                latent = self.prior(seen).mean
+                latent = self.prior(observed).mean
             hiddens.append(hidden)
             latents.append(latent)
         return Decoded(
@@ -191,9 +195,11 @@ class StockNet(Network):
 
     def _recur(self, x: Tensor, hidden: Tensor, latent: Tensor) -> Tensor:
         """Take one step of a gated recurrent unit whose gates also read the previous latent."""
-        gates: Tensor = self.gates(torch.cat([x, hidden, latent], dim=-1)).sigmoid()
+        inputs = torch.cat([x, hidden, latent], dim=-1)
+        gates: Tensor = self.gates(inputs).sigmoid()
         reset, update = gates.chunk(2, dim=-1)
-        candidate: Tensor = self.candidate(torch.cat([x, reset * hidden, latent], dim=-1)).tanh()
+        reset_inputs = torch.cat([x, reset * hidden, latent], dim=-1)
+        candidate: Tensor = self.candidate(reset_inputs).tanh()
         return hidden + update * (candidate - hidden)
 
     def _predict(self, x: Tensor, decoded: Decoded) -> Prediction:
@@ -201,15 +207,16 @@ class StockNet(Network):
 
         The target's is predicted from its own and from the attended earlier ones.
         """
-        seen = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
-        movement: Tensor = self.decode_movement(seen).tanh()
+        observed = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
+        movement: Tensor = self.decode_movement(observed).tanh()
         earlier = movement[:-1]
         last = movement[-1]
         auxiliary = self.predict_auxiliary(earlier).squeeze(-1)
         attention = self.attention(earlier, last)
-        # Of two classes one probability says all.
+        # With two classes one probability suffices.
         attended = (attention * auxiliary.sigmoid()).sum(dim=0)
-        target = self.predict(torch.cat([attended.unsqueeze(-1), last], dim=-1)).squeeze(-1)
+        target_inputs = torch.cat([attended.unsqueeze(-1), last], dim=-1)
+        target = self.predict(target_inputs).squeeze(-1)
         return Prediction(target=target, auxiliary=auxiliary, attention=attention)
 
 
@@ -229,16 +236,17 @@ class NormalLayer(nn.Module):
         self.expand = nn.Linear(inputs, latent)
         self.parameters_of = nn.Linear(latent, 2 * latent)
 
-    def forward(self, seen: Float[Tensor, "*batch inputs"]) -> Normal:
-        """Return the distribution, given what is seen."""
-        mean, log_variance = self.parameters_of(self.expand(seen).tanh()).chunk(2, dim=-1)
+    def forward(self, inputs: Float[Tensor, "*batch inputs"]) -> Normal:
+        """Return the distribution given the inputs."""
+        expanded = self.expand(inputs).tanh()
+        mean, log_variance = self.parameters_of(expanded).chunk(2, dim=-1)
         return Normal(mean, log_variance)
 
 
 class MovementAttention(nn.Module):
     """Attention on the earlier sessions (section 5.3).
 
-    It is the information in each times its dependency with the last.
+    The weight of a session is its information times its dependency with the last one.
     """
 
     def __init__(self, movement: int) -> None:
@@ -253,8 +261,10 @@ class MovementAttention(nn.Module):
         last: Float[Tensor, "days stocks movement"],
     ) -> Float[Tensor, "earlier days stocks"]:
         """Return weights that sum to 1 over the earlier sessions."""
-        information = self.information(self.project_information(earlier).tanh()).squeeze(-1)
-        dependency = (self.project_dependency(earlier).tanh() * last).sum(dim=-1)
+        projected_information = self.project_information(earlier).tanh()
+        information = self.information(projected_information).squeeze(-1)
+        projected_dependency = self.project_dependency(earlier).tanh()
+        dependency = (projected_dependency * last).sum(dim=-1)
         weights: Tensor = (information * dependency).softmax(dim=0)
         return weights
 
@@ -264,13 +274,13 @@ def past_movements(
 ) -> Float[Tensor, "earlier days stocks"]:
     """Return 1 where the next session is a rise, else 0, read from the next row.
 
-    It is returned for all sessions but the last.
+    There is a value for every session except the last.
     """
     return (inputs[1:, ..., feature] > 0).to(inputs.dtype)
 
 
 def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:
     """Return KL(of || given) in nats, summed over the latents; 0 or more."""
-    ratio = of.log_variance - given.log_variance
-    apart = (of.mean - given.mean).square() * (-given.log_variance).exp()
-    return (ratio.exp() - 1 - ratio + apart).sum(dim=-1) / 2
+    log_ratio = of.log_variance - given.log_variance
+    distance = (of.mean - given.mean).square() * (-given.log_variance).exp()
+    return (log_ratio.exp() - 1 - log_ratio + distance).sum(dim=-1) / 2

@@ -1,11 +1,11 @@
 """Intervals that resample days, for many models at once.
 
-They are those of the stationary bootstrap (Politis & Romano, 1994). The same resamples serve every
-model, as one matrix product of how often each resample holds a day with the sums of each model on
-that day. Three things keep the intervals from being too narrow (`python -m
-benchmarks.interval_coverage` measures what is missing): the mean block follows the dependence found
-in the data; the quantiles lie as far out as Student's t asks for the number of blocks; and
-dependence that blocks of that length cut through is added back.
+They are those of the stationary bootstrap (Politis & Romano, 1994). All models share the same
+resamples, by one matrix product of how often each resample holds a day with the sums of each model
+on that day. Three measures keep the intervals from being too narrow (`python -m
+benchmarks.interval_coverage` measures what they leave): the mean block follows the dependence in
+the data; the quantiles lie as far out as Student's t requires for the number of blocks; and the
+dependence that blocks of that length cut off is added back.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 # c of Politis & White (2004): an autocorrelation below c sqrt(log10(days) / days) counts as none
 SIGNIFICANT = 2.0
-QUIET = 5  # K of that paper: so many such lags in a row end the dependence
+QUIET = 5  # K of that paper: the number of such lags in a row that ends the dependence
 CHUNK = 128  # models whose resamples are in memory at once
 
 
@@ -79,31 +79,32 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
 
     The block is that of Politis & White (2004), corrected by Patton, Politis & White (2009),
     rounded to a power of the square root of 2, so that models share resamples; 1 is for days that
-    are independent. Negatively dependent days count as such: blocks may widen an interval and never
-    narrow it. The widening, at least 1, is the long-run standard deviation in units of the one that
-    blocks of that length reproduce.
+    are independent. Negatively dependent days count as independent: blocks may widen an interval
+    but never narrow it. The widening, at least 1, is the long-run standard deviation in units of
+    the one that blocks of that length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
     lag = np.arange(1, len(correlation) + 1)[:, None]
-    kept = correlation * _flat_top(correlation, days)
+    weighted = correlation * _flat_top(correlation, days)
     # The variance of a total, in units of that of independent days.
-    long_run = 1 + 2 * kept.sum(axis=0)
+    long_run = 1 + 2 * weighted.sum(axis=0)
     positive = np.maximum(long_run, 1)
-    slope = 2 * (lag * kept).sum(axis=0)
+    slope = 2 * (lag * weighted).sum(axis=0)
     best_block = np.cbrt(days * (slope / positive) ** 2)
     block = np.where(long_run > 1, best_block, 1)
 
-    longest = np.ceil(min(3 * np.sqrt(days), days / 3))
+    longest_block = np.ceil(min(3 * np.sqrt(days), days / 3))
     at_least_a_day = np.maximum(block, 1)
     half_powers = np.round(2 * np.log2(at_least_a_day))
-    most_half_powers = np.floor(2 * np.log2(longest))
-    half_powers = np.clip(half_powers, 0, most_half_powers)
+    largest_half_powers = np.floor(2 * np.log2(longest_block))
+    half_powers = np.clip(half_powers, 0, largest_half_powers)
     block = 2 ** (half_powers / 2)
 
     within_block = (1 - 1 / block) ** lag
-    reproduced = 1 + 2 * (kept * within_block).sum(axis=0)
-    return block, np.sqrt(positive / np.clip(reproduced, 1, positive))
+    reproduced = 1 + 2 * (weighted * within_block).sum(axis=0)
+    widening = np.sqrt(positive / np.clip(reproduced, 1, positive))
+    return block, widening
 
 
 def resample_days(
@@ -114,9 +115,9 @@ def resample_days(
     Blocks wrap around the end. Whole numbers are exact while a total is below 2^24; other sums have
     seven digits.
     """
-    held = multiplicities(len(sums), block, resamples, seed)
+    multiplicity = multiplicities(len(sums), block, resamples, seed)
     flat_sums = sums.reshape(len(sums), -1).astype(np.float32)
-    totals = held @ flat_sums
+    totals = multiplicity @ flat_sums
     return totals.astype(float).reshape(resamples, *sums.shape[1:])
 
 
@@ -130,18 +131,19 @@ def multiplicities(
     """
     generator = np.random.default_rng(seed)
     place = np.arange(days, dtype=np.int32)
-    starts = generator.integers(0, days, (resamples, days), dtype=np.int32)
+    drawn_day = generator.integers(0, days, (resamples, days), dtype=np.int32)
     if block > 1:
-        fresh = generator.random((resamples, days), dtype=np.float32) < 1 / block
-        fresh[:, 0] = True
-        block_start = np.maximum.accumulate(np.where(fresh, place, 0), axis=1)
+        is_block_start = generator.random((resamples, days), dtype=np.float32) < 1 / block
+        is_block_start[:, 0] = True
+        block_start = np.maximum.accumulate(np.where(is_block_start, place, 0), axis=1)
         since_start = place - block_start
-        starts = (np.take_along_axis(starts, block_start, axis=1) + since_start) % days
-    cell = starts + days * np.arange(resamples)[:, None]
+        first_of_block = np.take_along_axis(drawn_day, block_start, axis=1)
+        drawn_day = (first_of_block + since_start) % days
+    cell = drawn_day + days * np.arange(resamples)[:, None]
     counts = np.bincount(cell.ravel(), minlength=resamples * days)
-    held = counts.reshape(resamples, days).astype(np.float32)
-    held.flags.writeable = False
-    return held
+    multiplicity = counts.reshape(resamples, days).astype(np.float32)
+    multiplicity.flags.writeable = False
+    return multiplicity
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
@@ -152,9 +154,12 @@ def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "l
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
     centred = series - series.mean(axis=0)
-    products = np.array(
-        [(centred[lag:] * centred[: days - lag]).sum(axis=0) for lag in range(lags + 1)]
-    )
+    products_by_lag = []
+    for lag in range(lags + 1):
+        later = centred[lag:]
+        earlier = centred[: days - lag]
+        products_by_lag.append((later * earlier).sum(axis=0))
+    products = np.array(products_by_lag)
     variance = products[0]
     covariances = products[1:]
     return np.asarray(
@@ -174,7 +179,8 @@ def _flat_top(
 
     At least the first lag counts.
     """
-    counts = np.abs(correlation) > SIGNIFICANT * np.sqrt(np.log10(days) / days)
+    threshold = SIGNIFICANT * np.sqrt(np.log10(days) / days)
+    counts = np.abs(correlation) > threshold
     padded = np.concatenate([counts, np.zeros((QUIET, counts.shape[1]), dtype=bool)])
     ahead = np.lib.stride_tricks.sliding_window_view(padded, QUIET, axis=0).any(axis=-1)
     last = np.argmin(ahead, axis=0)  # the first lag that QUIET lags without dependence follow
@@ -183,9 +189,9 @@ def _flat_top(
 
 
 def _level(blocks: PerModel, widening: PerModel) -> PerModel:
-    """Return the lower quantile for so many blocks.
+    """Return the lower quantile for a number of blocks.
 
-    Their resamples vary too little by (blocks - 1) / blocks.
+    The variance of their resamples is too small by the factor (blocks - 1) / blocks.
     """
     from scipy.special import ndtr, stdtrit
 
@@ -197,14 +203,14 @@ def _level(blocks: PerModel, widening: PerModel) -> PerModel:
 def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     """Return the quantiles at each model's `level` and at 1 - `level`, between order statistics."""
     ordered = np.sort(drawn.T, axis=1)
-    below = level * (len(drawn) - 1)
-    rank = np.floor(below).astype(int)
-    share = below - rank
+    position = level * (len(drawn) - 1)
+    rank = np.floor(position).astype(int)
+    fraction = position - rank
     model = np.arange(len(ordered))
     lowest = ordered[model, rank]
     highest = ordered[model, -1 - rank]
     above_lowest = ordered[model, rank + 1]
     below_highest = ordered[model, -2 - rank]
-    low = lowest + share * (above_lowest - lowest)
-    high = highest - share * (highest - below_highest)
+    low = lowest + fraction * (above_lowest - lowest)
+    high = highest - fraction * (highest - below_highest)
     return low, high

@@ -1,4 +1,4 @@
-"""Scores of a long history, of a model beside naive rules.
+"""Scores of a model beside naive rules over a long history.
 
 They are of the whole history, and by fold, year and stock.
 """
@@ -79,9 +79,9 @@ def order_scores(
     target: pd.DatetimeIndex,
     fold: Folds,
 ) -> pd.DataFrame:
-    """Score how probabilities order the stocks of a day, beside the `losers`' scores.
+    """Score how probabilities rank the stocks of a day, beside the `losers`' scores.
 
-    They are scored in all, by fold and by year. Rows `slice, value, rank_ic, rank_ic_low,
+    They are scored over all days, by fold and by year. Rows `slice, value, rank_ic, rank_ic_low,
     rank_ic_high, rank_gain, rank_gain_low, rank_gain_high`: the mean rank IC of a day, and by how
     much it is above the losers' on the stock-days that have both.
     """
@@ -106,8 +106,8 @@ def rolling_mcc(
 ) -> pd.DataFrame:
     """Return the MCC of the last `ROLLING_SESSIONS` up to each session.
 
-    Columns: `session, predictor, mcc, mcc_low, mcc_high`. All stock-days count on which every
-    predictor has a direction.
+    Columns: `session, predictor, mcc, mcc_low, mcc_high`. A stock-day counts where every predictor
+    has a direction.
     """
     counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
     frames = []
@@ -123,8 +123,7 @@ def rolling_scores(
     target: pd.DatetimeIndex,
     statistics: Sequence[str] = ("acc", "mcc"),
 ) -> pd.DataFrame:
-    """Return ACC and MCC of one predictor over the last `ROLLING_SESSIONS` of its sessions up to
-    each.
+    """Return ACC and MCC of one predictor over its last `ROLLING_SESSIONS` up to each session.
 
     `counts` are true rises, false rises, false falls and true falls of each session of `target`.
     Columns: session, and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high,
@@ -148,19 +147,19 @@ def rolling_rank_ic(
 ) -> pd.DataFrame:
     """Return the mean daily rank IC of the last `ROLLING_SESSIONS` up to each session.
 
-    It has its 95 % interval. Columns: session, predictor (the model), rank_ic, rank_ic_low,
+    It comes with its 95 % interval. Columns: session, predictor (the model), rank_ic, rank_ic_low,
     rank_ic_high; no row with fewer sessions.
     """
     daily = rank_ics(*both_known(probability, movement))
-    known = np.isfinite(daily)
-    if known.sum() < ROLLING_SESSIONS:
+    is_known = np.isfinite(daily)
+    if is_known.sum() < ROLLING_SESSIONS:
         return pd.DataFrame(
             columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"]
         )
-    sums = _windows(np.stack([daily[known], np.ones(known.sum())], axis=-1))
+    sums = _windows(np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1))
     return pd.DataFrame(
         {
-            "session": target[known][ROLLING_SESSIONS - 1 :],
+            "session": target[is_known][ROLLING_SESSIONS - 1 :],
             "predictor": MODEL,
             **measured("rank_ic", sums, ratio, RESAMPLES),
         }
@@ -168,9 +167,9 @@ def rolling_rank_ic(
 
 
 def _windows(daily: ndarray) -> ndarray:
-    """Return the rows of the last `ROLLING_SESSIONS` days up to each.
+    """Return the rows of the last `ROLLING_SESSIONS` days up to each day.
 
-    Their axes are sessions of a window, windows, columns.
+    The axes are the sessions of a window, the windows, and the columns.
     """
     windows = np.lib.stride_tricks.sliding_window_view(daily, ROLLING_SESSIONS, axis=0)
     return np.ascontiguousarray(windows.transpose(2, 0, 1))
@@ -226,7 +225,7 @@ def _gains(
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
     """Return a row for each predictor.
 
-    Days on which none of its directions counts are not among its days.
+    The days of a predictor are those on which one of its directions counts.
     """
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)

@@ -1,9 +1,9 @@
 """Calibrated probabilities, their curves, and a band around one half without predicted directions.
 
-Correction and band rest on validation days, which the weights have not seen and which chose nothing
-but the epoch. Stocks of one day move together, so every day has the same weight, however many
-stocks it has. The correction is fitted to every second day and the band is measured on the others,
-so that its coverage was not fitted to the days that measure it.
+The correction and the band are estimated on validation days, which the weights have not seen and
+which chose nothing but the epoch. Stocks of one day move together, so every day has the same
+weight, however many stocks it has. The correction is fitted to every second day and the band is
+measured on the others, so that its coverage is not measured on days that it was fitted to.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ BINS = 100
 DIRECTIONS_A_GROUP = 100  # stock-days that a point of a binned curve should have
 GROUPS = (3, 10)  # points of such a curve, at least and at most
 OF_BINS = ["n", "probability_sum", "rises"]
-# probabilities are held this far from 0 and 1, before their logit is taken and after the correction
+# Probabilities are clipped this far from 0 and 1, before their logit and after the correction.
 SMALLEST = 1e-6
-# logits whose standard deviation is smaller differ by the rounding of single precision alone
+# Logits whose standard deviation is smaller differ by the rounding of single precision alone.
 ROUNDING = 1e-6
-# a threshold's distance above the stock-day that set it: rounding must not divide equal
-# probabilities
+# A threshold's distance above the stock-day that set it: rounding must not separate equal
+# probabilities.
 STEP = 1e-6
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "decided", "decided_correct"]
@@ -114,12 +114,16 @@ class _StockDays:
         days: Int[ndarray, " days"],
         probability: Float[ndarray, "all_days stocks"],
         movement: Float[ndarray, "all_days stocks"],
-        known: Bool[ndarray, "all_days stocks"],
+        is_known: Bool[ndarray, "all_days stocks"],
     ) -> "_StockDays":
         """Return the known stock-days of some of the days."""
-        on = known[days]
+        counted = is_known[days]
         rose = movement[days] > 0
-        return cls(day=np.nonzero(on)[0], probability=probability[days][on], rose=rose[on])
+        return cls(
+            day=np.nonzero(counted)[0],
+            probability=probability[days][counted],
+            rose=rose[counted],
+        )
 
     @property
     def days(self) -> int:
@@ -154,15 +158,15 @@ def calibrate(
             "expected the same shape"
         )
     require_probabilities(probability)
-    known = np.isfinite(probability) & np.isfinite(movement)
-    days = np.flatnonzero(known.any(axis=1))
+    is_known = np.isfinite(probability) & np.isfinite(movement)
+    days = np.flatnonzero(is_known.any(axis=1))
     if not len(days):
         raise DtmlError(
-            f"none of {known.size} validation stock-days has both a probability and an outcome: "
+            f"none of {is_known.size} validation stock-days has both a probability and an outcome: "
             "fetch a longer history"
         )
-    fitted = _StockDays.of(days[::2], probability, movement, known)
-    measured = _StockDays.of(days[1::2], probability, movement, known)
+    fitted = _StockDays.of(days[::2], probability, movement, is_known)
+    measured = _StockDays.of(days[1::2], probability, movement, is_known)
     slope, intercept = _line(fitted)
     line = Calibration(slope=slope, intercept=intercept, thresholds={}, days=0, directions=0)
     return Calibration(
@@ -177,28 +181,31 @@ def calibrate(
 def _line(sample: _StockDays) -> tuple[float, float]:
     """Return slope and intercept of the correction.
 
-    The base rate is Laplace's: a rising and a falling day more. Platt's targets lie inside (0, 1),
-    which keeps the line finite. On a few days its height and its slope may be chance: each is
-    multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with
-    the least error, which tends to 1 with more days.
+    The base rate is Laplace's, which adds one rising and one falling day. Platt's targets lie
+    inside (0, 1), which keeps the line finite. On a few days the height and the slope may be
+    chance, so both are multiplied by estimate^2 / (estimate^2 + variance), the multiple of an
+    unbiased estimate with the least error. It tends to 1 with more days.
     """
     rose = sample.rose
     weight = sample.weight
-    base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
+    risen_days = weight[rose].sum() + 1
+    base_rate = float(logit(np.asarray(risen_days / (sample.days + 2))))
     log_odds = logit(sample.probability)
     centre = np.average(log_odds, weights=weight)
     deviation = np.sqrt(np.average((log_odds - centre) ** 2, weights=weight))
-    if sample.days < 2 or deviation < ROUNDING or rose.all() or not rose.any():
+    has_one_outcome = rose.all() or not rose.any()
+    if sample.days < 2 or deviation < ROUNDING or has_one_outcome:
         return 0.0, base_rate
     target_of_rise = (rose.sum() + 1) / (rose.sum() + 2)
     target_of_fall = 1 / ((~rose).sum() + 2)
     target = np.where(rose, target_of_rise, target_of_fall)
-    # The deviation may be a hundredth: unscaled, a solver would stop before it arrived.
+    # The deviation may be a hundredth: unscaled, a solver would stop too early.
     place = (log_odds - centre) / deviation
     estimate, variance = _regression(place, target, sample)
     if estimate[1] <= 0:
         return 0.0, base_rate
-    height, lean = estimate / (1 + variance / np.maximum(estimate**2, 1e-30))
+    relative_variance = variance / np.maximum(estimate**2, 1e-30)
+    height, lean = estimate / (1 + relative_variance)
     slope = float(lean / deviation)
     return slope, float(height - slope * centre)
 
@@ -225,29 +232,32 @@ def _regression(
 
     design = np.stack([np.ones_like(place), place])
     chance = _logistic(estimate @ design)
-    inverse = np.linalg.inv((design * sample.weight * chance * (1 - chance)) @ design.T)
+    weighted_design = design * sample.weight * chance * (1 - chance)
+    inverse = np.linalg.inv(weighted_design @ design.T)
     error = sample.weight * (target - chance)
-    pull_of_days = np.stack([np.bincount(sample.day, error * row) for row in design])
-    covariance = inverse @ pull_of_days @ pull_of_days.T @ inverse
-    return estimate, np.diag(covariance) * sample.days / (sample.days - 1)
+    gradient_by_day = np.stack([np.bincount(sample.day, error * row) for row in design])
+    covariance = inverse @ gradient_by_day @ gradient_by_day.T @ inverse
+    variance = np.diag(covariance) * sample.days / (sample.days - 1)
+    return estimate, variance
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
     """Return the smallest threshold of each level that leaves its share of days without an error.
 
-    An error is a wrong direction. One unknown day more stands for the day to come and counts as
-    wrong whatever the threshold. Where its weight is more than the level allows there are too few
-    days, and the model always abstains.
+    An error is a wrong direction. One additional, unknown day stands for the day to come and counts
+    as wrong whatever the threshold. Where its weight exceeds what the level allows there are too
+    few days, and the model always abstains.
     """
     probability_of_other = np.where(sample.rose, 1 - calibrated, calibrated)
     order = np.argsort(probability_of_other)
     surprise = probability_of_other[order]
     mass = np.cumsum(sample.weight[order])
-    thresholds = {}
+    thresholds: dict[float, float] = {}
     for level in LEVELS:
         needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
         quantile = float(surprise[np.searchsorted(mass, needed)]) if needed <= sample.days else 1.0
-        thresholds[level] = min(max(round(quantile + STEP, 6), 0.5), 1.0)
+        threshold = round(quantile + STEP, 6)
+        thresholds[level] = min(max(threshold, 0.5), 1.0)
     return thresholds
 
 
@@ -258,7 +268,7 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id, level,
     threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the
     level, with a calibrated probability and an outcome; `covered` those without a direction or with
-    the correct one. Nights and levels that count none have no row. Raises ValueError when a run has
+    the correct one. Nights and levels without any have no row. Raises ValueError when a run has
     a level twice.
     """
     doubled = bands[bands.duplicated(["run_id", "level"])]
@@ -304,8 +314,8 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
     """
     rows = []
     days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
-    for level, of_level in days.groupby("level"):
-        n, covered, decided, correct = of_level.to_numpy(dtype=np.int64).T
+    for level, nights in days.groupby("level"):
+        n, covered, decided, correct = nights.to_numpy(dtype=np.int64).T
         rows.append(
             {
                 "level": level,
@@ -335,7 +345,7 @@ def _share(
 def logit(probability: Floats) -> Floats:
     """Return the logarithm of the odds of probabilities.
 
-    It is finite: they are clipped to inside of (0, 1).
+    They are clipped to the inside of (0, 1), so that it is finite.
     """
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(chance / (1 - chance)))
@@ -346,7 +356,7 @@ def _logistic(log_odds: Floats) -> Floats:
 
 
 def numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:
-    """Return a column of numbers or booleans as floats, missing as NaN."""
+    """Return a column of numbers or booleans as floats, with NaN for missing values."""
     return column.to_numpy(dtype=float, na_value=np.nan)
 
 
@@ -361,8 +371,8 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     """Count stock-days with an outcome by whole percent of probability.
 
     Returns rows `target, bin, n, probability_sum, rises`. `directions` has a row a stock-day,
-    `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; bins that hold
-    none have no row. Raises ValueError for what is no probability.
+    `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; empty
+    bins have no row. Raises ValueError for what is no probability.
     """
     probability = numbers(directions["probability"])
     rise = numbers(directions["rise"])
@@ -385,50 +395,51 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
 def calibration_curve(
     probability: Floats, rose: Bool[ndarray, "*shape"], bins: int = 10
 ) -> pd.DataFrame:
-    """Return the share that rose by probability, a row a bin.
+    """Return the share that rose for each bin of probabilities, a row a bin.
 
     Columns: `bin_low, bin_high, mean_probability, share_risen, n`. Bins hold equal shares of the
     stock-days, as a model's probabilities may all lie near .5; ties may leave fewer bins. NaN is
     left out. Raises ValueError when no probability is left.
     """
-    known = np.isfinite(probability)
-    if not known.any():
+    is_known = np.isfinite(probability)
+    if not is_known.any():
         raise ValueError("there are no probabilities to draw a calibration curve from")
-    chance = probability[known]
+    chance = probability[is_known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
     if len(edges) == 1:
         edges = np.repeat(edges, 2)
-    place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
-    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": rose[known]})
+    edge_below = np.searchsorted(edges, chance, side="right") - 1
+    place = np.clip(edge_below, 0, len(edges) - 2)
+    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": rose[is_known]})
     curve = rows.groupby("bin").agg(
         mean_probability=("probability", "mean"),
         share_risen=("rose", "mean"),
         n=("rose", "size"),
     )
-    held = curve.index.to_numpy()
-    curve.insert(0, "bin_low", edges[held])
-    curve.insert(1, "bin_high", edges[held + 1])
+    used_bins = curve.index.to_numpy()
+    curve.insert(0, "bin_low", edges[used_bins])
+    curve.insert(1, "bin_high", edges[used_bins + 1])
     return curve.reset_index(drop=True)
 
 
 def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
     """Return the columns of `calibration_curve` from rows of `count_bins`.
 
-    Neighbouring bins are joined into groups of about equal numbers of stock-days; no bin is
-    divided, so a model whose probabilities all lie near one half has few groups. Without a
-    stock-day there is no row.
+    Neighbouring bins are joined into groups of about equal numbers of stock-days. No bin is
+    divided, so a model whose probabilities all lie near one half has few groups. Without
+    stock-days there is no row.
     """
-    held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
-    middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
-    group = np.floor(groups * middle / held["n"].sum())
-    joined = held.groupby(group.to_numpy())
-    n = joined["n"].sum()
+    used_bins = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
+    middle = used_bins["n"].cumsum() - used_bins["n"] / 2  # stock-days up to the middle of each bin
+    group = np.floor(groups * middle / used_bins["n"].sum())
+    grouped = used_bins.groupby(group.to_numpy())
+    n = grouped["n"].sum()
     return pd.DataFrame(
         {
-            "bin_low": joined["bin"].min() / BINS,
-            "bin_high": (joined["bin"].max() + 1) / BINS,
-            "mean_probability": joined["probability_sum"].sum() / n,
-            "share_risen": joined["rises"].sum() / n,
+            "bin_low": grouped["bin"].min() / BINS,
+            "bin_high": (grouped["bin"].max() + 1) / BINS,
+            "mean_probability": grouped["probability_sum"].sum() / n,
+            "share_risen": grouped["rises"].sum() / n,
             "n": n,
         }
     ).reset_index(drop=True)
@@ -437,7 +448,7 @@ def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     """Return the curve of `binned_curve` with intervals.
 
-    It has fewer points where there are few stock-days. Adds `share_risen_low, share_risen_high`,
+    The fewer the stock-days, the fewer points it has. Adds `share_risen_low, share_risen_high`,
     the 95 % interval of each share from resampled days, NaN with too few. `bins` as in
     `recalibrated`, of one calibration or none; there must be some.
     """

@@ -1,9 +1,9 @@
-"""When to stop trusting a model: its inputs, its skill or its coverage left what they were.
+"""When to stop trusting a model: its inputs, its skill or its coverage have changed.
 
-Inputs are judged by the day, since stocks of a day move together: by the size of each feature, and
-of a stock-day as a whole, in the mean of some sessions, beside such means in the sessions that the
-model was trained on. Skill and coverage are judged by bets (`dtml.evaluation.evidence`); that on
-coverage is valid at every look.
+Inputs are judged by the day, since stocks of a day move together. The mean size of each feature,
+and of a stock-day as a whole, over the last sessions is compared with such means over the sessions
+that the model was trained on. Skill and coverage are judged by bets (`dtml.evaluation.evidence`);
+the bet on coverage is valid at every look.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,15 +21,17 @@ Features = Float[ndarray, "sessions stocks features"]
 RECENT = 20  # sessions in a mean
 REFERENCE = 504  # sessions up to the training, at most, whose means are the yardstick
 BOUND = 4.5  # standard deviations of those means
-LEARNED = 60  # nights that say what the skill was
-STOCK_DAY, SKILL, COVERAGE = "stock-day", "rank IC", "coverage"
+LEARNED = 60  # nights from which the earlier skill is estimated, at least
+STOCK_DAY = "stock-day"
+SKILL = "rank IC"
+COVERAGE = "coverage"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a training.
+    """A summary of the inputs of a training.
 
-    They have the scale of each feature, and the mean and deviation of each measure (`sizes`).
+    It has the scale of each feature, and the mean and deviation of each measure (`sizes`).
     """
 
     scale: Sequence[float]
@@ -48,9 +50,9 @@ class Inputs:
         )
 
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each feature and for the stock-day.
+        """Yield a row for each feature and one for the stock-day.
 
-        It has its size in the last sessions, beside the training's.
+        A row compares the size in the last sessions with that in the training.
         """
         means = _means(sizes(features, np.array(self.scale)))
         latest = means[-1] if len(means) else ()
@@ -73,8 +75,8 @@ def sizes(
 ) -> Float[ndarray, "known measures"]:
     """Return the log of the mean size of each feature on each session, and of a stock-day.
 
-    That of a stock-day is its mean square, in units of the scale. Sessions count on which each
-    feature has a value.
+    The size of a stock-day is its mean square, in units of the scale. Only sessions on which every
+    feature has a value count.
     """
     has_each_feature = np.isfinite(features).any(axis=1).all(axis=1)
     units = features[has_each_feature] / np.where(scale > 0, scale, 1)
@@ -93,13 +95,13 @@ def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means mea
 def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
     """Return whether the daily rank IC of the last year is below half of what it was before.
 
-    None below 120 nights. The year moves with the nights, which no theorem covers: how often it is
-    wrong was measured (`benchmarks.drift`).
+    None below 120 nights. The year moves with the nights, which no theorem covers; how often the
+    answer is wrong was measured (`benchmarks.drift`).
     """
-    known = rank_ics[np.isfinite(rank_ics)]
-    split = max(LEARNED, len(known) - YEAR)
-    before = known[:split]
-    since = known[split:]
+    known_ics = rank_ics[np.isfinite(rank_ics)]
+    split = max(LEARNED, len(known_ics) - YEAR)
+    before = known_ics[:split]
+    since = known_ics[split:]
     if len(since) < LEARNED or before.mean() <= 0:
         return None
     half = before.mean() / 2
@@ -120,13 +122,13 @@ def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
 
     None without nights.
     """
-    known = covered[np.isfinite(covered)]
-    if not len(known):
+    known_shares = covered[np.isfinite(covered)]
+    if not len(known_shares):
         return None
-    against = evidence(COVERAGE, (level - known) * WIDEST)
+    against = evidence(COVERAGE, (level - known_shares) * WIDEST)
     return _row(
         measure=COVERAGE,
-        value=float(known[-YEAR:].mean()),
+        value=float(known_shares[-YEAR:].mean()),
         expected=level,
         score=against.stake,
         needed=against.needed,

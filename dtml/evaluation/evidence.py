@@ -1,10 +1,10 @@
-"""Decide who may be promoted: a challenger that has shown that it is better than the champion.
+"""Decide which challenger is promoted: one that has shown that it is better than the champion.
 
-The test is valid at every look (testing by betting: Waudby-Smith and Ramdas, 2024; restarts as in
-the e-detectors of Shin, Ramdas and Rinaldo, 2024). A bet on the daily gain of a challenger over the
-champion, a difference of two rank ICs, multiplies its stake by 1 + rate * gain. Where the gain has
-no positive mean, no rate makes the stake grow in the mean, and it reaches 1 / alpha with
-probability alpha at most, however often one looks.
+The test is valid however often it is looked at (testing by betting: Waudby-Smith and Ramdas, 2024;
+restarts as in the e-detectors of Shin, Ramdas and Rinaldo, 2024). A bet on the daily gain of a
+challenger over the champion, a difference of two rank ICs, multiplies its stake by 1 + rate * gain.
+Where the mean gain is not positive, no rate makes the stake grow in the mean, and the probability
+that it ever reaches 1 / alpha is at most alpha.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,19 @@ from numpy import ndarray
 Daily = Float[ndarray, " nights"]
 
 WIDEST = 2.0  # a gain lies in [-2, 2], so that a rate below 1/2 cannot lose more than the stake
-RATES = (0.1, 0.45)  # of which the stake is shared out
+RATES = (0.1, 0.45)  # among which the stake is divided
 YEAR = 252  # sessions
-# Sessions from one bet of a year to the next: evidence of a change is not drowned by what was
-# before.
+# Sessions from one bet of a year to the next: older nights do not hide the evidence of a change.
 RESTART = 10
-TENURE = 20  # sessions that a new champion speaks at least
+TENURE = 20  # sessions for which a new champion stays at least
 ALPHA = 0.05  # probability, a year, that any challenger no better than the champion is promoted
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a challenger has shown against a champion.
+    """The evidence for a challenger against a champion.
 
-    `stake` is what 1 has become, `needed` what it must become.
+    `stake` is the present value of an initial stake of 1, `needed` the value that it must reach.
     """
 
     challenger: str
@@ -41,39 +40,40 @@ class Evidence:
 
     @property
     def suffices(self) -> bool:
-        """Return whether the challenger is promoted, the champion having spoken for long enough."""
+        """Return whether the stake suffices and the champion has stayed for `TENURE` nights."""
         return self.stake >= self.needed and self.nights >= TENURE
 
 
 def evidence(
     challenger: str, gains: Daily, *, challengers: int = 1, alpha: float = ALPHA
 ) -> Evidence:
-    """Return what a challenger has shown on the nights since the champion began to speak.
+    """Return the evidence for a challenger on the nights since the champion was chosen.
 
     `gains`, oldest first, are the rank ICs of the challenger less the champion's, each in [-2, 2];
-    NaN, a night on which either is unknown, is left out. With several `challengers` each has its
-    share of `alpha`. Half of the stake is bet from the first night on, for small gains that last;
-    half on the last year alone, from each of its restarts on.
+    NaN, a night on which either is unknown, is left out. With several `challengers` each has an
+    equal share of `alpha`. Half of the stake is bet from the first night on, for small gains that
+    last; the other half on the last year alone, from each of its restarts on.
     """
-    known = gains[np.isfinite(gains)]
-    if np.abs(known).max(initial=0) > WIDEST:
+    known_gains = gains[np.isfinite(gains)]
+    if np.abs(known_gains).max(initial=0) > WIDEST:
         raise ValueError("a gain must lie in [-2, 2], because rank ICs lie in [-1, 1]")
     rates = np.array(RATES)[:, None]
-    logs = np.log1p(rates * known).cumsum(axis=1)
-    grown = np.concatenate([np.zeros((len(RATES), 1)), logs], axis=1)
-    lasting = np.exp(grown[:, -1]).mean()
+    log_growth = np.log1p(rates * known_gains).cumsum(axis=1)
+    log_stakes = np.concatenate([np.zeros((len(RATES), 1)), log_growth], axis=1)
+    lasting = np.exp(log_stakes[:, -1]).mean()
 
-    year = len(known) - len(known) % YEAR
+    year = len(known_gains) - len(known_gains) % YEAR
     starts = np.arange(year, year + YEAR, RESTART)
-    begun = starts[starts <= len(known)]
-    since_start = np.exp(grown[:, -1:] - grown[:, begun]).mean(axis=0)
-    recent = since_start.sum() + len(starts) - len(begun)
+    begun_starts = starts[starts <= len(known_gains)]
+    log_growth_since_start = log_stakes[:, -1:] - log_stakes[:, begun_starts]
+    since_start = np.exp(log_growth_since_start).mean(axis=0)
+    recent = since_start.sum() + len(starts) - len(begun_starts)
     return Evidence(
         challenger=challenger,
         stake=float((lasting + recent / len(starts)) / 2),
         needed=challengers / alpha,
-        nights=len(known),
-        gain=float(known.mean()) if len(known) else np.nan,
+        nights=len(known_gains),
+        gain=float(known_gains.mean()) if len(known_gains) else np.nan,
     )
 
 

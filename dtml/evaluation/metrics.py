@@ -53,7 +53,7 @@ def score(directions: pd.DataFrame) -> Score:
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     """Score directions counted by day, as `confusion_by_day` does; see `score`.
 
-    A day without any does not count.
+    A day without directions does not count.
     """
     counts = counts[counts.sum(axis=1) > 0]
     pooled = counts.sum(axis=0)
@@ -81,9 +81,14 @@ def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
     """Return each direction as a true rise, false rise, false fall or true fall.
 
-    Of the four numbers one is 1; all are 0 if it is not counted.
+    One of the four numbers is 1; all are 0 for a direction that is not counted.
     """
-    kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
+    kinds = (
+        predicted & rose,
+        predicted & ~rose,
+        ~predicted & rose,
+        ~predicted & ~rose,
+    )
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
@@ -112,10 +117,11 @@ def mcc(counts: Counts) -> Scores:
 def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
     """Return the first sum divided by the second.
 
-    It is one half where the second is 0, as of pairs that no day has.
+    It is one half where the second is 0, such as the number of pairs when no day has any.
     """
     part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
-    return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
+    half = np.full_like(part, 0.5)
+    return np.asarray(np.divide(part, whole, out=half, where=whole > 0))
 
 
 def day_interval(sums: Sums, statistic: Statistic, *, resamples: int, seed: int) -> Ends:
@@ -132,7 +138,11 @@ def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dic
     They are named `NAME`, `NAME_low` and `NAME_high`.
     """
     low, high = day_interval(sums, statistic, resamples=resamples, seed=0)
-    return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
+    return {
+        name: statistic(sums.sum(axis=0)),
+        f"{name}_low": low,
+        f"{name}_high": high,
+    }
 
 
 def gain_in_mcc(
@@ -143,8 +153,8 @@ def gain_in_mcc(
 ) -> tuple[Scores, Scores, Scores]:
     """Return by how much the MCC of one predictor exceeds that of each other on the same days.
 
-    Returns the gain and the ends of its interval. A day without any direction does not count; the
-    ends are missing (NaN) below `MINIMUM_DAYS`.
+    Returns the gain and the ends of its interval. A day without directions does not count; the ends
+    are missing (NaN) below `MINIMUM_DAYS`.
     """
     has_directions = counts.sum(axis=-1) > 0
     repeated = np.broadcast_to(counts[:, None], others.shape)
@@ -157,8 +167,8 @@ def gain_in_mcc(
 def told_apart(low: Any, high: Any) -> str | None:
     """Compare two figures, in words, by the 95 % interval of their paired difference.
 
-    It is their difference on the same days. The ends are numbers, NaN or None; None where one is
-    missing.
+    The difference is that on the same days. The ends of its interval are numbers, NaN or None.
+    Returns None where an end is missing.
     """
     if pd.isna(low) or pd.isna(high):
         return None

@@ -1,8 +1,8 @@
 """The metrics of a day's ranking: rank IC, AUC, ACC and MCC within the day, and decile spread.
 
-ACC and MCC are against the median. No skill is a rank IC of 0, an AUC and an ACC of one half and an
-MCC of 0, whatever the market does: what all stocks do together changes no figure. The sample is
-days: each figure is one number a day, averaged, and intervals resample blocks of days
+ACC and MCC are against the median. Without skill the rank IC is 0, the AUC and the ACC are one half
+and the MCC is 0, whatever the market does: a move that all stocks share changes no figure. The
+sample is days: each figure is one number a day, averaged, and intervals resample blocks of days
 (`dtml.evaluation.bootstrap`).
 """
 
@@ -22,7 +22,7 @@ Daily = Float[ndarray, " days"]
 
 RESAMPLES = 10_000
 DECILES = 10
-MINIMUM_STOCKS = 5  # fewer have no order worth a correlation
+MINIMUM_STOCKS = 5  # a correlation of fewer means little
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Estimate:
     high: float
 
     def named(self, name: str) -> dict[str, float]:
-        """Return it as `NAME`, `NAME_low` and `NAME_high`."""
+        """Return the value and its ends as `NAME`, `NAME_low` and `NAME_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 @dataclass(frozen=True)
 class RankScore:
-    """How well the stocks of each day were ordered; see `score_ranking`.
+    """How well the stocks of each day were ranked; see `score_ranking`.
 
     `icir` is the mean daily rank IC over its standard deviation, `t` its mean over its Newey-West
     standard error.
@@ -58,12 +58,12 @@ class RankScore:
 
 
 def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore:
-    """Score the order that `scores` give the stocks of each day against their returns.
+    """Score the ranking that `scores` give the stocks of each day against their returns.
 
-    Returns are ratios minus 1. A stock-day counts with a score and an outcome, a day with at least
-    `MINIMUM_STOCKS` of them. `overlap` is the number of days over which one outcome reaches. ACC
-    and MCC say whether a stock's rank is in the upper half of its day, by score and by return; a
-    group of equal values has its mean rank, and the middle itself is not above.
+    Returns are ratios minus 1. A stock-day counts if it has a score and an outcome, a day if at
+    least `MINIMUM_STOCKS` of its stocks count. `overlap` is the number of days that one outcome
+    spans. ACC and MCC compare whether a stock's rank is in the upper half of its day by score and
+    by return; equal values share their mean rank, and the middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
     counts = against_median(scores, outcome)[:, None]
@@ -79,10 +79,10 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
-    """Score an order over days from the figures of each day.
+    """Score a ranking over days from the figures of each day.
 
-    `daily` has `n, rank_ic, auc, acc, mcc, decile_spread` by day. The MCC is the mean of the days'
-    here, as their counts are not kept; all else is as in `score_ranking`.
+    `daily` has `n, rank_ic, auc, acc, mcc, decile_spread` by day. Here the MCC is the mean over
+    days, as their counts are not kept; all else is as in `score_ranking`.
     """
     n = daily["n"]
     correct_and_all = np.stack([daily["acc"] * n, n], axis=-1)[n > 0]
@@ -107,15 +107,19 @@ def _score(
     mcc: Estimate,
     overlap: int,
 ) -> RankScore:
-    """Return the score of an order from its figures of each day and those over all days."""
-    known = rank_ic[np.isfinite(rank_ic)]
-    usual_lags = int(4 * (max(len(known), 1) / 100) ** (2 / 9))  # Newey & West (1994)
+    """Return the score of a ranking from its figures of each day and those over all days."""
+    known_ics = rank_ic[np.isfinite(rank_ic)]
+    hundreds_of_days = max(len(known_ics), 1) / 100
+    usual_lags = int(4 * hundreds_of_days ** (2 / 9))  # Newey & West (1994)
+    icir = np.nan
+    if len(known_ics) > 1:
+        icir = float(known_ics.mean() / known_ics.std())
     return RankScore(
-        days=len(known),
+        days=len(known_ics),
         stock_days=stock_days,
         rank_ic=mean_of_days(rank_ic),
-        icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
-        t=newey_west_t(known, lags=max(overlap, usual_lags)),
+        icir=icir,
+        t=newey_west_t(known_ics, lags=max(overlap, usual_lags)),
         auc=mean_of_days(auc),
         acc=acc,
         mcc=mcc,
@@ -141,29 +145,29 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
 def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
     """Return the mean rank IC of some scores less that of others, on the stock-days of both."""
     has_scores = np.isfinite(scores) & np.isfinite(others)
-    one = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
-    two = rank_ics(*both_known(np.where(has_scores, others, np.nan), outcome))
-    is_known = np.isfinite(one) & np.isfinite(two)
-    sums = np.stack([one, is_known, two, is_known], axis=-1)[is_known]
+    score_ics = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
+    other_ics = rank_ics(*both_known(np.where(has_scores, others, np.nan), outcome))
+    is_known = np.isfinite(score_ics) & np.isfinite(other_ics)
+    sums = np.stack([score_ics, is_known, other_ics, is_known], axis=-1)[is_known]
     return _estimate(sums[:, None].astype(float), difference(ratio))
 
 
 def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
-    """Return both with NaN where either is missing, and on days below `MINIMUM_STOCKS`."""
-    known = np.isfinite(scores) & np.isfinite(outcome)
-    known &= known.sum(axis=1, keepdims=True) >= MINIMUM_STOCKS
-    return np.where(known, scores, np.nan), np.where(known, outcome, np.nan)
+    """Return both, NaN where either is missing and on days below `MINIMUM_STOCKS`."""
+    is_known = np.isfinite(scores) & np.isfinite(outcome)
+    is_known &= is_known.sum(axis=1, keepdims=True) >= MINIMUM_STOCKS
+    return np.where(is_known, scores, np.nan), np.where(is_known, outcome, np.nan)
 
 
 def rank_ics(scores: Days, outcome: Days) -> Daily:
     """Return Spearman's correlation of scores and outcomes on each day.
 
-    NaN where either has one value alone.
+    NaN where either has a single value.
     """
-    one = _centred_ranks(scores)
-    two = _centred_ranks(outcome)
-    covariance = (one * two).sum(axis=1)
-    variances = (one**2).sum(axis=1) * (two**2).sum(axis=1)
+    score_ranks = _centred_ranks(scores)
+    outcome_ranks = _centred_ranks(outcome)
+    covariance = (score_ranks * outcome_ranks).sum(axis=1)
+    variances = (score_ranks**2).sum(axis=1) * (outcome_ranks**2).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(covariance / np.sqrt(variances))
 
@@ -175,16 +179,18 @@ def _centred_ranks(values: Days) -> Days:
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
-    """Return the share of pairs above and below the day's median that the scores order rightly.
+    """Return the share of pairs above and below the day's median that the scores rank correctly.
 
     Ties count half.
     """
-    above = _above_median(outcome)
-    known = np.isfinite(scores)
-    highs = above.sum(axis=1)
-    lows = (known & ~above).sum(axis=1)
-    places = (ranked(scores) + 0.5) * (known.sum(axis=1, keepdims=True) - 1) + 1
-    beaten = np.where(above, places, 0).sum(axis=1) - highs * (highs + 1) / 2
+    is_above = _above_median(outcome)
+    has_score = np.isfinite(scores)
+    highs = is_above.sum(axis=1)
+    lows = (has_score & ~is_above).sum(axis=1)
+    others = has_score.sum(axis=1, keepdims=True) - 1
+    places = (ranked(scores) + 0.5) * others + 1
+    place_sum = np.where(is_above, places, 0).sum(axis=1)
+    beaten = place_sum - highs * (highs + 1) / 2
     pairs = highs * lows
     missing = np.full(len(scores), np.nan)
     return np.asarray(np.divide(beaten, pairs, out=missing, where=pairs > 0))
@@ -207,25 +213,27 @@ def _daily_mean(outcome: Days, counted: Bool[ndarray, "days stocks"]) -> Daily:
 
 
 def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
-    """Count stock-days called and found above or below the day's medians.
+    """Count stock-days predicted and observed above or below the day's medians.
 
-    Columns: called above and found so, called above, called below, called below and found so.
+    Columns: predicted above and observed above, predicted above and observed below, predicted below
+    and observed above, predicted below and observed below.
     """
     kinds = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
     return np.asarray(kinds.sum(axis=1))
 
 
 def newey_west_t(daily: Daily, *, lags: int) -> float:
-    """Return the mean over its standard error, of so many lags (Newey & West, 1987).
+    """Return the mean over its standard error (Newey & West, 1987).
 
-    The lags have Bartlett weights.
+    The error allows for correlations up to `lags` days apart, with Bartlett weights.
     """
     if len(daily) < 2:
         return float("nan")
-    left = daily - daily.mean()
-    variance = left @ left
+    deviations = daily - daily.mean()
+    variance = deviations @ deviations
     for lag in range(1, min(lags, len(daily) - 1) + 1):
-        variance += 2 * (1 - lag / (lags + 1)) * (left[lag:] @ left[:-lag])
+        bartlett_weight = 1 - lag / (lags + 1)
+        variance += 2 * bartlett_weight * (deviations[lag:] @ deviations[:-lag])
     return float(daily.mean() * len(daily) / np.sqrt(variance)) if variance > 0 else float("nan")
 
 
@@ -235,8 +243,8 @@ def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
 
 def mean_of_days(daily: Daily) -> Estimate:
     """Return the mean of a figure over the days that have one."""
-    known = daily[np.isfinite(daily)]
-    sums = np.stack([known, np.ones_like(known)], axis=-1)
+    known_days = daily[np.isfinite(daily)]
+    sums = np.stack([known_days, np.ones_like(known_days)], axis=-1)
     return _estimate(sums[:, None], ratio)
 
 

@@ -1,7 +1,7 @@
 """Every predictor beside every other on the same stock-days, with intervals that resample days.
 
 ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks
-of a day. `auc` measures the second alone; `same_direction` says how far a predictor gives all
+of a day. `auc` measures the second alone; `same_direction` shows how nearly a predictor gives all
 stocks one direction, as the rules do.
 """
 
@@ -98,8 +98,9 @@ class _Sample:
         return np.asarray(self.movement > 0)
 
     def counts(self, probability: PerStock) -> Int[ndarray, "days 4"]:
-        """Return the confusion counts of each day, above one half predicted to rise."""
-        return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
+        """Return the confusion counts of each day; above one half a rise is predicted."""
+        kinds = confusion(probability > 0.5, self.rose, self.counted)
+        return np.asarray(kinds.sum(axis=1))
 
 
 def scoreboard(
@@ -130,13 +131,13 @@ def scoreboard(
     where the models have a probability, or a protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
-    known = common_stock_days(predictors, movement, target)
+    is_common = common_stock_days(predictors, movement, target)
     frames = []
     for protocol in LABEL_PROTOCOLS:
-        counted = known & labelled(movement, protocol)
+        counted = is_common & labelled(movement, protocol)
         if not counted.any():
             raise ValueError(
-                f"none of {known.sum()} stock-days that every model predicted counts under "
+                f"none of {is_common.sum()} stock-days that every model predicted counts under "
                 f"{protocol!r}"
             )
         days = np.asarray(counted.any(axis=1))
@@ -165,7 +166,7 @@ def member_scores(
         )
     every_day = np.ones(len(movement), dtype=bool)
     sample = _Sample(days=every_day, counted=counted, movement=movement, resamples=0)
-    totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
+    totals = np.stack([sample.counts(of_seed).sum(axis=0) for of_seed in probability])
     return accuracy(totals), mcc(totals)
 
 
@@ -185,15 +186,17 @@ def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> t
     fallers = log_odds[~rose]
     if deviation < 1e-9 or not len(risers) or not len(fallers):
         return np.nan, np.nan
-    if risers.min() >= fallers.max() or fallers.min() >= risers.max():
+    is_separated = risers.min() >= fallers.max() or fallers.min() >= risers.max()
+    if is_separated:
         return np.nan, np.nan
-    # The deviation of a model's logits may be a hundredth: unscaled, the solver would stop before
-    # it arrived.
+    # The deviation of a model's logits may be a hundredth: unscaled, the solver would stop too
+    # early.
     scaled = (log_odds - centre) / deviation
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
     model.fit(scaled[:, None], rose)
     slope = float(model.coef_[0, 0]) / deviation
-    return slope, float(model.intercept_[0]) - slope * centre
+    intercept = float(model.intercept_[0]) - slope * centre
+    return slope, intercept
 
 
 def pairs_by_day(
@@ -201,12 +204,12 @@ def pairs_by_day(
 ) -> Float[ndarray, "days 2"]:
     """Count the pairs of a riser and a faller of each day.
 
-    The first column counts those whose riser was the more probable, the second all. A tie is half a
-    pair. Only stock-days that are counted form pairs.
+    The first column counts the pairs whose riser was the more probable, the second all pairs. A tie
+    is half a pair. Only stock-days that are counted form pairs.
     """
     from scipy.stats import rankdata
 
-    # What is not counted ranks above all that is.
+    # Stock-days that are not counted rank above all others.
     rank = rankdata(np.where(counted, probability, np.inf), axis=1)
     is_riser = counted & rose
     risers = is_riser.sum(axis=1)
@@ -246,19 +249,19 @@ def common_stock_days(
     These are the stock-days of `scoreboard`. Raises ValueError when a rule has no direction on one
     of them.
     """
-    known = np.isfinite(movement)
+    is_common = np.isfinite(movement)
     for predictor in predictors:
         if not predictor.is_rule:
-            known = known & np.isfinite(predictor.probability).all(axis=0)
+            is_common = is_common & np.isfinite(predictor.probability).all(axis=0)
     for rule in predictors:
-        silent = known & ~np.isfinite(rule.probability).all(axis=0)
+        silent = is_common & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():
             silent_days = np.flatnonzero(silent.any(axis=1))
             raise ValueError(
                 f"{rule.name} has no direction on {silent.sum()} stock-days that count, "
                 f"first {target[silent_days[0]]:%Y-%m-%d}"
             )
-    return np.asarray(known)
+    return np.asarray(is_common)
 
 
 def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
@@ -312,7 +315,7 @@ def _of_members(of_seeds: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sa
 
 
 def _of_probabilities(of_ensembles: Sequence[PerStock], sample: _Sample) -> Columns:
-    """Return the figures of each predictor that read probabilities and not directions alone."""
+    """Return the figures of each predictor that need probabilities, not only directions."""
     counted = sample.counted
     rose = sample.rose
     stocks_by_day = counted.sum(axis=1)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Stock-days that go through a network at once on CPU: what they need stays in a core's cache.
+# Stock-days that go through a network at once on CPU: their data fit into a core's cache.
 STOCK_DAYS = 960
 # Pairs of stocks that attend to each other at once on an accelerator: 1 GB for four heads.
 PAIRS = 2**26
@@ -30,10 +30,10 @@ Scores = Float[Tensor, "days stocks"]
 class Batch(NamedTuple):
     """The days of one step.
 
-    `rows` are the distinct sessions that the days need, the index the last of the symbols, features
-    in percent; `windows` are positions in them, oldest first. `counted` are the stock-days that the
-    loss counts, at least one; `rises` is their label, `movement` what it is the sign of, 0 where
-    unknown. `step` is the number of steps taken.
+    `rows` are the distinct sessions that the days need, with the index as the last symbol and
+    features in percent; `windows` are positions in them, oldest first. `counted` are the stock-days
+    that the loss counts, at least one; `rises` is their label, the sign of `movement`, which is 0
+    where unknown. `step` is the number of steps taken.
     """
 
     rows: Rows
@@ -48,28 +48,30 @@ class Batch(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that `dtml.training.fit` can train.
 
-    Random numbers come from `dtml.layers.random`, also in place of torch's own dropout, so that a
-    seed alone decides them.
+    Random numbers come from `dtml.layers.random`, which also replaces torch's own dropout, so that
+    they depend on a seed alone.
     """
 
     @abstractmethod
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
-        """Return the score of each stock on each day: above 0 is a rise, its
-        sigmoid the probability of one.
+        """Return the score of each stock on each day.
+
+        Above 0 is a rise; the sigmoid of the score is its probability.
         """
 
     @abstractmethod
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss that training minimises; `penalty` weighs the network's own
-        regularisation.
+        """Return the loss that training minimises.
 
-        It is a mean over the counted stock-days, each judged by its own day, plus what depends on
-        the weights alone: a step sees a few days at a time.
+        It is a mean over the counted stock-days, each judged by its own day, plus terms that depend
+        on the weights alone, because a step sees a few days at a time. `penalty` weighs the
+        network's own regularisation.
         """
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return what validation averages over the counted stock-days, to keep
-        the epoch with most: its accuracy.
+        """Return the figure that validation averages over the counted stock-days: the accuracy.
+
+        The epoch with the highest mean is kept.
         """
         return (logits > 0) == batch.rises
 
@@ -80,13 +82,13 @@ class NetworkConfig(ABC):
 
     @abstractmethod
     def build(self, stocks: int) -> Network:
-        """Return the network for so many stocks, its weights not yet drawn."""
+        """Return the network for a number of stocks, before its weights are drawn."""
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
-    """Return how many days of so many stocks go through a network at once.
+    """Return how many days of a number of stocks go through a network at once.
 
-    It is the same on every CPU, as it decides the last bits.
+    It is the same on every CPU, because the last bits of the result depend on it.
     """
     if device.type == "cpu":
         return max(1, STOCK_DAYS // symbols)
@@ -96,11 +98,11 @@ def days_at_once(symbols: int, device: torch.device) -> int:
 def within_memory(
     work: Callable[[int], T], at_once: int, days: int, *, again: Callable[[], object] = int
 ) -> tuple[T, int]:
-    """Do `work` on `days`, so many at once, or half as many while an accelerator has no memory for
-    them.
+    """Do `work` on `days`, `at_once` at a time, or fewer if an accelerator lacks the memory.
 
-    Returns what came of it, and how many at once it was. `again` undoes what a try left half done.
-    Raises DtmlError where not even a single day fits.
+    The number is halved until the days fit. Returns the result of `work`, and the number of days at
+    a time. `again` undoes the effects of a failed attempt. Raises DtmlError where not even a single
+    day fits.
     """
     while True:
         try:
@@ -110,7 +112,7 @@ def within_memory(
                 raise DtmlError(
                     "a single day does not fit into the memory of the device: use --device cpu"
                 ) from error
-        # Halved, rounded up; out of the handler, whose error holds the tensors of the try.
+        # Halved and rounded up, outside the handler, whose error holds the tensors of the attempt.
         at_once = -(-min(at_once, days) // 2)
         log.warning(
             "the device ran out of memory: from now on a network processes %d days at once", at_once
@@ -122,7 +124,7 @@ def cross_entropy(
     logits: Float[Tensor, "*axes"], rises: Bool[Tensor, "*axes"], counted: Bool[Tensor, "*axes"]
 ) -> Float[Tensor, ""]:
     """Return the binary cross-entropy averaged over the counted stock-days."""
-    each = nn.functional.binary_cross_entropy_with_logits(
+    losses = nn.functional.binary_cross_entropy_with_logits(
         logits, rises.to(logits.dtype), reduction="none"
     )
-    return (each * counted).sum() / counted.sum()
+    return (losses * counted).sum() / counted.sum()

@@ -5,9 +5,7 @@ from torch import Tensor, nn
 
 
 class RandomLayer(nn.Module):
-    """A module that draws random numbers from a generator of its training's
-    own; torch's where it was given none.
-    """
+    """A module that draws random numbers from the generator of its training, by default torch's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,19 +22,19 @@ class Dropout(RandomLayer):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability `rate` while training, and scale
-        the rest to keep the mean.
+        """Zero each element with probability `rate` while training.
+
+        The others are scaled, so that the mean stays the same.
         """
         if not self.training or self.rate == 0:
             return x
-        drawn = torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(
-            generator=self.generator
-        )
+        drawn = torch.empty_like(x, memory_format=torch.contiguous_format)
+        drawn.uniform_(generator=self.generator)
         return x * (drawn >= self.rate) / (1 - self.rate)
 
 
 class Gaussian(RandomLayer):
-    """Standard normal random numbers for latent variables; zero outside of training."""
+    """Standard normal random numbers for latent variables; zeros outside of training."""
 
     def forward(self, like: Tensor) -> Tensor:
         """Return standard normal numbers in the shape of `like` while training, else zeros."""

@@ -1,13 +1,13 @@
 """The look-ahead audit: does anything behind a prediction come from after it was made?
 
 Each check runs a whole pipeline, from bars to probabilities, on a history and on a changed one. The
-change lies in the future or is pure chance, so the predictions of an honest pipeline stay the same;
-`dtml.lookahead.leaks` holds pipelines whose predictions do not. Everything is drawn from a seed and
-runs on CPU, where equal means equal to the last bit.
+change is in the future or is pure chance, so the predictions of an honest pipeline stay the same;
+`dtml.lookahead.leaks` holds pipelines whose predictions do not. All random numbers come from a
+seed, and everything runs on CPU, where equal means equal to the last bit.
 
-Trainings are short (`hurried`), and of a large market a part is audited (`History.cut`): the audit
-is about where rows come from. It does not find a leak that needs more stocks, sessions or epochs to
-show.
+Trainings are short (`hurried`), and only a part of a large market is audited (`History.cut`): the
+audit is about where rows come from. It does not find a leak that needs more stocks, sessions or
+epochs to show.
 """
 
 from collections.abc import Iterator
@@ -31,19 +31,17 @@ from dtml.windows import Windows
 
 LOOK_BACK = 10  # sessions before a date that are predicted when it is checked
 LOOK_AHEAD = 5  # sessions after it
-LATEST_RETRAINING = 20  # a date is at most so many sessions after the training that serves it
+LATEST_RETRAINING = 20  # the most sessions from a training to a date that it serves
 ZOO_STOCKS = 12  # of the history on which the planted leaks are audited
 ZOO_SESSIONS = 280
-TEST_DAYS = 252  # at most, scored with directions drawn by coin
+TEST_DAYS = 252  # at most, that are scored with directions drawn by coin
 TRAIN_DAYS = 252  # at most
 VALIDATION_DAYS = 21  # at most
 SHORT = 2  # epochs
 LONGER = 12  # epochs where a leak must be learnt to show
-# Trained where predictions are compared to the last bit: of one alone none can be chosen.
-MEMBERS = 2
-LEAST_GAP = 1  # sessions: with none, a close is part of labels on both sides
-# correlation with the index: .93 to .98 on every real market, one session apart at most .12
-IN_STEP = 0.3
+MEMBERS = 2  # seeds trained where predictions are compared to the last bit: a leak may choose one
+LEAST_GAP = 1  # sessions: without a gap, a close is part of labels on both sides
+IN_STEP = 0.3  # correlation with the index: .93 to .98 on real markets, a session apart at most .12
 MEDIAN_DAYS = 42  # before the days that the coin scores
 DRAWINGS = 4  # of the coin, at most
 ONE_SIDED = 0.05  # share of calls below which a direction counts as never called
@@ -53,7 +51,7 @@ ONE_SIDED = 0.05  # share of calls below which a direction counts as never calle
 class Finding:
     """The finding of one check; `at` is the date that it looked at, `detail` one line for people.
 
-    A check without power could not have failed: it did not pass, and is no alarm.
+    A check without power could not have failed: it does not count as passed and raises no alarm.
     """
 
     check: str
@@ -75,7 +73,7 @@ class Trained(Pipeline):
     ensemble: Ensemble
 
     def symbols(self, market: Market) -> tuple[str, ...]:
-        """Return the stocks of the model, where it has gains for each of them."""
+        """Return the stocks of the model if it has gains for each of them, else the market's."""
         return self.ensemble.symbols if self.ensemble.is_tied else market.symbols
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - it serves every date
@@ -84,7 +82,7 @@ class Trained(Pipeline):
 
 
 def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3) -> list[Finding]:
-    """Run every check, those that look at a date at so many dates, drawn from the seed.
+    """Run every check; those that look at a date run at `dates` dates drawn from the seed.
 
     Trainings are short. Raises DtmlError when the history is too short to train and to score.
     """
@@ -92,7 +90,8 @@ def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3
 
 
 def _exact(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[Finding]:
-    quick = replace(pipeline, experiment=hurried(pipeline.experiment, SHORT, seeds=MEMBERS))
+    experiment = hurried(pipeline.experiment, SHORT, seeds=MEMBERS)
+    quick = replace(pipeline, experiment=experiment)
     history = pipeline.received(history)
     findings: list[Finding] = []
     for at, trained in _dates(quick, history, seed, dates):
@@ -111,7 +110,7 @@ def _by_coin(pipeline: Pipeline, history: History, seed: int) -> Finding:
 def audit_model(
     ensemble: Ensemble, history: History, *, seed: int = 0, dates: int = 3
 ) -> list[Finding]:
-    """Check a model's windows and predictions at so many dates, whatever it was trained on."""
+    """Check a model's windows and predictions at `dates` dates, whatever it was trained on."""
     pipeline = Trained(Experiment(windows=ensemble.windows), ensemble)
     findings: list[Finding] = []
     for at, trained in _dates(pipeline, history, seed, dates, training=0):
@@ -134,12 +133,13 @@ def prove(
 
     They run on a small part of a history. Rows `pipeline, planted, caught_by, caught`: `caught_by`
     names the checks that failed, and the audit works where `caught` equals `planted`. The coin is
-    tossed for those that nothing else caught. The network is small; some stocks enter and leave,
+    tossed for those that no other check caught. The network is small; some stocks enter and leave,
     and every bar has a volume and an adjusted close, whatever the market's list and bars say.
     """
-    small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed), seed)
+    part = history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed)
+    small = fit_for_leaks(part, seed)
     small_network = vary(experiment, {"hidden": 16, "heads": 2})
-    # Of all pipelines: most leaks train on the days of the honest one.
+    # Shared by all pipelines: most leaks train on the days of the honest one.
     fits: dict[str, Ensemble] = {}
     pipelines: dict[str, Pipeline] = {}
     for normalisation in get_args(Normalisation):
@@ -164,13 +164,13 @@ def scrambled_future(
 ) -> Finding:
     """Scramble everything after `at`, train as of `trained` and predict.
 
-    No row made up to `at` may change. Some stocks lack their last bars in all histories, so that
-    backward filling shows.
+    No prediction made up to `at` may change. Some stocks lack their last bars in all histories, so
+    that backward filling shows.
     """
     before = history.with_holes(at, seed)
     rows = _served(pipeline, before, at, trained, back=LOOK_BACK)
     of_last_day = rows[rows["as_of"] == at].reset_index(drop=True)
-    # Chosen by later results, other seeds win where the future rises than where it falls.
+    # A choice by later results prefers other seeds in a rising future than in a falling one.
     for course in get_args(Course):
         is_shuffled = course == "shuffled"
         other_future = before.scrambled_after(at, seed, course)
@@ -204,17 +204,16 @@ def _up_to(windows: Windows, at: pd.Timestamp) -> Windows:
 
 def _changed_at_all(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
     """Return what differs between windows: days, stocks, or values and outcomes known at `at`."""
-    days = [
-        name for name in ("as_of", "target") if not getattr(old, name).equals(getattr(new, name))
-    ]
-    if days:
-        return days
+    parts = ("as_of", "target")
+    changed_days = [name for name in parts if not getattr(old, name).equals(getattr(new, name))]
+    if changed_days:
+        return changed_days
     if old.symbols != new.symbols:
         return ["symbols"]
     changed = _changed(old, new)
-    known = torch.from_numpy(np.asarray(old.target <= at))
-    old_movement = old.movement[known].nan_to_num()
-    new_movement = new.movement[known].nan_to_num()
+    is_known = torch.from_numpy(np.asarray(old.target <= at))
+    old_movement = old.movement[is_known].nan_to_num()
+    new_movement = new.movement[is_known].nan_to_num()
     if not torch.equal(old_movement, new_movement):
         changed.append("movement")
     return changed
@@ -222,21 +221,23 @@ def _changed_at_all(old: Windows, new: Windows, at: pd.Timestamp) -> list[str]:
 
 def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
     """Check that windows ignore the scale of past prices, which later dividends and splits set."""
-    known = history.known_at(at)
-    then = pipeline.windows(known)
-    now = pipeline.windows(known.rescaled())
-    changed = _changed(then, now)
+    past = history.known_at(at)
+    windows = pipeline.windows(past)
+    rescaled_windows = pipeline.windows(past.rescaled())
+    changed = _changed(windows, rescaled_windows)
     if changed:
         detail = f"later dividends and splits change {', '.join(changed)} of earlier days"
     else:
-        detail = f"{len(then)} days have the same windows whatever dividends and splits come later"
+        detail = (
+            f"{len(windows)} days have the same windows whatever dividends and splits come later"
+        )
     return Finding("rescaled_past", at, not changed, detail)
 
 
 def index_in_step(history: History) -> Finding:
     """Check that the index moves with its constituents on the same session, not one apart.
 
-    No power if it moves with them on none.
+    The check has no power if the index moves with them on none of these sessions.
     """
     bars = history.bars.assign(price=adjusted_price(history.bars, history.market.returns))
     prices = bars.pivot(index="session", columns="symbol", values="price")
@@ -262,8 +263,8 @@ def index_in_step(history: History) -> Finding:
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
     """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap.
 
-    No later outcome may be among them. An outcome may reach further than its day says: another
-    future may change none of them.
+    No later outcome may be among them. As an outcome may reach further than its day says, another
+    future must leave all of them unchanged.
     """
     train, validation = pipeline.spans(pipeline.windows(history), at)
     scrambled = history.scrambled_after(at, seed=0)
@@ -299,7 +300,8 @@ def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findin
     """Check that from `at` on every observed stock is predicted: no outcome chooses the rows."""
     windows = pipeline.windows(history)
     days = _around(windows, at, back=0)
-    rows = pipeline.predict(pipeline.model(windows, at), days)
+    model = pipeline.model(windows, at)
+    rows = pipeline.predict(model, days)
     day, stock = days.observed.nonzero(as_tuple=True)
     expected = pd.MultiIndex.from_arrays(
         [days.as_of[day.numpy()], pd.Index(days.symbols)[stock.numpy()]]
@@ -316,29 +318,25 @@ def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findin
 def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
     """Check that with directions drawn by coin the 95 % interval of MCC covers 0.
 
-    It does so at the first or a second drawing. A pipeline fails if both exclude 0 on the same
-    side: of honest ones 2 x .025 x .025, about one in 800. The coin is tossed before windows are
-    built, so features and labels change together, and a label among the features stays one; and it
+    It must do so at the first or a second drawing. A pipeline fails if both exclude 0 on the same
+    side: 2 x .025 x .025 of the honest ones, about one in 800. The coin is tossed before windows
+    are built, so features and labels change together, and a label among the features stays one. It
     is tossed for whole days, so that stocks still rise and fall together (`History.tossed`).
 
-    A drawing at which almost all calls are of one direction shows nothing and is drawn again.
-    Without enough drawings that show something the check has no power.
+    A drawing in which almost all predictions have one direction shows nothing and is repeated.
+    Without enough informative drawings the check has no power.
     """
     details: list[str] = []
-    sides: list[int] = []  # of 0 on which each interval lies: 1, -1, or 0 where it covers 0
+    sides: list[int] = []  # of each interval: 1 above 0, -1 below it, 0 where it covers 0
     for drawing in range(DRAWINGS * seed, DRAWINGS * (seed + 1)):
         at, mcc, (low, high), rises = _score_tossed(pipeline, history.tossed(drawing))
         if not ONE_SIDED <= rises <= 1 - ONE_SIDED:
             details.append(f"undefined ({rises:.0%} of the predictions are rises)")
             continue
         details.append(f"{mcc:+.3f} [{low:+.3f}, {high:+.3f}]")
-        if low > 0:
-            sides.append(1)
-        elif high < 0:
-            sides.append(-1)
-        else:
-            sides.append(0)
-        if sides[-1] == 0 or len(sides) == 2:
+        side = int(low > 0) - int(high < 0)
+        sides.append(side)
+        if side == 0 or len(sides) == 2:
             break
     is_decided = len(sides) == 2 or 0 in sides
     return Finding(
@@ -371,7 +369,7 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
 
 
 def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
-    """Say how many rows `as_of, symbol, probability` changed, came or went; name the first."""
+    """Say how many rows `as_of, symbol, probability` were changed, added or removed."""
     paired = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
     changed = paired[paired["probability"] != paired["probability_other"]]
     if changed.empty:
@@ -393,12 +391,12 @@ def fit_for_leaks(history: History, seed: int) -> History:
     days = np.sort(history.bars["session"].unique())
     middle = days[len(days) // 3 : -len(days) // 8]
     constituents = list(history.market.constituents)
-    for place, which in enumerate(generator.permutation(len(constituents))):
+    for place, position in enumerate(generator.permutation(len(constituents))):
         day = pd.Timestamp(generator.choice(middle)).date()
         if place % 3 == 1:
-            constituents[which] = replace(constituents[which], since=day)
+            constituents[position] = replace(constituents[position], since=day)
         elif place % 3 == 2:
-            constituents[which] = replace(constituents[which], until=day)
+            constituents[position] = replace(constituents[position], until=day)
     bars = history.bars.assign(volume=generator.lognormal(size=len(history.bars)))
     bars["adj_close"] = bars["adj_close"].fillna(bars["close"])
     market = replace(history.market, constituents=tuple(constituents))
@@ -419,16 +417,18 @@ class _Tossed(NamedTuple):
 
 
 def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
-    """Score the days after a training, a third of all.
+    """Score the days after a training, at most a third of all.
 
-    A rise is called above the median probability of the days before, which splits what a model says
-    of any market; above one half, a short training often calls one direction throughout.
+    A rise is predicted above the median probability of the days before: with one half as the
+    threshold, a short training often predicts one direction only.
     """
     windows = pipeline.windows(tossed)
-    at = windows.as_of[-min(TEST_DAYS, len(windows) // 3)]
+    test_days = min(TEST_DAYS, len(windows) // 3)
+    at = windows.as_of[-test_days]
     place = int(windows.as_of.searchsorted(at))
     model = pipeline.model(windows, at)
-    before = pipeline.predict(model, windows.days(slice(max(0, place - MEDIAN_DAYS), place)))
+    days_before = windows.days(slice(max(0, place - MEDIAN_DAYS), place))
+    before = pipeline.predict(model, days_before)
     rows = pipeline.predict(model, windows.days(slice(place, len(windows))))
     change = pd.Series(returns_of(rows, tossed.bars, tossed.market.returns))
     is_rise = rows["probability"] > before["probability"].median()
@@ -448,17 +448,18 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
 def _served(
     pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, back: int
 ) -> pd.DataFrame:
-    """Return the predictions made up to `at`, of so many days before.
+    """Return the predictions made up to `at`, from `back` days before on.
 
     A few later days are predicted with them.
     """
     windows = pipeline.windows(history)
-    rows = pipeline.predict(pipeline.model(windows, trained), _around(windows, at, back))
+    model = pipeline.model(windows, trained)
+    rows = pipeline.predict(model, _around(windows, at, back))
     return rows[rows["as_of"] <= at].reset_index(drop=True)
 
 
 def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
-    """Return the day of a date, so many before it, and some after it."""
+    """Return the day of a date, `back` days before it, and `LOOK_AHEAD` after it."""
     place = int(windows.as_of.searchsorted(at))
     return windows.days(slice(max(0, place - back), place + 1 + LOOK_AHEAD))
 
@@ -466,10 +467,9 @@ def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
 def _dates(
     pipeline: Pipeline, history: History, seed: int, dates: int, training: int | None = None
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
-    """Draw dates that have a history and a future, each with the date of the training it has.
+    """Draw dates that have a history and a future, each with the date of its training.
 
-    The first is served by a training at its own close, the strictest case: nothing later may reach
-    it.
+    The first date is served by a training at its own close, which is the strictest case.
     """
     windows = Pipeline.windows(pipeline, history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]

@@ -19,11 +19,11 @@ from dtml.windows import Windows
 
 
 class Leak(Pipeline):
-    """A dishonest pipeline: the docstring names its mistake, the step overridden makes it."""
+    """A dishonest pipeline: the docstring names its mistake, the overridden step makes it."""
 
 
 class LabelInFeatures(Leak):
-    """The return to be predicted stands among the features.
+    """The return to be predicted is among the features.
 
     It is a shift by -1 that the inputs share with the label.
     """
@@ -40,13 +40,14 @@ class FullSampleScaling(Leak):
         windows = super().windows(history)
         rows = windows.rows()
         deviation = rows.std(dim=0).clamp(min=1e-6)
-        return _with_rows(windows, (rows - rows.mean(dim=0)) / deviation)
+        centred = rows - rows.mean(dim=0)
+        return _with_rows(windows, centred / deviation)
 
 
 class BackwardFill(Leak):
     """Missing bars take the values of the next one.
 
-    It is `bfill`, written after `ffill` to be rid of the last gaps.
+    It is `bfill`, written after `ffill` to fill the last gaps.
     """
 
     def windows(self, history: History) -> Windows:
@@ -57,9 +58,9 @@ class BackwardFill(Leak):
 
 
 class LabelledRowsOnly(Leak):
-    """Only stock-days whose return turned out large are predicted.
+    """Only stock-days with a large return are predicted.
 
-    They are those of the paper's labels, known a day later.
+    They are those of the paper's labels, which are known a day later.
     """
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
@@ -68,7 +69,7 @@ class LabelledRowsOnly(Leak):
 
 
 class TargetDayInWindow(Leak):
-    """A window ends with the session to be predicted: off by one, the commonest of all."""
+    """A window ends with the session to be predicted: off by one, the most common mistake."""
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
@@ -93,47 +94,49 @@ class TargetDayOfIndex(Leak):
 class CentredAverage(Leak):
     """Prices are smoothed by a centred average of five sessions.
 
-    So does any filter run over a whole series.
+    Any filter that runs over a whole series makes this mistake.
     """
 
     def windows(self, history: History) -> Windows:
         prices = history.bars.groupby("symbol")[ADJUSTED_TOO]
         smooth = prices.transform(lambda price: price.rolling(5, center=True, min_periods=1).mean())
-        return super().windows(replace(history, bars=history.bars.assign(**smooth)))
+        bars = history.bars.assign(**smooth)
+        return super().windows(replace(history, bars=bars))
 
 
 class TodaysConstituents(Leak):
     """Today's constituents are taken for the constituents of every day.
 
-    This is survivorship, from a list.
+    This is survivorship bias from a list.
     """
 
     def windows(self, history: History) -> Windows:
-        market = history.market
-        constituents = tuple(
-            replace(stay, since=None if stay.until is None else NEVER, until=None)
-            for stay in market.constituents
-        )
-        return super().windows(replace(history, market=replace(market, constituents=constituents)))
+        constituents = []
+        for stay in history.market.constituents:
+            since = None if stay.until is None else NEVER
+            constituents.append(replace(stay, since=since, until=None))
+        market = replace(history.market, constituents=tuple(constituents))
+        return super().windows(replace(history, market=market))
 
 
 class SurvivorsOnly(Leak):
-    """Stocks without a bar in the last session are dropped from all of them.
+    """Stocks without a bar in the last session are dropped from all sessions.
 
-    This is survivorship, from `dropna`.
+    This is survivorship bias from `dropna`.
     """
 
     def windows(self, history: History) -> Windows:
         bars = history.bars
-        survivors = bars.loc[bars["session"] == bars["session"].max(), "symbol"]
-        kept = [*survivors, history.market.index.symbol]
-        return super().windows(replace(history, bars=bars[bars["symbol"].isin(kept)]))
+        is_last = bars["session"] == bars["session"].max()
+        survivors = bars.loc[is_last, "symbol"]
+        is_kept = bars["symbol"].isin([*survivors, history.market.index.symbol])
+        return super().windows(replace(history, bars=bars[is_kept]))
 
 
 class ValidationOverTest(Leak):
     """The epoch is chosen on the days that are then predicted.
 
-    So do training scripts without a third split.
+    Training scripts without a third split make this mistake.
     """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
@@ -166,7 +169,7 @@ class ShuffledSplit(Leak):
 
 
 class MemberChosenOnTest(Leak):
-    """Of several seeds the one is kept that does best on the days it is then tested on.
+    """The seed is chosen that does best on the days on which it is then tested.
 
     It is "the best of ten runs".
     """
@@ -179,10 +182,11 @@ class MemberChosenOnTest(Leak):
         of_outcome = torch.where(tested.rises(), rises, 1 - rises)
         likelihood = of_outcome[:, counted].log().sum(dim=1)
         best = int(likelihood.argmax())
+        only = slice(best, best + 1)
         return replace(
             ensemble,
-            seeds=ensemble.seeds[best : best + 1],
-            weights={name: weight[best : best + 1] for name, weight in ensemble.weights.items()},
+            seeds=ensemble.seeds[only],
+            weights={name: weight[only] for name, weight in ensemble.weights.items()},
         )
 
 
@@ -194,9 +198,9 @@ class LaterCheckpoint(Leak):
 
 
 class AdjustmentAsFeature(Leak):
-    """The adjusted close over the close stands among the features.
+    """The adjusted close divided by the close is among the features.
 
-    It knows every dividend that was paid later.
+    It reveals every dividend that was paid later.
     """
 
     def windows(self, history: History) -> Windows:
@@ -206,8 +210,8 @@ class AdjustmentAsFeature(Leak):
             index="session", columns="symbol", values="ratio"
         )
         of_windows = wide.reindex(index=windows.as_of, columns=list(windows.symbols))
-        known = of_windows.fillna(1.0).to_numpy()
-        return _with_feature(windows, "z_close", torch.from_numpy(known - 1).float())
+        filled = of_windows.fillna(1.0).to_numpy()
+        return _with_feature(windows, "z_close", torch.from_numpy(filled - 1).float())
 
 
 class LiquidUniverse(Leak):
@@ -221,14 +225,14 @@ class LiquidUniverse(Leak):
         index = history.market.index.symbol
         volume = bars[bars["symbol"] != index].groupby("symbol")["volume"].mean()
         liquid = volume.index[volume >= volume.median()]
-        kept = bars["symbol"].isin([*liquid, index])
-        return super().windows(replace(history, bars=bars[kept]))
+        is_kept = bars["symbol"].isin([*liquid, index])
+        return super().windows(replace(history, bars=bars[is_kept]))
 
 
 class IndexStampedEarly(Leak):
     """The source stamps each bar of the index with the session before.
 
-    So does a source that takes one time zone for another.
+    A source that confuses two time zones makes this mistake.
     """
 
     def received(self, history: History) -> History:
@@ -236,7 +240,8 @@ class IndexStampedEarly(Leak):
         is_index = bars["symbol"] == history.market.index.symbol
         index = bars[is_index].sort_values("session")
         early = index.assign(session=index["session"].shift()).dropna(subset="session")
-        return replace(history, bars=pd.concat([bars[~is_index], early], ignore_index=True))
+        joined = pd.concat([bars[~is_index], early], ignore_index=True)
+        return replace(history, bars=joined)
 
 
 LEAKS: tuple[type[Leak], ...] = tuple(Leak.__subclasses__())

@@ -1,8 +1,8 @@
 """The honest path from bars to predictions, for the look-ahead audit and the test of attention.
 
-It is the path of a night and of a backtest written once more, without a store: what a store is
-asked for is audited where it is asked (`flows.audit`). A `History` is what may be read; it can be
-cut short, changed, or drawn by coin.
+It repeats the path of a night and of a backtest without a store; the queries to the store are
+audited where they are made (`flows.audit`). A `History` is what may be read; it can be cut short,
+changed, or drawn by coin.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ Course = Literal["shuffled", "rising", "falling"]
 CPU = torch.device("cpu")
 ADJUSTED_TOO = [*PRICES, "adj_close"]
 NEVER = date(9999, 1, 1)
-STRUCK = 0.2  # share of stocks that a change of a history strikes
-LOST = 0.05  # share of rows that a change of a history loses
-BUSIER = 1000.0  # times that a stock may trade more in a scrambled future
+STRUCK = 0.2  # share of stocks that a change of a history affects
+LOST = 0.05  # share of rows that a change of a history drops
+BUSIER = 1000.0  # factor by which a stock may trade more in a scrambled future
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class History:
     def known_at(self, at: pd.Timestamp) -> "History":
         """Return what was known at the close of a session.
 
-        That is no later bar, no later entry, no later exit.
+        It has no later bar, no later entry and no later exit.
         """
         return replace(
             self,
@@ -60,14 +60,14 @@ class History:
     def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
         """Return the history in which some constituents lack a session's bar.
 
-        Half of these lack the one before too.
+        Half of these lack the bar of the session before too.
         """
         struck = self._some_constituents(at, seed)
-        last = self.sessions[: self.sessions.searchsorted(at, side="right")]
+        sessions_so_far = self.sessions[: self.sessions.searchsorted(at, side="right")]
         session = self.bars["session"]
         symbol = self.bars["symbol"]
-        day = last[-1]
-        day_before = last[-2]
+        day = sessions_so_far[-1]
+        day_before = sessions_so_far[-2]
         lost = (session == day) & symbol.isin(struck)
         lost_before = (session == day_before) & symbol.isin(struck[::2])
         return replace(self, bars=self.bars[~(lost | lost_before)])
@@ -88,7 +88,8 @@ class History:
         has_ended = future["symbol"].isin(ended)
         future = future[~has_ended & is_kept]
 
-        drawn = future.iloc[generator.permutation(len(future))]
+        shuffled_places = generator.permutation(len(future))
+        drawn = future.iloc[shuffled_places]
         noise = generator.standard_normal((len(drawn), 1))
         drawn[ADJUSTED_TOO] *= np.exp(0.05 * noise)
         names = pd.Index(self.bars["symbol"].unique())
@@ -113,9 +114,10 @@ class History:
     def rescaled(self) -> "History":
         """Return the same history after later corporate actions.
 
-        They are a dividend of half the price, and two splits. Every adjusted close is halved; of
-        every other stock each price is divided by 4, and each volume multiplied. These are powers
-        of 2, so what does not depend on the scale of past prices stays the same to the last bit.
+        They are a dividend of half the price, and two splits. Every adjusted close is halved; for
+        every second stock each price is divided by 4 and each volume multiplied by 4. These are
+        powers of 2, so that results that do not depend on the scale of past prices stay the same to
+        the last bit.
         """
         symbols = sorted(self.bars["symbol"].unique())
         is_divided = self.bars["symbol"].isin(symbols[::2])
@@ -128,10 +130,10 @@ class History:
     def tossed(self, seed: int) -> "History":
         """Return the same history with the direction of every session drawn by coin.
 
-        One toss holds for all symbols. Whatever was known before, each stock then rises as likely
-        as it falls; sizes of returns, missing bars and how stocks rise and fall together stay.
+        One toss holds for all symbols. Whatever was known before, each stock then rises with
+        probability one half; sizes of returns, missing bars and common moves of stocks stay.
         Shuffling sessions would not suffice: a stock that rises more often than it falls would
-        still do so, and a model that learns it is honest.
+        still do so, and a model that learns this is honest.
         """
         bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
         bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
@@ -168,8 +170,8 @@ class History:
         is_index = self.bars["symbol"] == market.index.symbol
         all_days = np.sort(self.bars.loc[is_stock, "session"].unique())
         is_recent = self.bars["session"].isin(all_days[-sessions:])
-        kept = (is_stock | is_index) & is_recent
-        return replace(self, bars=self.bars[kept], market=market)
+        is_kept = (is_stock | is_index) & is_recent
+        return replace(self, bars=self.bars[is_kept], market=market)
 
     def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:
         """Return the market with later entries and the exits of those `leaving` on one day."""
@@ -202,8 +204,8 @@ class History:
 class Pipeline:
     """The honest way from a history to predictions, in the steps of a night.
 
-    A leak overrides one of them. `fits` keeps each ensemble by all that decides its weights: equal
-    days give equal weights, so the checks of an audit train once where they would train often.
+    A leak overrides one of them. `fits` caches each ensemble by all that decides its weights: equal
+    days give equal weights, so that the checks of an audit do not repeat a training.
     """
 
     experiment: Experiment
@@ -237,29 +239,35 @@ class Pipeline:
         """Train all members, once for equal days and settings."""
         key = hashlib.sha256(repr(self.experiment).encode())
         for part in (train, validation):
-            key.update(part.digest.encode() + part.movement.contiguous().numpy().tobytes())
+            movement = part.movement.contiguous().numpy().tobytes()
+            key.update(part.digest.encode() + movement)
         name = key.hexdigest()
         if name not in self.fits:
             members = self.experiment.members_of()
+            fits = fit_members(train, validation, members, device=CPU)
             self.fits[name] = Ensemble(
                 market="audit",
                 symbols=train.symbols,
                 seeds=tuple(member.seed for member in members),
                 model=self.experiment.model,
                 windows=self.experiment.windows,
-                weights=stack_members(fit_members(train, validation, members, device=CPU)),
+                weights=stack_members(fits),
             )
         return self.fits[name]
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         """Return the model that serves from the close of a date on."""
-        return self.fit(*self.spans(windows, as_of))
+        train, validation = self.spans(windows, as_of)
+        return self.fit(train, validation)
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
         """Return rows as `dtml.inference.predict` does.
 
         Days are predicted one at a time, as nights are.
         """
-        days = windows.observed.any(dim=1).nonzero().flatten().tolist()
-        predictions = [predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days]
+        has_stocks = windows.observed.any(dim=1)
+        predictions = []
+        for day in has_stocks.nonzero().flatten().tolist():
+            of_day = windows.days(slice(day, day + 1))
+            predictions.append(predict(ensemble, of_day, CPU))
         return pd.concat(predictions, ignore_index=True)

@@ -1,8 +1,7 @@
-"""The look-ahead audit of rankers: does anything behind the order of a day come from after its
-close?
+"""The look-ahead audit of rankers: a day's ranking may not depend on what follows its close.
 
-As in `dtml.lookahead.audit`, a whole way from bars to orders runs on a history and on a changed
-one, with a small boosting; the leaks below take that way with one mistake each, and every one must
+As in `dtml.lookahead.audit`, a whole path from bars to rankings runs on a history and on a changed
+one, with a small boosting. The leaks below make one mistake each on that path, and every one must
 be caught.
 """
 
@@ -39,26 +38,26 @@ from dtml.ranking.walk import History as Ranked
 
 SMALL = BoostingConfig(trees=40, rate=0.1, rows_a_leaf=50)
 SESSIONS = 400  # of the history on which leaks are planted
-# of a slope on outcomes that are drawn, beyond which it was measured on days it was fitted to
+# A slope on randomly drawn outcomes that is larger was measured on days that it was fitted to.
 DEVIATIONS = 4.0
 
 
-def fit_honestly(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
+def fit_honestly(inputs: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
     """Return rankers fitted on the outcomes that had ended at the close of a session."""
-    return fit_rankers(_until(read, at), config)
+    return fit_rankers(_until(inputs, at), config)
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """The way from a history to orders, in the steps of a night and of a walk.
+    """The path from a history to rankings, in the steps of a night and of a walk.
 
-    A leak spoils what is read, or the fit. Both are honest by default. `fit` takes what was read,
-    the session as of which it trains, and the settings.
+    A leak spoils the inputs, or the fit. Both are honest by default. `fit` takes the inputs, the
+    session as of which it trains, and the settings.
     """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
     max_return: float = np.inf
-    spoil: Callable[[Ranked], Ranked] = lambda read: read
+    spoil: Callable[[Ranked], Ranked] = lambda inputs: inputs
     fit: Callable[[Ranked, pd.Timestamp, RankersConfig], Rankers] = fit_honestly
 
     def read(self, history: History) -> Ranked:
@@ -71,23 +70,24 @@ class Ordering:
             returns=market.returns,
         )
         among = np.asarray(market.membership(panel.sessions))
-        return self.spoil(Ranked.of(panel, self.config.leg, among, max_return=self.max_return))
+        inputs = Ranked.of(panel, self.config.leg, among, max_return=self.max_return)
+        return self.spoil(inputs)
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
-        """Return the orders of the closes up to `at`, by rankers trained as of an earlier one.
+        """Return the rankings of the closes up to `at`, by rankers trained as of `trained`.
 
         The columns are those of `order_of`.
         """
-        read = self.read(history)
-        sessions = read.panel.sessions
-        rankers = self.fit(read, trained, self.config)
+        inputs = self.read(history)
+        sessions = inputs.panel.sessions
+        rankers = self.fit(inputs, trained, self.config)
         stop = int(sessions.searchsorted(at, side="right"))
         days = slice(stop - LOOK_BACK, stop)
-        scores = rankers.scores(read.features, read.there, days)
+        scores = rankers.scores(inputs.features, inputs.there, days)
         orders = []
         for day in range(LOOK_BACK):
             scores_of_day = {name: by_day[day] for name, by_day in scores.items()}
-            orders.append(order_of(scores_of_day, rankers.slopes, read.panel.symbols))
+            orders.append(order_of(scores_of_day, rankers.slopes, inputs.panel.symbols))
         joined = pd.concat(orders, keys=sessions[days], names=["as_of", None])
         return joined.reset_index("as_of")
 
@@ -95,9 +95,9 @@ class Ordering:
 def audit_ranking(
     ordering: Ordering, history: History, *, seed: int = 0, trains: bool = True
 ) -> list[Finding]:
-    """Check the rankers of a history, their slopes where it `trains`.
+    """Check the rankers of a history, and their slopes too if the ordering `trains`.
 
-    Returns nothing where the history is too small for any check.
+    Returns no finding where the history is too small for any check.
     """
     sessions = ordering.read(history).panel.sessions
     reach = 2 * sessions_to(ordering.config.leg)
@@ -105,7 +105,8 @@ def audit_ranking(
     stop = len(sessions) - LOOK_AHEAD
     if stop <= first or len(history.market.symbols) < MINIMUM_STOCKS:
         return []
-    at = sessions[int(np.random.default_rng(seed).integers(first, stop))]
+    generator = np.random.default_rng(seed)
+    at = sessions[int(generator.integers(first, stop))]
     findings = [same_orders(ordering, history, at, seed), same_ranks(ordering, history, at)]
     if trains:
         findings.append(slopes_of_chance(ordering, history, at, seed))
@@ -113,7 +114,7 @@ def audit_ranking(
 
 
 def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Scramble everything after `at`, train as of its close and order.
+    """Scramble everything after `at`, train as of its close and rank the stocks.
 
     No score, place or probability may change.
     """
@@ -133,13 +134,13 @@ def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: in
 
 
 def same_ranks(ordering: Ordering, history: History, at: pd.Timestamp) -> Finding:
-    """Check that ranked features do not know the scale of past prices.
+    """Check that ranked features do not depend on the scale of past prices.
 
     Later dividends and splits set it.
     """
-    known = history.known_at(at)
-    features = ordering.read(known).features
-    others = ordering.read(known.rescaled()).features
+    past = history.known_at(at)
+    features = ordering.read(past).features
+    others = ordering.read(past.rescaled()).features
     passed = np.array_equal(features, others, equal_nan=True)
     compared = "the same" if passed else "different"
     detail = f"ranks of {len(features)} days are {compared} after later dividends and splits"
@@ -149,16 +150,17 @@ def same_ranks(ordering: Ordering, history: History, at: pd.Timestamp) -> Findin
 def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that no probability is learned where outcomes are drawn: any stock may come first.
 
-    Rankers order the days that they were fitted to well even then; a slope that was measured on
-    those shows it.
+    Even then rankers rank the days well that they were fitted to, and a slope that was measured on
+    those days shows it.
     """
-    read = ordering.read(history)
+    inputs = ordering.read(history)
     generator = np.random.default_rng([seed, 3])
-    known = np.isfinite(read.outcome)
-    drawn = replace(read, outcome=np.where(known, generator.random(known.shape), np.nan))
-    measured = _until(drawn, at).outcome[-VALIDATION_DAYS:]
+    has_outcome = np.isfinite(inputs.outcome)
+    random_outcome = generator.random(has_outcome.shape)
+    randomised = replace(inputs, outcome=np.where(has_outcome, random_outcome, np.nan))
+    measured = _until(randomised, at).outcome[-VALIDATION_DAYS:]
     rows = int(np.isfinite(measured).sum())
-    slopes = ordering.fit(drawn, at, ordering.config).slopes
+    slopes = ordering.fit(randomised, at, ordering.config).slopes
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
     passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)
@@ -167,7 +169,7 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
 
 
 def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.DataFrame:
-    """Audit each planted leak and the honest way on part of a history.
+    """Audit each planted leak and the honest path on part of a history.
 
     Returns rows of `audit.prove`, none where the history is too short.
     """
@@ -183,55 +185,58 @@ def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.
     return pd.DataFrame(rows, columns=["pipeline", "planted", "caught_by", "caught"])
 
 
-def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
-    """Return the sessions whose outcomes, by the leg, have ended at the close of a session."""
-    stop = int(read.panel.sessions.searchsorted(at, side="right")) - sessions_to(read.leg)
+def _until(inputs: Ranked, at: pd.Timestamp) -> Ranked:
+    """Return the sessions whose outcomes have ended at the close of a session."""
+    stop = int(inputs.panel.sessions.searchsorted(at, side="right")) - sessions_to(inputs.leg)
     return replace(
-        read,
-        there=read.there[:stop],
-        features=read.features[:stop],
-        outcome=read.outcome[:stop],
+        inputs,
+        there=inputs.there[:stop],
+        features=inputs.features[:stop],
+        outcome=inputs.outcome[:stop],
     )
 
 
 def _fit_and_calibrate_on_the_same(
-    read: Ranked, at: pd.Timestamp, config: RankersConfig
+    inputs: Ranked, at: pd.Timestamp, config: RankersConfig
 ) -> Rankers:
-    rankers = fit_honestly(read, at, config)
-    known = _until(read, at)
+    rankers = fit_honestly(inputs, at, config)
+    past = _until(inputs, at)
     days = slice(-VALIDATION_DAYS, None)
-    scores = rankers.scores(known.features, known.there, days)
-    relative = known.relative[days]
+    scores = rankers.scores(past.features, past.there, days)
+    relative = past.relative[days]
     slopes = {name: slope_of(ranked(of_days), relative) for name, of_days in scores.items()}
     return replace(rankers, slopes=slopes)
 
 
-def _with_first(read: Ranked, values: np.ndarray) -> Ranked:
-    """Return what was read with other values of the first feature."""
+def _with_first(inputs: Ranked, values: np.ndarray) -> Ranked:
+    """Return the inputs with other values of the first feature."""
     first = values[..., None].astype(np.float32)
-    return replace(read, features=np.dstack([first, read.features[..., 1:]]))
+    return replace(inputs, features=np.dstack([first, inputs.features[..., 1:]]))
 
 
-def _ranked_over_all_days(read: Ranked) -> Ranked:
-    closes = read.panel.close
-    changes = pd.Series((closes / np.roll(closes, 1, axis=0)).ravel())
-    return _with_first(read, changes.rank(pct=True).to_numpy().reshape(closes.shape))
+def _ranked_over_all_days(inputs: Ranked) -> Ranked:
+    closes = inputs.panel.close
+    ratios = closes / np.roll(closes, 1, axis=0)
+    ranks = pd.Series(ratios.ravel()).rank(pct=True)
+    return _with_first(inputs, ranks.to_numpy().reshape(closes.shape))
 
 
-def _scaled_over_all_days(read: Ranked) -> Ranked:
-    deviation = np.nanstd(read.features[read.there], axis=0)
-    return replace(read, features=read.features / (deviation + 1e-6))
+def _scaled_over_all_days(inputs: Ranked) -> Ranked:
+    deviation = np.nanstd(inputs.features[inputs.there], axis=0)
+    return replace(inputs, features=inputs.features / (deviation + 1e-6))
 
 
 LEAKS: Mapping[str, Mapping[str, Any]] = {
-    "OutcomeAsFeature": {"spoil": lambda read: _with_first(read, read.relative)},
+    "OutcomeAsFeature": {"spoil": lambda inputs: _with_first(inputs, inputs.relative)},
     "RankOverHistory": {"spoil": _ranked_over_all_days},
     "ScaledOverHistory": {"spoil": _scaled_over_all_days},
-    "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
-    "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
-    "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
+    "LaterLeg": {
+        "spoil": lambda inputs: replace(inputs, outcome=outcomes(inputs.panel, "five_days"))
+    },
+    "OutcomeKnown": {"spoil": lambda inputs: replace(inputs, there=np.isfinite(inputs.outcome))},
+    "PriceAsFeature": {"spoil": lambda inputs: _with_first(inputs, ranked(inputs.panel.close))},
     "LaterRankers": {
-        "fit": lambda read, _, config: fit_honestly(read, read.panel.sessions[-1], config)
+        "fit": lambda inputs, _, config: fit_honestly(inputs, inputs.panel.sessions[-1], config)
     },
     "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
 }

@@ -1,6 +1,6 @@
 """Named markets, one TOML file each, and users' own markets in files of the same shape.
 
-Every key of a file is checked, and a mistake is one line that names file and key.
+Every key of a file is checked, and an error is one line that names file and key.
 """
 
 import difflib
@@ -49,7 +49,7 @@ def market_names() -> list[str]:
 
 
 def load_market(name: str) -> Market:
-    """Read a market of the package; for an unknown name UsageError lists those there are."""
+    """Read a market of the package; UsageError lists the markets if the name is unknown."""
     names = market_names()
     if name not in names:
         near = difflib.get_close_matches(name.lower(), names, n=3)
@@ -59,10 +59,10 @@ def load_market(name: str) -> Market:
 
 
 def load_market_file(path: Path, text: str | None = None) -> Market:
-    """Read a user's own market; its name is the file's, and no market of the package has it.
+    """Read a user's own market, named after its file; no market of the package may have the name.
 
-    `text` stands for a file that is no longer there. Raises UsageError, one line with file and key,
-    for what is wrong.
+    `text` replaces a file that no longer exists. Raises UsageError, one line with file and key, for
+    any mistake.
     """
     if path.stem in market_names():
         # Two markets of one name would share their rows in the database.
@@ -88,7 +88,7 @@ def read_calendars(path: Path) -> dict[str, Calendar]:
 
 
 def read_market(path: Path, text: str | None = None) -> Market:
-    """Read the market that a TOML file, or its `text`, describes; its name is the file's.
+    """Read the market that a TOML file, or its `text`, describes; it is named after the file.
 
     Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or
     impossible.
@@ -161,7 +161,7 @@ _MARKET_KEYS = (
 
 
 def _word(table: Table, key: str, words: object, default: W) -> W:
-    """Return one of the words that a Literal lists."""
+    """Return the value of a key, which must be one of the words of a Literal."""
     return cast(W, table.choice(key, get_args(words), default))
 
 
@@ -251,7 +251,7 @@ def _trading(table: Table) -> definition.Trading:
 
 
 def _rate(table: Table, key: str) -> definition.Rate:
-    """Return a number, or the dates from which each of several holds."""
+    """Return a number, or several numbers, each with the date from which it holds."""
     rows = table.values[key]
     if not isinstance(rows, list) or not rows:
         return table.typed(key, float)
@@ -261,9 +261,8 @@ def _rate(table: Table, key: str) -> definition.Rate:
     since = [entry.required("since", date) for entry in entries]
     if since != sorted(set(since)):
         raise table.error(key, "list each date once, the earliest first")
-    return tuple(
-        (day, entry.required("rate", float)) for day, entry in zip(since, entries, strict=True)
-    )
+    rates = [entry.required("rate", float) for entry in entries]
+    return tuple(zip(since, rates, strict=True))
 
 
 def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
@@ -326,7 +325,7 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
 
 
 def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
-    """Raise for stays that overlap or are unordered, and for a source's symbol of two stocks."""
+    """Raise for stays that overlap or are unordered, and for a source symbol of two stocks."""
     last_until: dict[str, date | None] = {}
     symbol_at_source: dict[str, str] = {}
     for stay in stays:
@@ -345,7 +344,7 @@ def _refuse_repeats(table: Table, stays: tuple[Constituent, ...]) -> None:
 
 
 def _follows(stay: Constituent, earlier_until: date | None) -> bool:
-    """Return whether a stay begins when an earlier one has ended; None is a date not known."""
+    """Return whether a stay begins when an earlier one has ended; None is an unknown date."""
     if earlier_until is None or stay.since is None:
         return False
     return stay.since >= earlier_until
@@ -403,17 +402,19 @@ def _level(table: Table) -> float:
 def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     """Return the rankers of which one is the champion.
 
-    Raise for fewer than two, and for a word that is no ranker.
+    Raises for fewer than two, and for a word that is not a ranker.
     """
     if "candidates" not in table.values:
         return Market.candidates
-    known = [name for name in get_args(definition.RankerName) if name != definition.EARNED]
+    rankers = [name for name in get_args(definition.RankerName) if name != definition.EARNED]
     listed = table.texts("candidates")
     for name in listed:
-        if name not in known:
-            raise table.error("candidates", f"unknown ranker {name!r}; known: {', '.join(known)}")
-    are_two_or_more_distinct = len(set(listed)) >= max(2, len(listed))
-    if not are_two_or_more_distinct or table.values.get("ranker") != definition.EARNED:
+        if name not in rankers:
+            raise table.error("candidates", f"unknown ranker {name!r}; known: {', '.join(rankers)}")
+    are_distinct = len(set(listed)) == len(listed)
+    are_several = len(listed) >= 2
+    is_earned = table.values.get("ranker") == definition.EARNED
+    if not (are_distinct and are_several and is_earned):
         raise table.error(
             "candidates",
             f'list two or more different rankers, and set ranker = "{definition.EARNED}"',

@@ -1,7 +1,7 @@
 """A market: its exchange, its index, its constituents with their dates, and how it is traded.
 
-Its bounds for good bars are part of it. Trading is what it costs, which trades are refused, and how
-the nights follow an order of the stocks.
+Its bounds for good bars are part of it. Trading covers costs, which trades are refused, and how the
+nights follow a ranking of the stocks.
 """
 
 import re
@@ -102,7 +102,7 @@ _LONGEST_SYMBOL = 24
 
 BASIS_POINT = 1e-4
 YEAR = 252  # sessions
-SMALLEST_LIMIT = 0.01  # of a price in a day: rounding to ticks would pass for a smaller one
+SMALLEST_LIMIT = 0.01  # of a price in a day: rounding to ticks may exceed a smaller one
 
 Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from its date on
 
@@ -117,11 +117,10 @@ def is_symbol(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Constituent:
-    """A stay in the index; `since` is its first day as a constituent, `until` the first day after
-    it.
+    """A stay of a stock in the index.
 
-    A missing date means that nothing is known on that side. A stock that came back has one entry a
-    stay.
+    `since` is its first day as a constituent, `until` the first day after the stay. A missing date
+    is unknown. A stock that came back has an entry for each stay.
     """
 
     symbol: str
@@ -136,8 +135,8 @@ class Constituent:
 class Index:
     """The index of a market.
 
-    Its bars carry `symbol`, its source knows it by `source_symbol`. One `of_constituents` is asked
-    of no source: it is the equal-weight mean of the constituents.
+    Its bars carry `symbol`; its source uses `source_symbol`. An index `of_constituents` needs no
+    source: it is the equal-weight mean of the constituents.
     """
 
     symbol: str
@@ -189,9 +188,9 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
 class Costs:
     """The costs of trading, in basis points, each 0 or more.
 
-    `commission` and `half_spread` (half of what is quoted between bid and ask) are paid on the
-    value of every purchase and of every sale, `purchase_tax` and `sale_tax` on one of them;
-    `borrow` is paid per year of 252 sessions on the value held short.
+    `commission` and `half_spread` (half of the quoted spread between bid and ask) are paid on the
+    value of every purchase and of every sale, `purchase_tax` and `sale_tax` only on purchases and
+    on sales; `borrow` is paid per year of 252 sessions on the value held short.
     """
 
     commission: Rate = 1.0
@@ -209,7 +208,7 @@ class Costs:
     def of_trades(
         self, sessions: "pd.DatetimeIndex"
     ) -> "tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]":
-        """Return what a purchase and what a sale costs on each session.
+        """Return the costs of a purchase and of a sale on each session.
 
         Both are shares of the value traded.
         """
@@ -231,11 +230,11 @@ STANDARD = Costs()
 class Trading:
     """How a market is traded.
 
-    A stock that opens `price_limit` (a ratio; 0.3 is 30 %) from the close before cannot be bought,
-    or sold, there; None where the exchange has no such limit. Orders are for multiples of `lot`
-    shares. The nights hold the `top` stocks of the order, in equal parts: by the mean rank of the
-    last `smooth` nights, and a stock held is kept while its place is at most `band` times `top`.
-    `sources` says where each fact comes from, and as of when.
+    A stock that opens `price_limit` (a ratio; 0.3 is 30 %) above the close before cannot be bought,
+    one that opens as far below it cannot be sold; None where the exchange has no such limit. Orders
+    are for multiples of `lot` shares. The nights hold the `top` stocks of the ranking, in equal
+    parts: by the mean rank of the last `smooth` nights, and a stock held is kept while its place is
+    at most `band` times `top`. `sources` gives the source and the date of each fact.
     """
 
     costs: Costs = STANDARD
@@ -256,7 +255,7 @@ class Trading:
 
 @dataclass(frozen=True)
 class Calendar:
-    """An exchange's calendar, with sessions that exchange_calendars lacks or does not know yet.
+    """An exchange's calendar, with sessions that exchange_calendars lacks or does not have yet.
 
     - code is one of exchange_calendars;
     - known_to is the last day described: after the last session of the library, each usual weekday
@@ -281,19 +280,19 @@ class Market:
     """A market as its file describes it.
 
     - calendar is a code of exchange_calendars, or one with sessions of the market's file;
-    - without constituents, they are those found in the prices that the user names;
-    - returns says which price they and averages are taken from;
+    - constituents, if empty, are the stocks in the prices that the user names;
+    - returns names the price that returns and averages are taken from;
     - z_close "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies
       between two bars;
-    - leg is the return by which its nights order the stocks of a day (`dtml.ranking.outcomes`);
-    - ranker is whose order they show, "earned" that of the champion of the candidates
+    - leg is the return by which its nights rank the stocks of a day (`dtml.ranking.outcomes`);
+    - ranker is the one whose ranking they show; "earned" is the champion of the candidates
       (`dtml.evaluation.evidence`);
     - retrain says when to train: never, when there is no model, or every N sessions;
     - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
       (an abstention band);
     - model overrides settings of the model and of the training;
     - code is a user's own features and model;
-    - file is that of a user's own market, and what it says.
+    - file is the path of a user's own market, with its text.
     """
 
     name: str
@@ -322,7 +321,7 @@ class Market:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return all that decides figures; of own code the text does, wherever its file lies."""
+        """Return all that decides figures, but not the path of own code, whose text decides."""
         settings = asdict(self)
         del settings["code"]
         del settings["file"]
@@ -331,9 +330,9 @@ class Market:
 
     @property
     def speakers(self) -> tuple[RankerName, ...]:
-        """Return the rankers one of which orders the stocks of a night.
+        """Return the rankers of which one ranks the stocks of a night.
 
-        It is the one named, or all candidates.
+        These are the one named, or all candidates.
         """
         if self.ranker == EARNED:
             return self.candidates
@@ -349,12 +348,13 @@ class Market:
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return the constituents of a day, in the order of the list: `since` <= day < `until`."""
-        return tuple(
-            stay
-            for stay in self.constituents
-            if (stay.since is None or stay.since <= day)
-            and (stay.until is None or day < stay.until)
-        )
+        stays = []
+        for stay in self.constituents:
+            has_begun = stay.since is None or stay.since <= day
+            has_ended = stay.until is not None and stay.until <= day
+            if has_begun and not has_ended:
+                stays.append(stay)
+        return tuple(stays)
 
     def membership(
         self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None
@@ -381,21 +381,21 @@ class Market:
     def is_snapshot(self) -> bool:
         """Return whether the list gives no dates of membership.
 
-        One day's constituents then stand for all days.
+        The constituents of one day then stand for all days.
         """
         return all(stay.since is None and stay.until is None for stay in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
         """Return the same market with these symbols alone, in order.
 
-        What the list says of each is kept; the index is left out. Raises UsageError for a symbol
-        that cannot be one or comes twice.
+        The details in the list are kept; the index is left out. Raises UsageError for a symbol that
+        is invalid or listed twice.
         """
         listed: dict[str, list[Constituent]] = {}
         for stay in self.constituents:
             listed.setdefault(stay.symbol, []).append(stay)
-        wanted = [symbol for symbol in symbols if symbol != self.index.symbol]
-        for symbol, times in Counter(wanted).items():
+        stock_symbols = [symbol for symbol in symbols if symbol != self.index.symbol]
+        for symbol, times in Counter(stock_symbols).items():
             if not is_symbol(symbol):
                 raise UsageError(
                     f"market {self.name}: {symbol!r} is not a valid symbol; rename it at its source"
@@ -405,7 +405,7 @@ class Market:
                     f"market {self.name}: symbol {symbol!r} is listed {times} times; list it once"
                 )
         stays: list[Constituent] = []
-        for symbol in wanted:
+        for symbol in stock_symbols:
             unlisted = Constituent(symbol=symbol, source_symbol=symbol)
             stays.extend(listed.get(symbol, [unlisted]))
         return replace(self, constituents=tuple(stays))

@@ -24,7 +24,7 @@ _WORDS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """One TOML table with its file and key, so that every complaint can name both."""
+    """One TOML table with its file and key, so that every error can name both."""
 
     path: Path
     prefix: str
@@ -37,13 +37,14 @@ class Table:
         return UsageError(f"{self.path}: {self.prefix}{name}: {complaint}")
 
     def allow(self, *keys: str) -> None:
-        """Raise for a key that is none of these."""
+        """Raise for a key that is not one of these."""
         for key in self.values:
             if key not in keys:
-                raise self.error(key, f"unknown key{_nearest(key, keys)}; known: {', '.join(keys)}")
+                nearest = _nearest(key, keys)
+                raise self.error(key, f"unknown key{nearest}; known: {', '.join(keys)}")
 
     def required(self, key: str, kind: type[T]) -> T:
-        """Return the value of a key that must be there, checked to be of a kind."""
+        """Return the value of a required key, checked to be of a kind."""
         if key not in self.values:
             raise self.error(key, f"missing; give {_WORDS.get(kind, 'a value')}")
         return self.typed(key, kind)
@@ -53,26 +54,26 @@ class Table:
         return self.typed(key, kind) if key in self.values else default
 
     def typed(self, key: str, kind: type[T]) -> T:
-        """Return the value of a key that is there, checked to be of a kind and no empty text."""
+        """Return the value of an existing key, checked to be of a kind and not an empty text."""
         value = self.values[key]
         if not is_a(value, kind):
             raise self.error(key, f"expected {_WORDS[kind]}, got {shown(value)}")
-        if isinstance(value, str) and (not value.strip() or not value.isprintable()):
+        is_unreadable = isinstance(value, str) and (not value.strip() or not value.isprintable())
+        if is_unreadable:
             raise self.error(key, f"expected printable text that is not empty, got {shown(value)}")
         if kind is float:
             value = float(cast(float, value))
         return cast(T, value)
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
-        """Return one of the words that a key may have; without a default it must be there."""
+        """Return one of the words that a key may have; without a default the key is required."""
         if default is not None and key not in self.values:
             return default
         value = self.required(key, str)
-        known = sorted(choices)
-        if value not in known:
-            raise self.error(
-                key, f"unknown {shown(value)}{_nearest(value, known)}; known: {', '.join(known)}"
-            )
+        words = sorted(choices)
+        if value not in words:
+            nearest = _nearest(value, words)
+            raise self.error(key, f"unknown {shown(value)}{nearest}; known: {', '.join(words)}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ class Table:
 
 
 def parse(path: Path, text: str | None) -> dict[str, object]:
-    """Return what a TOML file, or its text, holds; raises UsageError for what is no TOML."""
+    """Return the contents of a TOML file, or of its text; raise UsageError if it is not TOML."""
     try:
         if text is None:
             text = path.read_text(encoding="utf-8")
@@ -113,15 +114,16 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
         raise UsageError(
             f"{path}: the market file is not UTF-8 text: byte {problem.start}"
         ) from problem
-    # A number of 5,000 digits and deep nesting come as these.
+    # A number of 5,000 digits and deep nesting raise these too.
     except (ValueError, RecursionError) as problem:
         raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
 
 
 def is_a(value: object, kind: type) -> bool:
     """Say whether a TOML value is of a kind: true is no number, a date-time no date, 3 a number."""
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
+    is_bool = isinstance(value, bool)
+    if is_bool or kind is bool:
+        return is_bool and kind is bool
     if isinstance(value, datetime):
         return False
     if kind is float:
@@ -130,11 +132,11 @@ def is_a(value: object, kind: type) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value as a complaint quotes it, at most 60 characters."""
+    """Return a value as errors quote it, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
+def _nearest(word: str, choices: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(choices), n=1)
     return f", perhaps {near[0]}" if near else ""

@@ -1,3 +1,1 @@
-"""A user's own features and model: one Python file, admitted by an audit, run
-in a process of its own.
-"""
+"""A user's own features and model: a Python file that an audit admits, run in its own process."""

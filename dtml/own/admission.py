@@ -1,12 +1,12 @@
-"""The audit of a user's own code, by which it is admitted: does it know what came later?
+"""The audit that admits a user's own code: does the code look ahead?
 
-A feature of a day must say the same whatever follows that day, whatever later dividends and splits
-do to the prices before it, and from no more sessions than its HISTORY: on every session of a year,
-and with as many stocks and sessions as a training hands over. A model must score a day the same
-whenever it is asked, and where the direction of every session is drawn by coin, it must order the
-stocks no better than chance. What is far better than any rule of any market is not believed. What
-reads the outcomes from elsewhere, such as a file of later prices, is met by the last of these
-alone.
+A feature of a day must have the same value whatever follows that day, whatever later dividends and
+splits do to the prices before it, and when computed from only HISTORY sessions: on every session of
+a year, and with as many stocks and sessions as in a training. A model must score a day the same
+whenever it is asked, and where the direction of every session is drawn by coin, it must rank the
+stocks no better than chance. A result far better than that of any rule of any market is not
+believed; only this last check catches code that reads the outcomes from elsewhere, such as a file
+of later prices.
 """
 
 from collections.abc import Iterator
@@ -41,15 +41,15 @@ from dtml.ranking.walk import market_panel
 
 STOCKS = 50  # of the part that is changed, at most
 SESSIONS = 600  # of the same; more of them for a long HISTORY
-FEW = 12  # stocks that are asked about on every session of a year
+FEW = 12  # stocks that are tested on every session of a year
 YEAR = 253  # sessions, one of which is the last of a year
-LEAST = 63  # sessions on which a feature must be asked with the whole of its HISTORY
+LEAST = 63  # sessions on which a feature must be tested with the whole of its HISTORY
 DATES = 3  # sessions drawn, after which the future is changed
-EARLY = (5, 30)  # such sessions of the beginning, where filling shows
-NEIGHBOURS = 3  # days that are looked at where there is a session or a stock more or less
-SCORED = 126  # sessions that a model orders, and on which rank ICs are measured
-BELIEVED = 0.3  # a rank IC: no order of any market that we know reached a third of it
-TIMES_THE_RULES = 3  # the best one-line rule of the market, where that is more
+EARLY = (5, 30)  # further such sessions at the beginning, where filling shows
+NEIGHBOURS = 3  # days that are compared with a session or a stock more or less
+SCORED = 126  # sessions that a model ranks, and on which rank ICs are measured
+BELIEVED = 0.3  # a rank IC: no ranking of any market that we know reached a third of it
+TIMES_THE_RULES = 3  # multiple of the best one-line rule of the market, where that is more
 MEANING = {
     "asked_twice": "differs when it is called again: it keeps state, or is not seeded",
     "rescaled_past": "depends on later dividends and splits",
@@ -70,9 +70,9 @@ Finding = dict[str, Any]
 
 @dataclass(frozen=True)
 class _OtherHistory:
-    """A history that differs from the part asked about in what must not matter.
+    """A history that differs from the audited part only in what must not matter.
 
-    It is the same up to the session `at`, a position.
+    The two are the same up to the session at position `at`.
     """
 
     check: str
@@ -81,7 +81,7 @@ class _OtherHistory:
 
 
 def past_of(market: Market, bars: pd.DataFrame) -> History:
-    """Return a market's bars as the audit changes them."""
+    """Return a market's bars in the form that the audit changes."""
     first = bars["session"].min().date()
     last = next_session(market.calendar, bars["session"].max().date())
     return History(
@@ -91,9 +91,9 @@ def past_of(market: Market, bars: pd.DataFrame) -> History:
     )
 
 
-def require_admitted(asked: Asked, history: History, leg: Leg) -> None:
-    """Audit a user's code; raise OwnCodeError that names what looked ahead, and by how much."""
-    findings = admit(asked, history, leg)
+def require_admitted(user_code: Asked, history: History, leg: Leg) -> None:
+    """Audit a user's code; raise an OwnCodeError that names each failure and its size."""
+    findings = admit(user_code, history, leg)
     # The first finding about a feature or the model stands for all of it.
     details = {
         finding["what"]: finding["detail"]
@@ -102,28 +102,28 @@ def require_admitted(asked: Asked, history: History, leg: Leg) -> None:
     }
     if details:
         why = "; ".join(details.values())
-        raise OwnCodeError(f"{asked.code.name} is refused by the audit: {why}")
+        raise OwnCodeError(f"{user_code.code.name} is refused by the audit: {why}")
 
 
-def admit(asked: Asked, history: History, leg: Leg) -> list[Finding]:
+def admit(user_code: Asked, history: History, leg: Leg) -> list[Finding]:
     """Return a row `check, what, passed, detail` for each check of a feature or of the model.
 
-    The features are asked in other sizes and ranges where they pass the first checks, and the model
-    where they pass all.
+    Features that pass the first checks are tested with other numbers of stocks and sessions; the
+    model is tested if all features pass.
     """
     whole = _panel(history)
-    told, _ = asked.values(cut(whole, slice(-EARLY[1], None)))
-    too_long = _history_is_too_long(told, whole)
+    description, _ = user_code.values(cut(whole, slice(-EARLY[1], None)))
+    too_long = _history_is_too_long(description, whole)
     if too_long is not None:
         return [too_long]
-    needed = int(told["history"]) + YEAR + LEAST
+    needed = int(description["history"]) + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
-    base, findings = _changed(asked, told, part)
+    base, findings = _changed(user_code, description, part)
     bound = _believable(history.market, whole, leg)
     if _passed(findings):
-        findings += _as_nights(asked, told, part, whole, leg, bound)
+        findings += _as_nights(user_code, description, part, whole, leg, bound)
     if _passed(findings):
-        findings += _model(asked, told, base, leg, part, bound)
+        findings += _model(user_code, description, base, leg, part, bound)
     return findings
 
 
@@ -131,46 +131,47 @@ def _passed(findings: list[Finding]) -> bool:
     return all(finding["passed"] for finding in findings)
 
 
-def _history_is_too_long(told: Told, whole: Panel) -> Finding | None:
-    """Refuse a HISTORY that the audit cannot ask for in full.
+def _history_is_too_long(description: Told, whole: Panel) -> Finding | None:
+    """Refuse a HISTORY that the audit cannot test in full.
 
-    The usual one is as long as it can be.
+    The default HISTORY is always allowed.
     """
-    most = max(len(whole.sessions) - LEAST, HISTORY)
-    if told["history"] <= most:
+    history = description["history"]
+    longest = max(len(whole.sessions) - LEAST, HISTORY)
+    if history <= longest:
         return None
     return {
         "check": "whole_history",
         "what": "HISTORY",
         "passed": False,
         "detail": (
-            f"HISTORY is {told['history']} sessions, but the market has {len(whole.sessions)}: "
-            f"the audit can test a HISTORY of at most {most}"
+            f"HISTORY is {history} sessions, but the market has {len(whole.sessions)}: "
+            f"the audit can test a HISTORY of at most {longest}"
         ),
     }
 
 
-def _changed(asked: Asked, told: Told, part: History) -> tuple[Answers, list[Finding]]:
-    """Ask about a part of the market, about that part with another future, rescaled, and again.
+def _changed(user_code: Asked, description: Told, part: History) -> tuple[Answers, list[Finding]]:
+    """Test the features on a part of the market: with another future, rescaled, and once more.
 
-    Return the answers, and a finding for each feature and check.
+    Returns the answers, and a finding for each feature and check.
     """
     sessions = _panel(part).sessions
-    ats = _sessions_before_changes(len(sessions) - 1, int(told["history"]))
-    for at in ats:
+    positions = _sessions_before_changes(len(sessions) - 1, int(description["history"]))
+    for at in positions:
         part = part.with_holes(sessions[at], seed=at)
     panel = _panel(part)
-    base = answers_of(asked, panel)
-    # What is not the same twice differs from all else too: that is said first.
-    differences = {("asked_twice", name): "" for name in told["features"]}
-    for other in _other_histories(part, panel, ats):
-        days = range(other.at + 1)
-        _, values = asked.values(other.panel, days)
+    base = answers_of(user_code, panel)
+    # A feature that differs when called again differs in the other checks too: this comes first.
+    differences = {("asked_twice", name): "" for name in description["features"]}
+    for other_history in _other_histories(part, panel, positions):
+        days = range(other_history.at + 1)
+        _, values = user_code.values(other_history.panel, days)
         base_until = base.on(days)
-        for column, name in enumerate(told["features"]):
+        for column, name in enumerate(description["features"]):
             differs = base_until.difference(column, values)
-            earlier = differences.get((other.check, name))
-            differences[other.check, name] = earlier or differs
+            earlier = differences.get((other_history.check, name))
+            differences[other_history.check, name] = earlier or differs
     findings = [_finding(check, name, differs) for (check, name), differs in differences.items()]
     return base, findings
 
@@ -182,11 +183,11 @@ def _sessions_before_changes(last: int, history: int) -> list[int]:
     return [int(at) for at in (*EARLY, *drawn) if at < last]
 
 
-def _other_histories(part: History, panel: Panel, ats: list[int]) -> list[_OtherHistory]:
-    """Return a part with other futures, then rescaled, and last of all as it is."""
+def _other_histories(part: History, panel: Panel, positions: list[int]) -> list[_OtherHistory]:
+    """Return a part with other futures, then rescaled, and finally unchanged."""
     last = len(panel.sessions) - 1
     others = []
-    for at in ats:
+    for at in positions:
         scrambled = part.scrambled_after(panel.sessions[at], seed=at)
         others.append(_OtherHistory("scrambled_future", at=at, panel=_panel(scrambled)))
     rescaled = _panel(part.rescaled())
@@ -198,30 +199,32 @@ def _other_histories(part: History, panel: Panel, ats: list[int]) -> list[_Other
 
 
 def _as_nights(
-    asked: Asked, told: Told, part: History, whole: Panel, leg: Leg, bound: float
+    user_code: Asked, description: Told, part: History, whole: Panel, leg: Leg, bound: float
 ) -> list[Finding]:
     """Compare with nights: a few stocks on every session of a year, the whole market on some days.
 
-    The market is asked about at its own size, and with a session and a stock more and less.
+    The market is tested at its own size, and with one session and one stock more and less.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
-    every_session = answers_of(asked, few, _last_days(few, YEAR))
+    every_session = answers_of(user_code, few, _last_days(few, YEAR))
     days = _last_days(whole, SCORED)
     turning_days = turns(whole.sessions)
-    answers = answers_of(asked, whole, sorted({*days, *turning_days}))
+    answers = answers_of(user_code, whole, sorted({*days, *turning_days}))
     some_days = answers.on(sorted({*turning_days, days[0], days[-1]}))
     compared = [("every_session", every_session), ("market_size", some_days)]
     for panel in other_sizes(whole):
-        neighbours = answers_of(asked, panel, _last_days(panel, NEIGHBOURS))
+        neighbours = answers_of(user_code, panel, _last_days(panel, NEIGHBOURS))
         compared.append(("market_size", neighbours))
-    windows = windows_of(asked, told, every_session)
+    windows = windows_of(user_code, description, every_session)
     findings = []
     for check, compared_answers in compared:
-        differing = disagreements(asked, told, compared_answers, windows)
-        findings += [_disagreed(check, name, differing.get(name)) for name in told["features"]]
+        differing = disagreements(user_code, description, compared_answers, windows)
+        findings += [
+            _disagreed(check, name, differing.get(name)) for name in description["features"]
+        ]
     outcome = outcomes(whole, leg)[days]
     values = answers.on(days).values
-    for column, name in enumerate(told["features"]):
+    for column, name in enumerate(description["features"]):
         scores, known_outcome = both_known(values[..., column], outcome)
         findings.append(_believed(name, scores, known_outcome, bound))
     return findings
@@ -236,15 +239,15 @@ def _disagreed(check: str, name: str, differs: Disagreement | None) -> Finding:
 
 
 def _last_days(panel: Panel, count: int) -> list[int]:
-    """Return the positions of the last sessions that another one follows."""
+    """Return the positions of the last sessions that are followed by another one."""
     last = len(panel.sessions) - 1
     return [*range(max(0, last - count), last)]
 
 
 def _believable(market: Market, whole: Panel, leg: Leg) -> float:
-    """Return the rank IC above which nothing is believed.
+    """Return the rank IC above which no result is believed.
 
-    The market's file may say another.
+    The market's file may set another.
     """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic
@@ -261,7 +264,7 @@ def _believable(market: Market, whole: Panel, leg: Leg) -> float:
 
 
 def _believed(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
-    """Refuse what orders far better than any rule, until a person says that it may.
+    """Refuse a ranking far better than that of any rule, unless the market's file allows it.
 
     Scores and outcomes are [days stocks].
     """
@@ -281,41 +284,41 @@ def _mean_rank_ic(scores: Grid, outcome: Grid) -> float:
 
 
 def _model(
-    asked: Asked, told: Told, base: Answers, leg: Leg, part: History, bound: float
+    user_code: Asked, description: Told, base: Answers, leg: Leg, part: History, bound: float
 ) -> Iterator[Finding]:
-    """Fit the model before the last days of a part, and ask it about them in several ways."""
+    """Fit the model before the last days of a part, and score these days in several ways."""
     panel = base.panel
     count = len(panel.sessions)
     days = slice(count - min(SCORED, count // 3), count)
     ranks = ranks_of(base.values, panel.observed)
     try:
-        scores, outcome = _scores(asked, panel, ranks, leg, days)
+        scores, outcome = _scores(user_code, panel, ranks, leg, days)
     except OwnCodeError as error:
         yield _finding("model_alone", "MODEL", str(error))
         return
 
     def differs(backwards: bool) -> str:
-        again, _ = _scores(asked, panel, ranks, leg, days, backwards=backwards)
+        again, _ = _scores(user_code, panel, ranks, leg, days, backwards=backwards)
         return difference(scores[days], again[days], panel.sessions[days], panel.symbols)
 
-    if told["model"]:  # the product's own draws nothing, and looks at one stock alone
+    if description["model"]:  # the default model has a fixed seed and scores each row alone
         reordered = differs(backwards=True)
         unseeded = differs(backwards=False) if reordered else ""
         yield _finding("fitted_twice", "MODEL", unseeded)
         yield _finding("backwards", "MODEL", "" if unseeded else reordered)
     known_scores, known_outcome = both_known(scores[days], outcome[days])
     yield _believed("MODEL", known_scores, known_outcome, bound)
-    yield _by_coin(asked, part, leg, days)
+    yield _by_coin(user_code, part, leg, days)
 
 
-def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
-    """Draw the direction of every session: of honest models 2 x .025 x .025 fail."""
+def _by_coin(user_code: Asked, part: History, leg: Leg, days: slice) -> Finding:
+    """Draw the direction of every session: 2 x .025 x .025 of the honest models fail."""
     sides = []
     last_rank_ic = ""
     for seed in range(2):
         panel = _panel(part.tossed(seed))
-        ranks = asked.ranks(panel, panel.observed)
-        scores, outcome = _scores(asked, panel, ranks, leg, days)
+        ranks = user_code.ranks(panel, panel.observed)
+        scores, outcome = _scores(user_code, panel, ranks, leg, days)
         ic = score_ranking(scores, outcome, overlap=sessions_to(leg)).rank_ic
         last_rank_ic = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
         sides.append((ic.low > 0) - (ic.high < 0))
@@ -324,7 +327,7 @@ def _by_coin(asked: Asked, part: History, leg: Leg, days: slice) -> Finding:
 
 
 def _scores(
-    asked: Asked,
+    user_code: Asked,
     panel: Panel,
     ranks: Features,
     leg: Leg,
@@ -338,7 +341,7 @@ def _scores(
     """
     outcome = np.where(panel.observed, outcomes(panel, leg), np.nan)
     trained = slice(0, days.start - sessions_to(leg))
-    scores, _ = asked.fits(
+    scores, _ = user_code.fits(
         ranks,
         panel.observed,
         ranked(outcome),
@@ -353,10 +356,10 @@ def _panel(part: History) -> Panel:
     return market_panel(part.market, bars)
 
 
-def _finding(check: str, what: str, failure: str) -> Finding:
-    """Return the row of a check, which passed where there is no failure to tell."""
-    detail = f"{what} passed"
+def _finding(check: str, subject: str, failure: str) -> Finding:
+    """Return the row of a check, which passed if the failure is empty."""
+    detail = f"{subject} passed"
     if failure:
         meaning = MEANING.get(check, "looked ahead")
-        detail = f"{what} {meaning}: {failure}"
-    return {"check": check, "what": what, "passed": not failure, "detail": detail}
+        detail = f"{subject} {meaning}: {failure}"
+    return {"check": check, "what": subject, "passed": not failure, "detail": detail}

@@ -1,8 +1,8 @@
-"""Do a user's features, asked with what followed a day, say of it what a night said that knew less?
+"""Compare a user's features of a day as a training reads them with those that its night reads.
 
-Of each day they are asked twice: with the whole panel, as a training asks, and with the sessions up
-to that day alone, as its night asks. Whatever looks ahead differs, however rarely, and whatever it
-is that it looks at.
+For each day they are computed twice: from the whole panel, as in a training, and from the sessions
+up to that day alone, as in a night. A feature that looks ahead differs, however rarely it does so
+and whatever it looks at.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ from dtml.own.process import Asked, Told
 from dtml.ranking.panel import Features, Grid, Panel
 
 SAME = 1e-6  # of the day's standard deviation: below it a difference is of rounding
-SHORT = (32, 128)  # sessions that are tried before a feature's whole history: most read no more
-TRIED = 3  # days on which they are
+SHORT = (32, 128)  # sessions that are tried before a feature's whole history: most need no more
+TRIED = 3  # days on which they are tried
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What a feature said of a day that a night did not.
+    """A difference between a feature's values of a day and those of its night.
 
-    One that `reads_too_far` says the same from a longer past: it needs no future.
+    A feature that `reads_too_far` gives the same values from a longer past: it needs no future.
     """
 
     detail: str
@@ -34,7 +34,7 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the features of a user's code say of some days of a panel, which they see whole.
+    """The values of a user's features on some days of a panel, all of which they may read.
 
     `days` are positions in the panel, in order; `values` are [days stocks features].
     """
@@ -49,7 +49,7 @@ class Answers:
         return replace(self, days=days, values=self.values[rows])
 
     def difference(self, column: int, others: Features, ending: str = "in the check") -> str:
-        """Say where a feature differs most from other values; nothing where it is the same."""
+        """Say where a feature differs most from other values; empty where it does not differ."""
         return difference(
             self.values[..., column],
             others[..., column],
@@ -59,78 +59,81 @@ class Answers:
         )
 
 
-def answers_of(asked: Asked, panel: Panel, days: Sequence[int] | None = None) -> Answers:
-    """Ask a user's features about these days of a panel (None: about all)."""
-    _, values = asked.values(panel, days)
+def answers_of(user_code: Asked, panel: Panel, days: Sequence[int] | None = None) -> Answers:
+    """Return a user's features of these days of a panel (None: of all days)."""
+    _, values = user_code.values(panel, days)
     asked_days = range(len(panel.sessions)) if days is None else days
     return Answers(panel=panel, days=asked_days, values=values)
 
 
-def windows_of(asked: Asked, told: Told, answers: Answers) -> dict[str, int]:
-    """Return how many sessions each feature is to be asked with: the fewest that seem to suffice.
+def windows_of(user_code: Asked, description: Told, answers: Answers) -> dict[str, int]:
+    """Return how many sessions each feature is computed from: the fewest that seem to suffice.
 
-    An answer from fewer sessions that is the same is as good a proof, and costs less.
+    An equal answer from fewer sessions is as good a proof, and costs less.
     """
-    history = int(told["history"])
-    windows = dict.fromkeys(told["features"], history)
-    tried = answers.on(answers.days[-TRIED:])
+    history = int(description["history"])
+    windows = dict.fromkeys(description["features"], history)
+    some_answers = answers.on(answers.days[-TRIED:])
     for short in sorted(SHORT, reverse=True):
         if short >= history:
             continue
-        nights = asked.nights(tried.panel, tried.days, dict.fromkeys(windows, short))
-        for column, name in enumerate(told["features"]):
-            if not tried.difference(column, nights):
+        nights = user_code.nights(
+            some_answers.panel, some_answers.days, dict.fromkeys(windows, short)
+        )
+        for column, name in enumerate(description["features"]):
+            if not some_answers.difference(column, nights):
                 windows[name] = short
     return windows
 
 
 def disagreements(
-    asked: Asked, told: Told, answers: Answers, windows: Mapping[str, int]
+    user_code: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
 ) -> dict[str, Disagreement]:
-    """Compare answers with what nights would have said of the same days, by the feature's name."""
-    history = int(told["history"])
-    differing = _differing(asked, told, answers, windows)
+    """Compare answers with what nights would have computed for the same days, by feature."""
+    history = int(description["history"])
+    differing = _differing(user_code, description, answers, windows)
     short = [name for name in differing if windows[name] < history]
-    if short:  # they may read more on some days than on those that were tried
-        with_history = _differing(asked, told, answers, dict.fromkeys(short, history))
+    if short:  # they may read more sessions on some days than on the days that were tried
+        with_history = _differing(user_code, description, answers, dict.fromkeys(short, history))
         differing = {name: nights for name, nights in differing.items() if name not in short}
         differing.update(with_history)
     return {
-        name: _explained(asked, told, answers, name, nights) for name, nights in differing.items()
+        name: _explained(user_code, description, answers, name, nights)
+        for name, nights in differing.items()
     }
 
 
 def _differing(
-    asked: Asked, told: Told, answers: Answers, windows: Mapping[str, int]
+    user_code: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
 ) -> dict[str, Features]:
-    """Return what nights say, by the name of each feature in which it is something else."""
-    nights = asked.nights(answers.panel, answers.days, windows)
-    return {
-        name: nights
-        for column, name in enumerate(told["features"])
-        if name in windows and answers.difference(column, nights)
-    }
+    """Return the nights' values by the name of each feature that differs from them."""
+    nights = user_code.nights(answers.panel, answers.days, windows)
+    differing: dict[str, Features] = {}
+    for column, name in enumerate(description["features"]):
+        if name in windows and answers.difference(column, nights):
+            differing[name] = nights
+    return differing
 
 
 def _explained(
-    asked: Asked, told: Told, answers: Answers, name: str, nights: Features
+    user_code: Asked, description: Told, answers: Answers, name: str, nights: Features
 ) -> Disagreement:
-    """Tell look-ahead from a feature that only reads further back.
+    """Distinguish look-ahead from a feature that only reads further back.
 
-    The feature is asked once more about the first day that differs, with that day's whole past.
+    The feature is computed once more for the first day that differs, from that day's whole past.
     """
-    column = told["features"].index(name)
+    column = description["features"].index(name)
     differs = _far(answers.values[..., column], nights[..., column])
     row = int(differs.any(axis=1).argmax())
     day = answers.days[row]
     that_day = answers.on([day])
     past = cut(answers.panel, slice(day + 1))
-    _, known_then = asked.values(past, [day])
+    _, known_then = user_code.values(past, [day])
     if that_day.difference(column, known_then):
         detail = answers.difference(column, nights, ending="from what was known then")
         return Disagreement(detail, reads_too_far=False)
     detail = that_day.difference(
-        column, nights[[row]], ending=f"from the last {told['history']} sessions"
+        column, nights[[row]], ending=f"from the last {description['history']} sessions"
     )
     return Disagreement(detail, reads_too_far=True)
 
@@ -142,7 +145,7 @@ def difference(
     symbols: Sequence[str],
     ending: str = "in the check",
 ) -> str:
-    """Say where two grids, [sessions stocks], differ most; nothing where they are the same."""
+    """Say where two grids, [sessions stocks], differ most; empty where they are the same."""
     if np.array_equal(values, others, equal_nan=True):
         return ""
     differs = _far(values, others)
@@ -150,14 +153,14 @@ def difference(
         return ""
     distance = _distance(values, others)
     is_missing = np.isfinite(values) != np.isfinite(others)
-    # Where both are known somewhere, that says how much.
+    # A difference between two known values says more than a missing one.
     known_differ = (distance[~is_missing] > SAME).any()
     size = np.where(is_missing, 0 if known_differ else np.inf, distance)
     day, stock = divmod(int(size.argmax()), size.shape[1])
     value = _in_words(values[day, stock])
-    other = _in_words(others[day, stock])
+    other_value = _in_words(others[day, stock])
     return (
-        f"{symbols[stock]} on {sessions[day].date()} is {value}, but {other} {ending} "
+        f"{symbols[stock]} on {sessions[day].date()} is {value}, but {other_value} {ending} "
         f"({int(differs.sum())} of {differs.size} values differ)"
     )
 
@@ -167,16 +170,17 @@ def _in_words(value: float) -> str:
 
 
 def _distance(values: Grid, others: Grid) -> Grid:
-    """Return how far values lie apart, in standard deviations of their day."""
-    deviation = np.nan_to_num(pd.DataFrame(values).std(axis=1).to_numpy())[:, None]
-    known = np.nan_to_num(values)
-    others_known = np.nan_to_num(others)
-    unit = deviation + 1e-12 + 1e-9 * np.abs(known)
-    return np.asarray(np.abs(known - others_known) / unit)
+    """Return the distance of values, in standard deviations of their day."""
+    daily_deviation = pd.DataFrame(values).std(axis=1).to_numpy()
+    deviation = np.nan_to_num(daily_deviation)[:, None]
+    filled = np.nan_to_num(values)
+    filled_others = np.nan_to_num(others)
+    unit = deviation + 1e-12 + 1e-9 * np.abs(filled)
+    return np.asarray(np.abs(filled - filled_others) / unit)
 
 
 def _far(values: Grid, others: Grid) -> Bool[np.ndarray, "days stocks"]:
-    """Return which values differ by more than rounding, or are missing in one alone."""
+    """Return which values differ by more than rounding, or are missing in only one grid."""
     is_missing = np.isfinite(values) != np.isfinite(others)
     return np.asarray(is_missing | (_distance(values, others) > SAME))
 
@@ -238,6 +242,6 @@ def _changed(
     symbols: tuple[str, ...],
     change: Callable[[Grid], Grid],
 ) -> Panel:
-    """Return a panel of these sessions and stocks, whose grids are those of another, changed."""
+    """Return a panel of these sessions and stocks, with the changed grids of another panel."""
     prices = {name: change(getattr(panel, name)) for name in PRICES}
     return Panel(sessions=sessions, symbols=symbols, **prices)

@@ -1,6 +1,6 @@
-"""What a user's own file holds: features of the stocks of a day.
+"""The contents of a user's own file: features of the stocks of a day.
 
-It may hold a model too, which orders the stocks by them.
+It may hold a model too, which ranks the stocks by their features.
 """
 
 import copy
@@ -35,19 +35,19 @@ Arrays = dict[str, ndarray]
 
 
 class Bars:
-    """What a feature reads: a frame for each of PRICES, a row a session, a column a stock.
+    """The input of a feature: a frame for each of PRICES, a row a session, a column a stock.
 
     NaN where there is no bar; prices are adjusted, `value` is the unadjusted close times the
-    volume. The last row is the day that the feature is of. A frame is made when it is first read:
-    most features read one or two, and a frame takes as long as a mean.
+    volume. The last row is the day whose feature is computed. A frame is created when it is first
+    read: most features read one or two, and creating a frame takes as long as a mean.
     """
 
     def __init__(self, panel: Panel) -> None:
         self._sessions = panel.sessions
-        # A view, so that a name given to it reaches no other.
+        # A view, so that a name set on it does not appear on the cached index.
         self._symbols = _index_of(panel.symbols).view()
-        # Copies, so that what a feature writes into its bars reaches no other, and a view of them
-        # leads to no later day.
+        # Copies, so that a feature that writes into its bars affects no other feature, and no view
+        # of them gives access to a later day.
         self._prices = {name: getattr(panel, name).copy() for name in PRICES}
 
     def __getattr__(self, name: str) -> pd.DataFrame:
@@ -58,13 +58,13 @@ class Bars:
         return frame
 
     def is_shaped(self, answer: pd.DataFrame) -> bool:
-        """Return whether a frame has the sessions and stocks of these, in their order."""
+        """Return whether a frame has the same sessions and stocks as these bars, in their order."""
         return answer.index.is_(self._sessions) and answer.columns.is_(self._symbols)
 
 
 @cache
 def _index_of(symbols: tuple[str, ...]) -> pd.Index:
-    """Return the columns of a panel: making them takes as long as four frames."""
+    """Return the columns of a panel; creating them takes as long as four frames."""
     return pd.Index(symbols)
 
 
@@ -72,22 +72,22 @@ Feature = Callable[[Bars], Any]
 
 
 class OwnCodeError(DtmlError):
-    """Say what is wrong with a user's own file.
+    """An error in a user's own file.
 
-    It ends that file's model for the night, never the night.
+    It ends that file's model for the night, never the night itself.
     """
 
 
 @dataclass(frozen=True)
 class OwnCode:
-    """The text of a user's file, as read; what a training stores."""
+    """The text of a user's file as it was read; a training stores it."""
 
     name: str
     text: str
 
     @classmethod
     def read(cls, file: Path) -> "OwnCode":
-        """Read a file of UTF-8 text; raise UsageError where it cannot be."""
+        """Read a file of UTF-8 text; raise UsageError where it cannot be read."""
         try:
             return cls(file.name, file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as problem:
@@ -101,9 +101,9 @@ class OwnCode:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A file that was run.
+    """The contents of a file that was run.
 
-    It has its features by name, its MODEL or None, and the sessions that a feature may read.
+    These are its features by name, its MODEL or None, and the sessions that a feature may read.
     """
 
     features: Mapping[str, Feature]
@@ -112,7 +112,7 @@ class Loaded:
 
 
 def seed(code: OwnCode) -> None:
-    """Let what a text draws begin anew."""
+    """Reset the random generators that a text may use."""
     random.seed(0)
     np.random.seed(0)
     if "torch" in code.text:
@@ -122,9 +122,9 @@ def seed(code: OwnCode) -> None:
 
 
 def load(code: OwnCode) -> Loaded:
-    """Run the text anew, from fixed seeds.
+    """Run the text in a new module, from fixed seeds.
 
-    Features are its public functions of `bars`, and its dict FEATURES.
+    Features are its public functions of `bars`, and the entries of its dict FEATURES.
     """
     seed(code)
     module = ModuleType(MODULE)
@@ -160,9 +160,9 @@ def cut(panel: Panel, days: slice) -> Panel:
 
 
 def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -> Features:
-    """Return every feature of these days of a panel (None: of all), and of every stock.
+    """Return every feature of these days of a panel (None: of all days), for every stock.
 
-    Missing and infinite values are NaN. Features see the whole panel, whatever days are asked for.
+    Missing and infinite values are NaN. Features see the whole panel, whatever the days.
     """
     rows = range(len(panel.sessions)) if days is None else days
     grids = [
@@ -175,24 +175,23 @@ def values_of(loaded: Loaded, panel: Panel, days: Sequence[int] | None = None) -
 def nights_of(
     loaded: Loaded, panel: Panel, days: Sequence[int], windows: Mapping[str, int]
 ) -> Features:
-    """Return what nights would have said on these days: from the sessions up to each day alone.
+    """Return the features that nights would have computed, from the sessions up to each day alone.
 
-    `windows` names the features that are asked, and the sessions that each may read. One that fails
-    on fewer than its own history is missing there.
+    `windows` names the features, and the number of sessions that each may read. A feature that
+    fails on fewer sessions than its own history is missing there.
     """
     values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
-    pasts = {
-        (day, sessions): _up_to(panel, day, sessions)
-        for sessions in set(windows.values())
-        for day in days
-    }
+    pasts: dict[tuple[int, int], Panel] = {}
+    for sessions in set(windows.values()):
+        for day in days:
+            pasts[day, sessions] = _up_to(panel, day, sessions)
     for column, (name, feature) in enumerate(loaded.features.items()):
         if name not in windows:
             continue
         for row, day in enumerate(days):
-            seen = pasts[day, windows[name]]
+            past = pasts[day, windows[name]]
             try:
-                values[row, :, column] = _last_row(name, feature, seen)
+                values[row, :, column] = _last_row(name, feature, past)
             except Exception:
                 if windows[name] >= loaded.history:
                     raise
@@ -200,27 +199,28 @@ def nights_of(
 
 
 def _up_to(panel: Panel, day: int, sessions: int) -> Panel:
-    """Return so many sessions of a panel, up to a day."""
-    return cut(panel, slice(max(0, day + 1 - sessions), day + 1))
+    """Return the last sessions of a panel up to a day, at most `sessions` of them."""
+    stop = day + 1
+    return cut(panel, slice(max(0, stop - sessions), stop))
 
 
 def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
-    """Ask a feature for all sessions at once; one that answers with the last alone, by session."""
+    """Compute a feature for all sessions at once, or by session if it returns only the last row."""
     answer = feature(Bars(panel))
     if not isinstance(answer, pd.Series):
         return _grid(name, answer, panel.sessions[list(days)], panel)
     rows = []
     for day in days:
-        seen = _up_to(panel, day, loaded.history)
-        rows.append(_last_row(name, feature, seen))
+        past = _up_to(panel, day, loaded.history)
+        rows.append(_last_row(name, feature, past))
     return np.stack(rows)
 
 
 def _last_row(name: str, feature: Feature, panel: Panel) -> Float[ndarray, " stocks"]:
-    """Return what a feature says of the last session: it answers with a frame or its last row."""
+    """Return a feature's values in the last session; it may return a frame or only its last row."""
     bars = Bars(panel)
     answer = feature(bars)
-    if isinstance(answer, pd.DataFrame) and bars.is_shaped(answer):  # a reindex takes longer
+    if isinstance(answer, pd.DataFrame) and bars.is_shaped(answer):  # faster than a reindex
         last: Float[ndarray, " stocks"] = answer.to_numpy(dtype=float, na_value=np.nan)[-1]
         return last
     if isinstance(answer, pd.Series):
@@ -254,20 +254,21 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions.
 
     None stands for the product's boosting. Where a rank is missing, a user's model reads 0, the
-    middle of the day. A torch module learns a day a step.
+    middle of the day. A torch module learns one day in each step.
     """
-    known = np.isfinite(relative[days])
-    x = ranks[days][known]
-    y = relative[days][known]
+    has_outcome = np.isfinite(relative[days])
+    x = ranks[days][has_outcome]
+    y = relative[days][has_outcome]
     if model is None:
         return fit_boosting(x, y, BoostingConfig())
     fresh = _fresh(model)
     filled = np.nan_to_num(x)
     if hasattr(fresh, "forward"):
-        stocks_by_day = [int(stocks) for stocks in known.sum(axis=1) if stocks]
+        stocks_by_day = [int(stocks) for stocks in has_outcome.sum(axis=1) if stocks]
         return _fit_module(fresh, filled, y, stocks_by_day)
     is_classifier = hasattr(fresh, "predict_proba")
-    return fresh.fit(filled, y > 0 if is_classifier else y)
+    labels = y > 0 if is_classifier else y
+    return fresh.fit(filled, labels)
 
 
 def _fit_module(
@@ -276,7 +277,7 @@ def _fit_module(
     y: Float[ndarray, " rows"],
     stocks_by_day: list[int],
 ) -> Any:
-    """Return a torch module that has learned a day a step."""
+    """Return a torch module that has learned one day in each step."""
     import torch
 
     torch.manual_seed(0)
@@ -287,7 +288,8 @@ def _fit_module(
     for _ in range(getattr(module, "epochs", EPOCHS)):
         for features, outcome in zip(features_by_day, outcomes_by_day, strict=True):
             optimiser.zero_grad()
-            (module(features).reshape(-1) - outcome).square().mean().backward()
+            error = module(features).reshape(-1) - outcome
+            error.square().mean().backward()
             optimiser.step()
     return module
 
@@ -297,19 +299,20 @@ def _fresh(model: Any) -> Any:
 
 
 def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False) -> Grid:
-    """Return the scores of a model, asked day by day as nights ask it.
+    """Return the scores of a model, which scores day by day as in nights.
 
-    They are NaN for the stocks that are not there. `backwards`: the last day is asked first.
+    They are NaN for the stocks that are not there. With `backwards`, the last day comes first.
     """
-    found = np.full(there.shape, np.nan)
-    if isinstance(model, Boosting):  # ours looks at no other row: it may be asked all days at once
-        found[there] = model.score(ranks[there])
-        return found
+    scores = np.full(there.shape, np.nan)
+    if isinstance(model, Boosting):  # ours scores each row alone, so all days can go at once
+        scores[there] = model.score(ranks[there])
+        return scores
     days = np.flatnonzero(there.any(axis=1))
     for day in days[::-1] if backwards else days:
-        said = _score(model, ranks[day][there[day]])
-        found[day, there[day]] = np.asarray(said, dtype=float).reshape(-1)
-    return found
+        is_there = there[day]
+        scores_of_day = _score(model, ranks[day][is_there])
+        scores[day, is_there] = np.asarray(scores_of_day, dtype=float).reshape(-1)
+    return scores
 
 
 def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
@@ -318,32 +321,36 @@ def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
         import torch
 
         return model.eval()(torch.from_numpy(filled)).detach().numpy()
-    return (
-        model.predict_proba(filled)[:, -1]
-        if hasattr(model, "predict_proba")
-        else model.predict(filled)
-    )
+    if hasattr(model, "predict_proba"):
+        return model.predict_proba(filled)[:, -1]
+    return model.predict(filled)
 
 
 def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
-    """Return what is kept of a fitted model: its numbers; of one that only a
-    pickle holds, the rows it learnt from.
+    """Return the arrays to store of a fitted model: its numbers, or the rows it learnt from.
+
+    The rows stand for a model that only a pickle could hold.
     """
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()
-        return {name: np.asarray(each) for name, each in numbers.items()}
-    known = np.isfinite(relative[days])
-    return {"ranks": ranks[days][known][None], "relative": relative[days][known][None]}
+        return {name: np.asarray(value) for name, value in numbers.items()}
+    has_outcome = np.isfinite(relative[days])
+    return {
+        "ranks": ranks[days][has_outcome][None],
+        "relative": relative[days][has_outcome][None],
+    }
 
 
-def restored(loaded: Loaded, held: Arrays) -> Any:
-    """Return the model that `kept` kept."""
+def restored(loaded: Loaded, arrays: Arrays) -> Any:
+    """Return the model whose arrays `kept` returned."""
     if loaded.model is None:
-        return Boosting(**cast(Any, held | {"depth": int(held["depth"])}))
-    made = _fresh(loaded.model)
-    if not hasattr(made, "forward"):
-        return fit(loaded.model, held["ranks"], held["relative"], slice(None))
+        depth = int(arrays["depth"])
+        return Boosting(**cast(Any, arrays | {"depth": depth}))
+    model = _fresh(loaded.model)
+    if not hasattr(model, "forward"):
+        return fit(loaded.model, arrays["ranks"], arrays["relative"], slice(None))
     import torch
 
-    made.load_state_dict({name: torch.from_numpy(each) for name, each in held.items()})
-    return made
+    weights = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    model.load_state_dict(weights)
+    return model

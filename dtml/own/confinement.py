@@ -1,9 +1,9 @@
-"""What the process of a user's own code may write.
+"""Limit what the process of a user's own code may write.
 
-It is its own empty folder, which no other question sees. A feature that keeps an answer in a file
-could give it back to a later question, whatever is asked then. Landlock (Linux 5.13) forbids a
-process and all that it starts to write elsewhere, without any privilege. Where there is none, no
-file may grow at all.
+It may write in its own empty folder, which no other question sees: a feature that stored an answer
+in a file could return it to a later question, whatever is asked then. Landlock (Linux 5.13) forbids
+a process and all its children to write elsewhere, and needs no privilege. Without Landlock, no file
+may grow at all.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ GET_VERSION = 1  # a flag of CREATE_RULESET
 BENEATH_PATH = 1  # a type of rule
 SET_NO_NEW_PRIVILEGES = 38  # of prctl, which Landlock asks for
 
-# Rights of linux/landlock.h: the bits of all that changes a file or a folder.
+# Rights of linux/landlock.h: the bits of all rights to change a file or a folder.
 WRITE_FILE = 1 << 1
 CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))  # remove and make whatever a folder holds
 TRUNCATE = 1 << 14
@@ -40,26 +40,26 @@ class _Rule(ctypes.Structure):
 
 
 def write_only_in(folder: Path) -> None:
-    """Let this process, for good, write in one folder alone, where its temporary files go too.
+    """Restrict this process for good to writing in one folder, also for its temporary files.
 
-    Where the system has no Landlock, no file of the process grows until `may_write` is called.
+    Where the system has no Landlock, no file of the process can grow until `may_write` is called.
     """
     tempfile.tempdir = str(folder)
     os.environ["TMPDIR"] = str(folder)
     os.chdir(folder)
     if not _landlocked(folder):
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+        _, limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit))
 
 
 def may_write() -> None:
     """Let files grow again, up to the limit of the process."""
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    _, limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def _landlocked(folder: Path) -> bool:
-    """Forbid all writing outside a folder; return whether the system can."""
+    """Forbid all writing outside a folder; return whether the system supports that."""
     system = ctypes.CDLL(None, use_errno=True)
     if not hasattr(system, "prctl"):  # not Linux
         return False
@@ -83,7 +83,7 @@ def _landlocked(folder: Path) -> bool:
 
 
 def _allow(system: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
-    """Let a ruleset allow these rights beneath a path; of a file, those that files have."""
+    """Allow these rights beneath a path; for a file, only those that apply to files."""
     descriptor = os.open(path, os.O_RDONLY)
     allowed = rights if path.is_dir() else rights & ~CHANGE_FOLDERS
     rule = _Rule(allowed_access=allowed, parent_fd=descriptor)

@@ -1,7 +1,7 @@
-"""A user's own code, asked in a process of its own.
+"""A user's own code, which runs in a separate process.
 
-That process has no variable of this one, and limits on time and memory. This keeps a mistake from
-the night; it is no wall against an enemy, as the process may read what its user may read.
+That process has no variable of this one, and limits on time and memory. This protects the night
+from mistakes, but not from attacks: the process may read whatever its user may read.
 """
 
 import json
@@ -23,13 +23,13 @@ from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, cut, ranks_of
 from dtml.ranking.panel import Features, Grid, Panel, There
 
 Told = Mapping[str, Any]
-# Of each question; the variables change them.
+# Limits per question; environment variables of these names change them.
 LIMITS = {
     "DTML_CODE_SECONDS": "600",
     "DTML_CODE_GIGABYTES": "4",
 }
 PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
-# The same bits every time.
+# Results are the same to the last bit every time.
 FIXED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -39,9 +39,9 @@ FIXED = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model of a user's code, fitted.
+    """A fitted model of a user's code.
 
-    It has the code, what is told of it (`features`, `history`), and what it learnt.
+    It has the code, its description (`told`: `features`, `history`), and the arrays that it learnt.
     """
 
     code: OwnCode
@@ -51,24 +51,24 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Asked:
-    """A user's code, each question a process; where it fails, OwnCodeError says why."""
+    """A user's code, which answers each question in a process; OwnCodeError says why it failed."""
 
     code: OwnCode
 
     def values(self, panel: Panel, days: Sequence[int] | None = None) -> tuple[Told, Features]:
-        """Return what is told of the code, and its features: [days stocks features].
+        """Return the description of the code, and its features: [days stocks features].
 
-        `days` are positions in the panel, of which features see all; None stands for all days.
+        `days` are positions in the panel, all of which features may read; None stands for all days.
         """
         rows = None if days is None else list(days)
-        told, arrays = self._ask("values", panel, days=rows)
-        return told, arrays["values"]
+        description, arrays = self._ask("values", panel, days=rows)
+        return description, arrays["values"]
 
     def nights(self, panel: Panel, days: Sequence[int], windows: Mapping[str, int]) -> Features:
         """Return the features that nights would have seen: [days stocks features].
 
-        A day is asked from the sessions up to it alone, so many as `windows` gives a feature, in
-        the order of `days`; a feature that it does not name is NaN.
+        A day's features are computed from the sessions up to that day alone, as many as `windows`
+        gives each feature. Rows are in the order of `days`; a feature not in `windows` is NaN.
         """
         _, arrays = self._ask("nights", panel, days=list(days), windows=windows)
         return arrays["values"]
@@ -76,9 +76,9 @@ class Asked:
     def walk(
         self, panel: Panel, there: There, relative: Grid, folds: Sequence[tuple[slice, slice]]
     ) -> tuple[Grid, Fitted]:
-        """Fit on the first days of each fold and score its others.
+        """Fit on the first days of each fold and score its other days.
 
-        Return all scores, and the last model.
+        Returns all scores, and the last model.
         """
         return self.fits(self.ranks(panel, there), there, relative, folds)
 
@@ -102,26 +102,29 @@ class Asked:
         """
         spans = [[learnt.start, learnt.stop, scored.start, scored.stop] for learnt, scored in folds]
         arrays = {"ranks": ranks, "there": there, "relative": relative}
-        told, answers = self._ask("fits", None, arrays, folds=spans, backwards=backwards)
-        return answers.pop("scores"), Fitted(self.code, told, answers)
+        description, answers = self._ask("fits", None, arrays, folds=spans, backwards=backwards)
+        scores = answers.pop("scores")
+        return scores, Fitted(self.code, description, answers)
 
     def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
         """Return the scores of the last day, [1 stocks]."""
-        seen = cut(panel, slice(-int(fitted.told["history"]), None))
-        _, values = self.values(seen, [len(seen.sessions) - 1])
+        history = int(fitted.told["history"])
+        recent = cut(panel, slice(-history, None))
+        last_day = len(recent.sessions) - 1
+        _, values = self.values(recent, [last_day])
         there = there[-1:]
         arrays = {"ranks": ranks_of(values, there), "there": there, **fitted.arrays}
         _, answers = self._ask("night", None, arrays)
         return answers["scores"]
 
     def _ask(
-        self, task: str, panel: Panel | None, more: Arrays | None = None, **told: Any
+        self, task: str, panel: Panel | None, more: Arrays | None = None, **details: Any
     ) -> tuple[Told, Arrays]:
         """Ask a fresh process; raise OwnCodeError where it fails."""
         seconds = _limit("DTML_CODE_SECONDS")
         gigabytes = _limit("DTML_CODE_GIGABYTES")
         question = {
-            **told,
+            **details,
             "task": task,
             "name": self.code.name,
             "text": self.code.text,
@@ -168,20 +171,20 @@ def _limit(name: str) -> float:
 
 
 class _Server:
-    """A process that has imported what own code needs: `dtml.own.work`.
+    """A process that has imported what own code needs (`dtml.own.work`).
 
-    It forks one for each question.
+    It forks a child for each question.
     """
 
     def __init__(self) -> None:
-        passed = {
+        variables = {
             key: value
             for key, value in os.environ.items()
             if key in PASSED_ON or key.startswith("COVERAGE_")
         }
         self.process = Popen(
             [sys.executable, "-P", "-m", "dtml.own.work"],
-            env={**passed, **FIXED},
+            env={**variables, **FIXED},
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
@@ -194,24 +197,24 @@ class _Server:
     def run(self, folder: Path, seconds: float) -> int | None:
         """Do the task of a folder, and return the exit status of its process.
 
-        None where it took too long.
+        Returns None where it took too long.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(os.fsencode(folder) + b"\n")
         child = int(self.process.stdout.readline())
         answered, _, _ = select.select([self.process.stdout], [], [], seconds)
-        with suppress(ProcessLookupError):  # it, and all that it started
+        with suppress(ProcessLookupError):  # the child, and all processes that it started
             os.killpg(child, signal.SIGKILL)
         code = int(self.process.stdout.readline())
         return code if answered else None
 
 
-_idle: list[_Server] = []  # which have answered, and wait
+_idle: list[_Server] = []  # servers that have answered and wait
 
 
 def warm() -> None:
-    """Start the server of questions now: its imports are over when it is asked."""
+    """Start the server now, so that its imports are done before the first question."""
     if not _idle:
         _idle.append(_Server())
 
@@ -221,7 +224,7 @@ def _run(folder: Path, seconds: float) -> int | None:
     server = _idle.pop() if _idle else _Server()
     try:
         code = server.run(folder, seconds)
-    except (OSError, ValueError):  # it was killed since the question before
+    except (OSError, ValueError):  # the server was killed after its last question
         server = _Server()
         code = server.run(folder, seconds)
     _idle.append(server)

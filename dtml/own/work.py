@@ -1,9 +1,9 @@
-"""What the process of a user's own code does: it reads a task in a folder and leaves an answer.
+"""The program that runs a user's own code: it reads a task in a folder and leaves an answer there.
 
-Tasks: `values` (the features of a panel), `nights` (what nights would have said of some days),
-`ranks` (the features' ranks), `fits` (fits and scores by folds, from ranks), `night` (scores of the
-last day, from ranks). A model is asked in another process than the features, and never sees a
-price.
+Tasks: `values` (the features of a panel), `nights` (the features that nights would have computed
+for some days), `ranks` (the features' ranks), `fits` (fits and scores by folds, from ranks),
+`night` (scores of the last day, from ranks). A model runs in another process than the features, and
+never sees a price.
 """
 
 import errno
@@ -25,7 +25,7 @@ from dtml.own import code as own
 from dtml.own.confinement import may_write, write_only_in
 from dtml.ranking.panel import Panel
 
-USUAL = "sklearn.ensemble"  # of the model without another
+USUAL = "sklearn.ensemble"  # of the default model
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 LONGEST = 500  # letters of an error
 Task = Mapping[str, Any]
@@ -35,8 +35,8 @@ LIBRARIES = (USUAL, "sklearn.linear_model", "torch", "scipy.stats")
 def main(folder: Path) -> None:
     """Do the task of a folder, and leave the answer there.
 
-    What goes wrong becomes the answer's `error`, with the user's line. The text is run where it
-    finds an empty folder, and can write in no other.
+    An exception becomes the answer's `error`, with the line of the user's file. The text runs in an
+    empty folder, and can write in no other.
     """
     task = json.loads((folder / "task.json").read_text())
     arrays = dict(np.load(folder / "task.npz"))
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
         answers: own.Arrays
         try:
             description, answers = _done(code, task, arrays)
-        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is told to the night
+        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
             description = {"error": _error_in_words(error, code)}
             answers = {}
         may_write()
@@ -72,7 +72,7 @@ def _error_in_words(error: Exception, code: own.OwnCode) -> str:
 
 
 def _done(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
-    """Return what is told of the code, and the arrays that answer the task."""
+    """Return the description of the code, and the arrays that answer the task."""
     loaded = own.load(code)
     description = {
         "features": list(loaded.features),
@@ -115,28 +115,28 @@ def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays)
     there = arrays["there"]
     relative = arrays["relative"]
     scores = np.full(there.shape, np.nan)
-    kept: own.Arrays = {}
+    learnt_arrays: own.Arrays = {}
     for first, stop, begin, end in task["folds"]:
-        own.seed(code)  # so that a fold's model is the same whatever was fitted before it
-        learnt = slice(first, stop)
+        own.seed(code)  # a fold's model must not depend on what was fitted before it
+        trained = slice(first, stop)
         days = slice(begin, end)
-        model = own.fit(loaded.model, ranks, relative, learnt)
+        model = own.fit(loaded.model, ranks, relative, trained)
         scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
-        kept = own.kept(model, ranks, relative, learnt)
+        learnt_arrays = own.kept(model, ranks, relative, trained)
     answers = {"scores": scores}
-    for name, array in kept.items():
+    for name, array in learnt_arrays.items():
         answers[f"own.{name}"] = array
     return answers
 
 
 def _night(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -> own.Arrays:
     own.seed(code)  # as each fold of a walk begins
-    kept = {
+    learnt_arrays = {
         name.removeprefix("own."): array
         for name, array in arrays.items()
         if name.startswith("own.")
     }
-    model = own.restored(loaded, kept)
+    model = own.restored(loaded, learnt_arrays)
     return {"scores": own.scored(model, arrays["ranks"], arrays["there"])}
 
 
@@ -144,10 +144,10 @@ TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "
 
 
 def serve() -> None:
-    """Fork a process for each folder that standard input names, a line each.
+    """Fork a process for each folder that standard input names, one on a line.
 
-    Prints its id, and how it ended. What a task's text imports is imported before the fork, so that
-    the next question finds it there.
+    Prints the id of the process, and its exit code. The libraries that a task's text imports are
+    imported before the fork, so that the next question finds them loaded.
     """
     for line in sys.stdin:
         folder = Path(line.strip())
@@ -155,7 +155,7 @@ def serve() -> None:
         for name in LIBRARIES:
             if name in text or name == USUAL:
                 importlib.import_module(name)
-        gc.freeze()  # else a collection in the child copies every page that holds an object
+        gc.freeze()  # otherwise a collection in the child copies every page that holds an object
         child = os.fork()
         if child == 0:
             os.setsid()

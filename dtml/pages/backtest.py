@@ -3,8 +3,8 @@
 Arguments, of the same names everywhere, hold the columns of db's tables: `backtest` those of a row
 of `backtest`, its `config` with the experiment and the plan; `folds`, `scores`, `tracks`,
 `performances` those of `backtest_fold`, `backtest_score`, `backtest_return`, `backtest_portfolio`.
-Returns are shares of the equity at the fill; a year has 252 sessions. What is missing, NaN or None,
-is printed as "-".
+Returns are shares of the equity at the fill; a year has 252 sessions. Missing values, NaN or None,
+are printed as "-".
 """
 
 import json
@@ -67,7 +67,7 @@ PORTFOLIO_COLUMNS = (
 
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Say what the backtest shows of directions, order and portfolios.
+    """Say what the backtest shows about directions, ranking and portfolios.
 
     Paired differences on the same days decide.
     """
@@ -81,7 +81,7 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
 
 
 def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
-    """Say whether DTML beats the naive rule of the highest MCC on these very days.
+    """Say whether DTML beats the naive rule with the highest MCC on the same days.
 
     All stock-days count.
     """
@@ -102,9 +102,9 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
 
 
 def order_verdict(scores: pd.DataFrame) -> str:
-    """Say how well the probabilities order the stocks of a day; nothing without a rank IC.
+    """Say how well the probabilities rank the stocks of a day; empty without a rank IC.
 
-    The order is compared with the rule that yesterday's losers rise.
+    The ranking is compared with the rule that yesterday's losers rise.
     """
     rows = _sliced(scores, "all", "all")
     model = next((row for row in rows if row["predictor"] == MODEL), None)
@@ -118,9 +118,9 @@ def order_verdict(scores: pd.DataFrame) -> str:
 
 
 def portfolio_verdict(performances: pd.DataFrame) -> str:
-    """Say which tradable portfolios have a net Sharpe ratio whose interval lies above 0.
+    """Say which tradable portfolios have a net Sharpe ratio whose interval is above 0.
 
-    Says too whether they beat the index.
+    Say also whether they beat the index.
     """
     rows = _ordered(performances)
     index = next((row for row in rows if row["portfolio"] == INDEX), None)
@@ -160,7 +160,7 @@ def _compared(row: Row, gain: str) -> str:
 
 
 def _difference(row: Row, gain: str, digits: int) -> str:
-    """Return a paired difference as words to end a sentence; nothing without an interval."""
+    """Return a paired difference in words that end a sentence; empty without an interval."""
     if pd.isna(row[f"{gain}_low"]):
         return ""
     return f": difference on the same days {with_interval(row, gain, digits, signed=True)}"
@@ -169,7 +169,8 @@ def _difference(row: Row, gain: str, digits: int) -> str:
 def survivorship(backtest: Row) -> str:
     """Say which stocks could be in the panel, and the share of constituent-days without a price."""
     days = backtest["constituent_days"]
-    share = None if pd.isna(days) or days == 0 else backtest["without_price"] / days
+    is_empty = bool(pd.isna(days) or days == 0)
+    share = None if is_empty else backtest["without_price"] / days
     unpriced = f"{percent(share)} of {count(days)} constituent-days have no price."
     if not backtest["list_is_snapshot"]:
         return (
@@ -184,7 +185,7 @@ def survivorship(backtest: Row) -> str:
 
 
 def vintage(backtest: Row) -> str:
-    """Say as known when the prices were that trainings and predictions read."""
+    """Say when the prices were known that trainings and predictions read."""
     now = day(backtest["data_watermark"])
     if backtest["config"].get("plan", {}).get("prices_known") == "then":
         return (
@@ -195,15 +196,15 @@ def vintage(backtest: Row) -> str:
 
 
 def settlements(performances: pd.DataFrame) -> str:
-    """Say how many positions of each portfolio met a move that nothing explains.
+    """Say how many positions of each portfolio met an unexplained move.
 
-    Says too what these moves would have been worth; nothing where there is none.
+    Say also what these moves would have been worth; empty without such a move.
     """
+    settled_rows = [row for row in _ordered(performances) if row["settled"] > 0]
     settled = [
         f"{row['portfolio']} {count(row['settled'])} (its moves would have added "
         f"{signed_percent(row['unbooked'])})"
-        for row in _ordered(performances)
-        if row["settled"] > 0
+        for row in settled_rows
     ]
     if not settled:
         return ""
@@ -214,7 +215,7 @@ def settlements(performances: pd.DataFrame) -> str:
 
 
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Return Markdown for a README: tables of scores and of portfolios, each below a line.
+    """Return Markdown for a README: titled tables of scores and of portfolios.
 
     Each protocol has a table of scores.
     """
@@ -267,17 +268,17 @@ def backtest_page(
     coverage: pd.DataFrame,
     served: bool = False,
 ) -> str:
-    """Render a backtest as one HTML file that requests nothing.
+    """Render a backtest as one HTML file without requests.
 
-    It draws its charts anew where scripts may run. `rolling` has `session, predictor, mcc, mcc_low,
+    Where scripts may run, they redraw its charts. `rolling` has `session, predictor, mcc, mcc_low,
     mcc_high`, `curve` the columns of `calibration_curve`, `coverage` those of
-    `dtml.evaluation.calibration.coverage`; each may be empty. Folds may say their `validation_acc`.
-    `served` by the dashboard, it has a way back and asks for the script instead of carrying it.
+    `dtml.evaluation.calibration.coverage`; each may be empty. Folds may have a `validation_acc`.
+    `served` by the dashboard, it links back and loads the script instead of containing it.
     """
-    followed = sorted(tracks["portfolio"].unique(), key=_place)
+    portfolios = sorted(tracks["portfolio"].unique(), key=_place)
     net = {
         portfolio: _by_session(tracks[tracks["portfolio"] == portfolio], "net")
-        for portfolio in followed
+        for portfolio in portfolios
     }
     best = _best(performances, net)
     rolled_scores = [name for name in ("mcc", "rank_ic") if name in rolling]
@@ -287,7 +288,7 @@ def backtest_page(
         scores=scores,
         performances=performances,
         net=net,
-        followed=followed,
+        followed=portfolios,
         tracks=_tracks(net, best),
         rolled=ROLLED,
         best=best,
@@ -322,10 +323,10 @@ def _tracks(net: Net, best: str | None) -> Chart | None:
 def _curve(curve: pd.DataFrame) -> Chart | None:
     if curve.empty:
         return None
-    known = curve.dropna(subset=["mean_probability", "share_risen"])
-    if known.empty:
+    known_points = curve.dropna(subset=["mean_probability", "share_risen"])
+    if known_points.empty:
         return None
-    return calibration({MODEL: known})[MODEL]
+    return calibration({MODEL: known_points})[MODEL]
 
 
 def _portfolio_rows(
@@ -344,7 +345,7 @@ def _portfolio_rows(
 
 
 def _by_protocol(scores: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Return the scores of all days by protocol, without protocols that have none."""
+    """Return the scores of all days by protocol, without protocols that have no scores."""
     rows = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     return {protocol: scored for protocol, scored in rows.items() if scored}
 
@@ -358,8 +359,8 @@ def _by_sharpe(performances: pd.DataFrame) -> list[Row]:
 def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     """Return a panel for each figure of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`.
 
-    Predictors are lines, the model with a band. The rules wait to be switched on, all but the one
-    that says the same of every session.
+    Predictors are lines, the model with a band. The rules are hidden until a reader switches them
+    on, except the one that predicts the same for every session.
     """
     lines = {}
     if len(scores):
@@ -373,11 +374,11 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
 
 def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
     """Return the panel of one figure, the model before the rules."""
-    series = {
-        name: _by_session(lines[name], column)
-        for name in sorted(lines, key=lambda name: (name != MODEL, name))
-        if lines[name][column].notna().any()
-    }
+    series = {}
+    for name in sorted(lines, key=lambda name: (name != MODEL, name)):
+        rows = lines[name]
+        if rows[column].notna().any():
+            series[name] = _by_session(rows, column)
     bands = {}
     if MODEL in lines:
         low = _by_session(lines[MODEL], f"{column}_low")
@@ -391,8 +392,10 @@ def _predictor_panel(lines: Mapping[str, pd.DataFrame], column: str) -> Panel:
 def year_rows(scores: pd.DataFrame) -> dict[str, dict[str, Row]]:
     """Return the scores of each year on all stock-days, by predictor."""
     rows = _sliced(scores, "year", "all")
-    years = sorted({row["value"] for row in rows})
-    return {year: {row["predictor"]: row for row in rows if row["value"] == year} for year in years}
+    by_year: dict[str, dict[str, Row]] = {}
+    for row in sorted(rows, key=lambda row: str(row["value"])):
+        by_year.setdefault(row["value"], {})[row["predictor"]] = row
+    return by_year
 
 
 def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]:
@@ -412,10 +415,10 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
 
 
 def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
-    """Return the stocks with the highest and the lowest MCC, none in both.
+    """Return the stocks with the highest and the lowest MCC, without overlap.
 
-    `best` and `worst` are these; `measured` of all stocks have an interval, `above` of them one
-    above 0.
+    `best` and `worst` are these stocks; `measured` counts the stocks that have an interval, `above`
+    those whose interval is above 0.
     """
     of_stocks = (
         (scores["slice"] == "symbol")
@@ -451,7 +454,8 @@ def _ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, Any]]:
     """Return the scores of a breakdown, the model before the rules."""
-    rows = records(scores[(scores["slice"] == name) & (scores["protocol"] == protocol)])
+    is_sliced = (scores["slice"] == name) & (scores["protocol"] == protocol)
+    rows = records(scores[is_sliced])
     return sorted(rows, key=lambda row: bool(row["predictor"] != MODEL))
 
 

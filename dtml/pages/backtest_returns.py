@@ -5,6 +5,7 @@ year's, of 252 sessions, without a risk-free rate. What is missing is NaN.
 """
 
 from collections.abc import Collection, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
     """Return a portfolio's `gross`, `costs` and `borrow` of a year, and `end`.
 
     `gross` is the return before costs, `costs` those of trades, `borrow` those of borrowing, and
-    `end` what 1 became after costs.
+    `end` the final value of an initial 1 after costs.
     """
     rows = tracks[tracks["portfolio"] == portfolio]
     if rows.empty:
@@ -43,19 +44,21 @@ def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
 def year_returns(net: Net) -> dict[int, dict[str, float]]:
     """Return the net return of each portfolio in each calendar year.
 
-    It is over the sessions that the portfolio has there, NaN without any.
+    It is that over the portfolio's sessions in the year, NaN without any.
     """
     by_year = {
         portfolio: (1 + line).groupby(pd.DatetimeIndex(line.index).year).prod() - 1
         for portfolio, line in net.items()
     }
-    years = {int(year) for returns in by_year.values() for year in returns.index}
-    return {
-        year: {
-            portfolio: float(returns.get(year, np.nan)) for portfolio, returns in by_year.items()
-        }
-        for year in sorted(years)
-    }
+    years: set[int] = set()
+    for returns in by_year.values():
+        years.update(int(year) for year in returns.index)
+    rows: dict[int, dict[str, float]] = {}
+    for year in sorted(years):
+        rows[year] = {}
+        for portfolio, returns in by_year.items():
+            rows[year][portfolio] = float(returns.get(year, np.nan))
+    return rows
 
 
 def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") -> dict[str, float]:
@@ -105,7 +108,8 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
     peak = (~below).cumsum()
     spells: list[dict[str, Any]] = []
     for _, spell in depth[below].groupby(peak[below]):
-        later = depth.index[depth.index > spell.index[-1]]
+        is_later = depth.index > spell.index[-1]
+        later = depth.index[is_later]
         spells.append(
             {
                 "first": spell.index[0],
@@ -119,35 +123,37 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
 
 
 def tracks_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> Chart | None:
-    """Return what 1 became, the drawdown and the rolling Sharpe ratio of each portfolio.
+    """Return the value of an initial 1, the drawdown and the rolling Sharpe ratio of portfolios.
 
-    The three share one axis of time. `hidden` portfolios wait to be switched on.
+    The three share one axis of time. `hidden` portfolios are drawn once a reader switches them on.
     """
-    value = {}
-    fallen = {}
-    sharpe = {}
+    value_lines = {}
+    drawdown_lines = {}
+    sharpe_lines = {}
     for portfolio, line in net.items():
-        value[portfolio] = _since((1 + line).cumprod(), 1.0)
-        fallen[portfolio] = _since(pd.Series(drawdown(line.to_numpy()), line.index), 0.0)
-        last = line.rolling(ROLLED)
-        rolled = last.mean() / last.std().replace(0, np.nan) * np.sqrt(YEAR)
-        sharpe[portfolio] = rolled.dropna()
+        value_lines[portfolio] = _since((1 + line).cumprod(), 1.0)
+        depth = pd.Series(drawdown(line.to_numpy()), line.index)
+        drawdown_lines[portfolio] = _since(depth, 0.0)
+        window = line.rolling(ROLLED)
+        deviation = window.std().replace(0, np.nan)
+        sharpe = window.mean() / deviation * np.sqrt(YEAR)
+        sharpe_lines[portfolio] = sharpe.dropna()
     panels = [
-        Panel("value of 1, after costs", value, base=1.0, height=230),
-        Panel("drawdown", fallen, form="percent", base=0.0, height=110),
-        Panel("Sharpe ratio, rolling", sharpe, base=0.0, height=110),
+        Panel("value of 1, after costs", value_lines, base=1.0, height=230),
+        Panel("drawdown", drawdown_lines, form="percent", base=0.0, height=110),
+        Panel("Sharpe ratio, rolling", sharpe_lines, base=0.0, height=110),
     ]
     return over_sessions("Each portfolio after costs", panels, hidden=hidden, dashed=dashed)
 
 
 def _since(line: "pd.Series[float]", start: float) -> "pd.Series[float]":
-    """Return a line from `start` on the evening before its first session."""
+    """Return a line that begins with `start` on the evening before its first session."""
     evening_before = line.index[0] - pd.Timedelta(days=1)
     return pd.concat([pd.Series([start], index=[evening_before]), line])
 
 
 def months_chart(name: str, line: "pd.Series[float]") -> Chart:
-    """Return a map of the returns of each month, a row a year."""
+    """Return a map of the returns of each month, with a row for each year."""
     months = pd.DatetimeIndex(line.index).strftime("%Y-%m")
     returns = (1 + line).groupby(months).prod() - 1
     rows = pd.DataFrame(
@@ -158,14 +164,11 @@ def months_chart(name: str, line: "pd.Series[float]") -> Chart:
         }
     )
     words = f"from {100 * rows['value'].min():.1f} % to {100 * rows['value'].max():.1f} %"
-    years = sorted(set(rows["y"]))
-    calendar = pd.DataFrame(
-        [(month, year) for year in years for month in MONTHS], columns=["x", "y"]
-    )
+    calendar = pd.DataFrame(product(sorted(set(rows["y"])), MONTHS), columns=["y", "x"])
     return cells(
         f"Net return of each month, {name}",
         words,
-        calendar.merge(rows, how="left"),
+        calendar[["x", "y"]].merge(rows, how="left"),
         (44, 24),
         "percent",
         is_signed=True,
@@ -174,7 +177,7 @@ def months_chart(name: str, line: "pd.Series[float]") -> Chart:
 
 
 def histogram(name: str, line: "pd.Series[float]") -> Chart:
-    """Return how often each return of a session came."""
+    """Return how often each return of a session occurred."""
     counts, edges = np.histogram(line, bins=BARS)
     rows = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "sessions": counts})
     words = f"{len(line)} sessions, from {100 * line.min():.1f} % to {100 * line.max():.1f} %"

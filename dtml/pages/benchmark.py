@@ -1,9 +1,8 @@
-"""The report of a benchmark: a verdict in a sentence, a table in Markdown and one self-contained
-HTML page.
+"""The report of a benchmark: a verdict, a table in Markdown and one self-contained HTML page.
 
 `scores` and `seed_scores` have the columns of db's tables `benchmark_score` and `benchmark_seed`,
-`benchmark` those of a row of `benchmark`, whose config may hold words on the data, as `data`. What
-is missing, NaN or None, is printed as "-".
+`benchmark` those of a row of `benchmark`, whose config may hold words on the data, as `data`.
+Missing values, NaN or None, are printed as "-".
 """
 
 import json
@@ -48,8 +47,9 @@ COLUMNS = (
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Say in one sentence whether DTML's ensemble beats the rule, by the paired
-    gain in ACC, in each protocol.
+    """Say in one sentence whether DTML's ensemble beats the rule in each protocol.
+
+    The paired gain in ACC decides.
     """
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:
@@ -67,12 +67,12 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
 
 
 def on_data(benchmark: Row) -> str:
-    """Say how the data compare with the paper's; nothing where there is nothing to say."""
+    """Say how the data compare with the paper's; empty where nothing is known."""
     return "; ".join(benchmark["config"].get("data", ()))
 
 
 def on_reading(benchmark: Row, number: int) -> str:
-    """Say which benchmark of its set in this store it is; nothing for the first."""
+    """Say how many benchmarks of this data set the store has; empty for the first."""
     if number <= 1:
         return ""
     return (
@@ -95,15 +95,18 @@ def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
-    """Return a row of results below `COLUMNS`; each cell in two parts, for one
-    line or two, the second maybe empty.
+    """Return a row of results below `COLUMNS`.
+
+    Each cell has two parts, for one line or two; the second may be empty.
     """
     is_best = row["predictor"] == benchmark["best_rule"]
 
     def over_seeds(name: str) -> tuple[str, str]:
         own = with_std(row, f"{name}_mean", f"{name}_sd")
         published = with_std(row, f"published_{name}", f"published_{name}_sd")
-        return own, "" if own == published == "-" else f"({published})"
+        if own == published == "-":
+            return own, ""
+        return own, f"({published})"
 
     return (
         (row["predictor"], "(best rule)" if is_best else ""),
@@ -123,9 +126,7 @@ def sample(row: Row) -> str:
 
 
 def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Return the results in Markdown: for each protocol a line on the test span
-    and a table; then the data.
-    """
+    """Return the results in Markdown: for each protocol a title and a table, and then the data."""
     span = (
         f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, "
         f"{benchmark['stocks']} stocks"
@@ -135,36 +136,37 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
             title = f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}."
-            cells = (
-                (" ".join(cell).strip() for cell in result_cells(benchmark, row)) for row in rows
-            )
-            blocks.append(markdown_table(title, COLUMNS, cells))
+            table = []
+            for row in rows:
+                cells = result_cells(benchmark, row)
+                table.append([" ".join(cell).strip() for cell in cells])
+            blocks.append(markdown_table(title, COLUMNS, table))
     if on_data(benchmark):
         blocks.append(f"The data: {on_data(benchmark)}.\n")
     return "\n".join(blocks)
 
 
 def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
-    """Return the ensemble ACC of a protocol's predictors with their intervals,
-    beside the published figures.
-    """
-    known = [
-        row | {"colour": colour(row["predictor"]), "said": with_interval(row, "acc")}
-        for row in rows
-    ]
-    frame = pd.DataFrame(known)[
-        ["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]
-    ]
-    said = "; ".join(f"{row['predictor']} {row['said']}" for row in known)
+    """Return the ensemble ACC of a protocol's predictors, with intervals and published figures."""
+    drawn_rows = []
+    for row in rows:
+        accuracy = with_interval(row, "acc")
+        drawn_rows.append(row | {"colour": colour(row["predictor"]), "said": accuracy})
+    columns = ["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]
     values = {"order": [row["predictor"] for row in rows], "best_rule": benchmark["best_rule"]}
     return Chart(
-        f"Ensemble ACC with 95 % intervals, {words}", said, "forest", {"rows": frame}, values
+        title=f"Ensemble ACC with 95 % intervals, {words}",
+        words="; ".join(f"{row['predictor']} {row['said']}" for row in drawn_rows),
+        file="forest",
+        data={"rows": pd.DataFrame(drawn_rows)[columns]},
+        values=values,
     )
 
 
 def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
-    """Return the test ACC of every configuration and seed as dots, those kept
-    on validation filled.
+    """Return the test ACC of every configuration and seed as dots.
+
+    Those kept on validation are filled.
     """
     rows = seed_scores[["predictor", "acc", "configuration", "seed", "kept"]].astype(
         {"kept": bool, "acc": float}
@@ -175,7 +177,7 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
 
 
 def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each predictor's seeds: their range, and what was kept on validation."""
+    """Return each predictor's seeds: their range, and the configuration kept on validation."""
     return [
         {"predictor": name, **_strip(rows)}
         for name, rows in seed_scores.groupby("predictor", sort=False)
@@ -183,16 +185,19 @@ def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
-    kept = rows[rows["kept"].astype(bool)]
-    settings = kept["settings"].iloc[0] if len(kept) else {}
+    kept_rows = rows[rows["kept"].astype(bool)]
+    settings = "-"
+    if len(kept_rows):
+        items = kept_rows["settings"].iloc[0].items()
+        settings = ", ".join(f"{name} {value}" for name, value in items)
+    accuracies = rows["acc"]
+    figures = ("acc", "validation_acc", "best_epoch")
     return {
         "configurations": rows["configuration"].nunique(),
         "seeds": len(rows),
-        "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
-        "settings": ", ".join(f"{name} {value}" for name, value in settings.items())
-        if len(kept)
-        else "-",
-        "kept": {name: _ends(kept[name]) for name in ("acc", "validation_acc", "best_epoch")},
+        "over_all": (accuracies.min(), accuracies.median(), accuracies.max()),
+        "settings": settings,
+        "kept": {name: _ends(kept_rows[name]) for name in figures},
     }
 
 
@@ -210,18 +215,21 @@ def benchmark_page(
     number: int = 1,
     served: bool = False,
 ) -> str:
-    """Render a benchmark, the `number`-th of its set in the store, as one HTML file that requests
-    nothing.
+    """Render a benchmark as one HTML file without requests.
 
-    `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`.
-    `served` by the dashboard, it has a way back and asks for the script instead of carrying it.
+    It is the `number`-th of its data set in the store. `curves` maps a predictor to rows `bin_low,
+    bin_high, mean_probability, share_risen, n`. `served` by the dashboard, it links back and loads
+    the script instead of containing it.
     """
-    rows = {
-        name: [row for row in score_rows(scores) if row["protocol"] == name]
-        for name in PROTOCOL_WORDS
+    protocols = {}
+    for name in PROTOCOL_WORDS:
+        rows = [row for row in score_rows(scores) if row["protocol"] == name]
+        if rows:
+            protocols[name] = rows
+    forests = {
+        name: forest(rows, benchmark, PROTOCOL_WORDS[name]) for name, rows in protocols.items()
     }
-    protocols = {name: found for name, found in rows.items() if found}
-    curves = {
+    known_curves = {
         name: curve.dropna(subset=["mean_probability", "share_risen"])
         for name, curve in (curves or {}).items()
     }
@@ -231,13 +239,10 @@ def benchmark_page(
         verdict=verdict(benchmark, scores),
         on_reading=on_reading(benchmark, number),
         protocols=protocols,
-        forests={
-            name: forest(found, benchmark, PROTOCOL_WORDS[name])
-            for name, found in protocols.items()
-        },
+        forests=forests,
         strips=strips(seed_scores),
         seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
-        curves=calibration(curves),
+        curves=calibration(known_curves),
         seeds=_ends(scores["seeds"])[1],
         config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
     )
@@ -245,8 +250,8 @@ def benchmark_page(
 
 @cache
 def _template() -> jinja2.Template:
-    found = environment(sample, on_data)
-    found.globals.update(
+    templates = environment(sample, on_data)
+    templates.globals.update(
         words=PROTOCOL_WORDS,
         labels=LABELS,
         rules=NAIVE_RULES,
@@ -254,4 +259,4 @@ def _template() -> jinja2.Template:
         live=True,
         script=script,
     )
-    return found.get_template("benchmark.html")
+    return templates.get_template("benchmark.html")

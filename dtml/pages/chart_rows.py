@@ -1,4 +1,4 @@
-"""The rows of a chart: as many of them, and as many digits, as can be seen."""
+"""The rows of a chart, reduced to the rows and digits that can be seen."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-POINTS = 300  # of a line at most in a chart that stands still
+POINTS = 300  # of a line, at most, in a static chart
 
 
 def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
@@ -19,36 +19,36 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
     if len(values) <= POINTS:
         return np.arange(len(values))
     finite = np.where(np.isfinite(values), values, np.nanmean(values))
-    kept = [0, len(values) - 1]
+    places = [0, len(values) - 1]
     for stretch in np.array_split(np.arange(len(values)), POINTS // 2 - 1):
         stretch_values = finite[stretch]
         lowest = np.argmin(stretch_values)
         highest = np.argmax(stretch_values)
-        kept.append(stretch[lowest])
-        kept.append(stretch[highest])
-    return np.unique(kept)
+        places.append(stretch[lowest])
+        places.append(stretch[highest])
+    return np.unique(places)
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows to draw of lines over sessions, `t`; all rows of anything else."""
+    """Return the rows to draw of lines over sessions `t`; all rows of any other chart."""
     if "t" not in frame or len(frame) <= POINTS:
         return frame
     lines = frame.drop(columns="t").to_numpy(dtype=float).T
-    kept = [thin(line) for line in lines if np.isfinite(line).any()]
-    return frame.iloc[np.unique(np.concatenate(kept))]
+    places_of_lines = [thin(line) for line in lines if np.isfinite(line).any()]
+    return frame.iloc[np.unique(np.concatenate(places_of_lines))]
 
 
 def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row without what is missing, each number with five digits."""
-    known = {}
+    """Return a row without missing values, each number with five digits."""
+    known_row = {}
     for name, value in row.items():
         if not pd.isna(value):
-            known[str(name)] = short(value)
-    return known
+            known_row[str(name)] = short(value)
+    return known_row
 
 
 def short(value: Any) -> Any:
-    """Return a number with five digits, None where it is missing; words as they are."""
+    """Return a number with five digits, None where it is missing; words unchanged."""
     if pd.isna(value):
         return None
     if isinstance(value, (float, np.floating)):

@@ -3,8 +3,8 @@
 The files are in the grammar of Vega-Lite. vl-convert draws a description here as SVG, which needs
 no script; a browser draws the same one where a page is `live`, with values under the cursor, zoom,
 and lines to switch on and off (`templates/charts.js`, which a page carries or a server sends beside
-Vega, both out of vl-convert's wheel). Colours are the page's CSS variables, so that both are right
-in the dark. Dates are UTC.
+Vega, both from vl-convert's wheel). Colours are the page's CSS variables, so that both drawings fit
+dark mode. Dates are UTC.
 """
 
 import json
@@ -26,10 +26,10 @@ from dtml.pages.figures import WORDS, day, figure, percent
 from dtml.pages.svg import compact
 
 WIDTH = 400  # of such a chart, in pixels
-LOGARITHMIC = 3  # from the lowest to the highest value of an equity, from which on its scale is one
-SHORT = 14  # days, at most, of an axis of time with a mark for each
+LOGARITHMIC = 3  # ratio of the highest to the lowest equity above which its scale is logarithmic
+SHORT = 14  # days, at most, of a time axis with a mark for each day
 COLUMNS = 72  # of a chart of stacked marks
-NARROWEST = 0.02  # of a probability from one half, that a scale of probabilities holds in any case
+NARROWEST = 0.02  # distance from one half that a scale of probabilities always holds
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -79,7 +79,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: its title, what it shows in words, and which file describes it.
+    """A chart: its title, its content in words, and the file that describes it.
 
     `values` are those of that file, `data` its rows by name.
     """
@@ -93,28 +93,27 @@ class Chart:
 
     @property
     def svg(self) -> Markup:
-        """Return it as SVG that fills its place, of `POINTS` a line."""
+        """Return the chart as SVG that fills its place, with `POINTS` a line at most."""
         description = self._described(live=False)
-        description["datasets"] = {
-            name: [known_values(row) for row in thinned(frame).to_dict("records")]
-            for name, frame in self.data.items()
-        }
+        datasets = {}
+        for name, frame in self.data.items():
+            rows = thinned(frame).to_dict("records")
+            datasets[name] = [known_values(row) for row in rows]
+        description["datasets"] = datasets
         return Markup(_drawn(json.dumps(description)))  # noqa: S704 - Vega escapes
 
     @property
     def json(self) -> Markup:
-        """Return its description for a script element.
+        """Return the chart's description for a script element.
 
-        Its rows lack their names, which `charts.js` puts to them.
+        Its rows are lists without names, which `charts.js` adds.
         """
         description = self._described(live=True)
-        description["datasets"] = {
-            name: {
-                "names": list(frame),
-                "rows": [[short(value) for value in row] for row in frame.to_numpy(object)],
-            }
-            for name, frame in self.data.items()
-        }
+        datasets = {}
+        for name, frame in self.data.items():
+            rows = [list(map(short, row)) for row in frame.to_numpy(object)]
+            datasets[name] = {"names": list(frame), "rows": rows}
+        description["datasets"] = datasets
         text = json.dumps(description, ensure_ascii=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag can end the element
 
@@ -127,9 +126,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over sessions upwards on one scale, whose title says the unit.
+    """Lines over sessions on one vertical scale, whose title gives the unit.
 
-    What is NaN is skipped. `base` is a value that the scale holds in any case, drawn as a line.
+    NaN is skipped. `base` is a value that the scale always holds, drawn as a line.
     `bands` have the `low` and `high` of a line by session. With `labels` the lines are rows of
     ticks, at 1 for the first label.
     """
@@ -144,10 +143,7 @@ class Panel:
 
     @property
     def is_log(self) -> bool:
-        """Return whether a value that compounds grows far.
-
-        Equal ratios then need equal distances.
-        """
+        """Return whether a value that compounds grows so far that its scale is logarithmic."""
         if self.base != 1 or not self.lines:
             return False
         lines = self.lines.values()
@@ -156,7 +152,7 @@ class Panel:
         return bool(low > 0 and high / low > LOGARITHMIC)
 
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
-        """Return a row a session: its day as `t`, and the lines by their ids.
+        """Return a row for each session: its day as `t`, and the lines by their ids.
 
         The ends of the bands are columns `low` and `high` with the id of their line.
         """
@@ -165,10 +161,12 @@ class Panel:
             if name in ids:
                 columns[f"low{ids[name]}"] = band["low"]
                 columns[f"high{ids[name]}"] = band["high"]
-        known = {column: values.dropna() for column, values in columns.items()}
-        frame = pd.DataFrame(
-            {column: values[~values.index.duplicated()] for column, values in known.items()}
-        )
+        distinct = {}
+        for column, values in columns.items():
+            line_values = values.dropna()
+            is_repeated = line_values.index.duplicated()
+            distinct[column] = line_values[~is_repeated]
+        frame = pd.DataFrame(distinct)
         frame = frame.dropna(how="all").sort_index()
         frame.insert(0, "t", [day(session) for session in frame.index])
         return frame
@@ -176,7 +174,7 @@ class Panel:
     def in_words(self, name: str) -> tuple[str, str]:
         """Return the last value of a line in words, and its extremes.
 
-        Of ticks it is how many there are.
+        For ticks they are their number.
         """
         line = self.lines[name].dropna()
         if self.labels:
@@ -195,7 +193,7 @@ class Panel:
 
 
 class _LineInWords(NamedTuple):
-    """What a line shows: its panel's title, its name, its last value and its extremes."""
+    """A line in words: its panel's title, its name, its last value and its extremes."""
 
     panel: str
     name: str
@@ -209,10 +207,10 @@ class _LineInWords(NamedTuple):
 def over_sessions(
     title: str, panels: Sequence[Panel], *, hidden: Iterable[str] = (), dashed: Iterable[str] = ()
 ) -> Chart | None:
-    """Return panels one below the other on one axis of time.
+    """Return panels one below the other on one time axis.
 
-    Lines without a value are left out; `hidden` ones wait to be switched on, `dashed` ones are
-    drawn so. None without two sessions.
+    Lines without a value are left out; `hidden` lines are drawn once a reader switches them on,
+    `dashed` lines are drawn dashed. None without two sessions.
     """
     ids = _line_ids(panels)
     drawn: list[tuple[Panel, pd.DataFrame]] = []
@@ -225,12 +223,12 @@ def over_sessions(
     if len(days) < 2:
         return None
 
-    lines = [
-        _LineInWords(panel.title, name, *panel.in_words(name))
-        for panel, _ in drawn
-        for name in panel.lines
-        if name in ids
-    ]
+    lines: list[_LineInWords] = []
+    for panel, _ in drawn:
+        for name in panel.lines:
+            if name in ids:
+                last, extremes = panel.in_words(name)
+                lines.append(_LineInWords(panel.title, name, last, extremes))
     first_day = min(days)
     last_day = max(days)
     words = " ".join(str(line) for line in lines)
@@ -260,7 +258,7 @@ def _line_ids(panels: Sequence[Panel]) -> dict[str, str]:
 
 
 def _panel_values(panel: Panel, rows: pd.DataFrame) -> dict[str, Any]:
-    """Return what the file of a chart over sessions reads of a panel."""
+    """Return a panel's values for the file of a chart over sessions."""
     return {
         **vars(panel),
         "columns": list(rows),
@@ -277,7 +275,7 @@ def _keys(
 ) -> list[Key]:
     """Return the entries of the lines.
 
-    The last value is that of the first panel that has a line.
+    The last value is that in the first panel that has the line.
     """
     last: dict[str, str] = {}
     for line in lines:
@@ -306,7 +304,7 @@ def square(
 ) -> Chart:
     """Return a square in which the diagonal is agreement.
 
-    Its rows are `x, y`, maybe `low, high`, `n` and `chosen`.
+    Its rows are `x, y`, and optionally `low, high`, `n` and `chosen`.
     """
     return Chart(
         title=title,
@@ -321,7 +319,7 @@ def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
     """Return a square for each curve of `mean_probability, share_risen, n`.
 
     It shows the ends `share_risen_low, share_risen_high` where a curve has them. One scale holds
-    every point, and of wide intervals the part near the points.
+    every point; wide intervals are cut off at its ends.
     """
     domain = _domain(curves.values())
     short_names = {
@@ -368,12 +366,13 @@ def stacked(
 
     The marks are stacked in `COLUMNS` columns over the axis.
     """
-    known = rows.dropna(subset=["value"]).sort_values("value", kind="stable")
+    known_rows = rows.dropna(subset=["value"]).sort_values("value", kind="stable")
     width = (axis.high - axis.low) / COLUMNS
-    column = ((known["value"] - axis.low) / width).astype(int).clip(0, COLUMNS - 1)
-    marks = known.assign(
+    position = (known_rows["value"] - axis.low) / width
+    column = position.astype(int).clip(0, COLUMNS - 1)
+    marks = known_rows.assign(
         place=axis.low + (column + 0.5) * width,
-        row=known.groupby(column).cumcount() + 0.5,
+        row=known_rows.groupby(column).cumcount() + 0.5,
     )
     highest = float(marks["row"].max() + 0.5) if len(marks) else 1.0
     return Chart(
@@ -402,8 +401,8 @@ def cells(
 ) -> Chart:
     """Return a map of cells `x, y, value` in their order: darker for more, `side` pixels each.
 
-    With `is_signed` one colour stands above 0 and another below, with `is_written` the values are
-    in the cells.
+    With `is_signed` values above and below 0 have different colours; with `is_written` the values
+    are in the cells.
     """
     size = rows["value"].abs()
     low = 0.0
@@ -430,7 +429,7 @@ def cells(
 
 @lru_cache(256)
 def _drawn(spec: str) -> str:
-    """Return a description as SVG as wide as its place, without what only a script reads."""
+    """Return a description as SVG as wide as its place, without what only scripts read."""
     import vl_convert
 
     return compact(vl_convert.vegalite_to_svg(spec, vl_version=GRAMMAR))
@@ -438,7 +437,7 @@ def _drawn(spec: str) -> str:
 
 @cache
 def script() -> str:
-    """Return the JavaScript that draws the charts of a live page: Vega's, and a page of our own."""
+    """Return the JavaScript that draws the charts of a live page: Vega's and our own."""
     import vl_convert
 
     vega: str = vl_convert.javascript_bundle(vl_version=GRAMMAR)  # type: ignore[call-arg]
@@ -450,14 +449,14 @@ def script() -> str:
 def _descriptions() -> jinja2.Environment:
     files = jinja2.FileSystemLoader(TEMPLATES / "charts")
     descriptions = jinja2.Environment(loader=files, undefined=jinja2.StrictUndefined)  # noqa: S701 - JSON, by `tojson`
-    descriptions.filters["combined"] = lambda one, other: one | other
+    descriptions.filters["combined"] = lambda values, others: values | others
     return descriptions
 
 
 def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jinja2.Environment:
-    """Return the templates of this folder, and of `folder` before it.
+    """Return the templates of `folder`, if given, and of this package.
 
-    They may call the words of `figures` and `filters` by their names; all is escaped.
+    They may use the functions of `figures` and `filters` as filters; all values are escaped.
     """
     folders = [folder, TEMPLATES] if folder else [TEMPLATES]
     templates = jinja2.Environment(

@@ -1,4 +1,4 @@
-"""The colours of lines: CSS variables of the page, which differ in the light and in the dark."""
+"""The colours of lines: CSS variables of the page, which differ in light and dark mode."""
 
 from zlib import crc32
 
@@ -6,7 +6,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 
 PALETTE = 10  # colours of lines
 MODELS = ("lstm", "alstm", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting")
-# Of the colours in the palette.
+# Positions in the palette.
 PLACES = {
     **{name: number for number, name in enumerate((MODEL, *NAIVE_RULES, *MODELS))},
     "long": 0,
@@ -32,4 +32,7 @@ COLOURS = {
 def colour(name: str) -> str:
     """Return the colour of a model, a rule or a form of portfolio: the same one on every page."""
     form = name.partition(",")[0]
-    return COLOURS.get(form) or f"var(--s{crc32(form.encode()) % PALETTE})"
+    if form in COLOURS:
+        return COLOURS[form]
+    number = crc32(form.encode()) % PALETTE
+    return f"var(--s{number})"

@@ -1,6 +1,6 @@
-"""Put figures into words, in one form for the console and the pages.
+"""Format figures in the same way for the console and the pages.
 
-What is missing, NaN or None, is "-".
+A missing value, NaN or None, is "-".
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Row = Mapping[str, Any]  # a row of scores
 def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
     """Return a number as .5744, -.0121 or, signed, +.0210.
 
-    What rounds to 0 has a sign only when signed.
+    A number that rounds to 0 has a sign only when signed.
     """
     if value is None or pd.isna(value):
         return "-"
@@ -31,12 +31,12 @@ def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str
 
 
 def interval(row: Row, name: str, digits: int = 3, *, signed: bool = False) -> str:
-    """Return the 95 % interval of a figure, such as [.512, .561]; nothing where there is none."""
+    """Return the 95 % interval of a figure, such as [.512, .561]; empty where there is none."""
     return between(row[f"{name}_low"], row[f"{name}_high"], digits, signed=signed)
 
 
 def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -> str:
-    """Return an interval, such as [.512, .561]; nothing where an end is missing."""
+    """Return an interval, such as [.512, .561]; empty where an end is missing."""
     if pd.isna(low) or pd.isna(high):
         return ""
     return f"[{figure(low, digits, signed=signed)}, {figure(high, digits, signed=signed)}]"
@@ -57,7 +57,7 @@ def with_std(row: Row, mean: str, deviation: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share as 97.3 %; what rounds to 0 has no sign."""
+    """Return a share as 97.3 %; a share that rounds to 0 has no sign."""
     if value is None or pd.isna(value):
         return "-"
     return f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
@@ -97,14 +97,14 @@ def number(value: float) -> str:
 
 
 def day(value: Any) -> str:
-    """Return a date as 2016-12-30, whether it came as a date, a timestamp or words."""
+    """Return a date as 2016-12-30, from a date, a timestamp or words."""
     if value is None or value is pd.NaT:
         return "-"
     return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
 
 
 def moment(value: Any) -> str:
-    """Return a time as 2026-01-20 08:12+00:00, whether it came as a time or as words."""
+    """Return a time as 2026-01-20 08:12+00:00, from a time or words."""
     return value.isoformat(sep=" ", timespec="minutes") if hasattr(value, "hour") else str(value)
 
 
@@ -151,5 +151,5 @@ def markdown_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[s
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame, values as they are."""
+    """Return the rows of a frame, with unchanged values."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]

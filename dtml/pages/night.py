@@ -1,6 +1,6 @@
 """The report of a night: one self-contained HTML page, readable in ten years.
 
-It runs no scripts and requests nothing. What is missing, NaN or None, is printed as "-".
+It runs no scripts and makes no requests. Missing values, NaN or None, are printed as "-".
 """
 
 import json
@@ -44,7 +44,7 @@ NO_SECTOR = "no sector"
 WIDE = 720  # of a map without its names, in pixels
 SMALLEST = 12  # of a cell's side, in pixels
 LARGEST = 30
-UNFOLDED = 60  # stocks without a direction, at most, whose table is not folded away
+UNFOLDED = 60  # the most stocks without a direction whose table is not collapsed
 
 
 def night_report(
@@ -70,23 +70,23 @@ def night_report(
 ) -> str:
     """Render a night.
 
-    `night` is its row; `directions` has a row a stock, `DIRECTION_COLUMNS`; at the nominal `level`
-    a rise is predicted above `threshold`, a calibrated probability, and a fall below 1 less it;
-    without one (None) every stock by whether its probability is above one half. `scores` has the
-    running scores of every night, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
+    `night` is its row; `directions` has a row for each stock, `DIRECTION_COLUMNS`. At the nominal
+    `level` a rise is predicted above `threshold`, a calibrated probability, and a fall below 1 less
+    it; without a threshold (None) a rise is predicted above one half. `scores` has the running
+    scores of every night, `target, protocol, predictor, nights, n, acc, acc_low, ...`;
     `rolling` those of the last sessions, `session, predictor, acc, acc_low, ...`; `bins` the
     columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
-    `attention` says who looked at whom; `explanation` is what a test of it found
-    (`dtml.attention.significance`), None when there was none; `rejected` has `symbol, session,
-    reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
-    `order` is `dtml.pages.order.order_part`; `receipt` says what made the predictions, its
+    `attention` is that between the stocks; `explanation` are the findings of its test
+    (`dtml.attention.significance`), None without a test; `rejected` has `symbol, session, reason,
+    value`, `warnings` the doubts about a symbol's prices, `symbol, reason, value`; `order` is
+    `dtml.pages.order.order_part`; `receipt` describes how the predictions were made, with its
     `config`. `calibrations` are those of runs by their ids: that of the night's run puts the range
-    of its seeds on the scale of the directions, and those of the runs in `bins` draw the curve
-    after calibration. `drift` says in words whether the model still meets what it was trained on.
-    All frames but `directions` may be empty.
+    of its seeds on the scale of the directions, and those of the runs in `bins` give the curve
+    after calibration. `drift` says in words whether the inputs, the skill or the coverage of the
+    model have changed. All frames but `directions` may be empty.
     """
-    known = calibrations or {}
-    rows = direction_rows(directions, threshold, attention, known.get(night["run_id"]))
+    by_run = calibrations or {}
+    rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))
     return _template().render(
         title=title,
         drift=drift,
@@ -94,7 +94,7 @@ def night_report(
         weekday=pd.Timestamp(night["target"]).day_name(),
         **_directions(rows, level, threshold),
         **_scores(title, scores, rolling),
-        **_calibration(bins, coverage, known, level),
+        **_calibration(bins, coverage, by_run, level),
         **_attention(rows, attention, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
@@ -121,15 +121,15 @@ def _template() -> jinja2.Template:
 def direction_rows(
     directions: pd.DataFrame,
     threshold: float | None,
-    seen: Attention,
+    attention: Attention,
     calibration: Calibration | None = None,
 ) -> list[dict[str, Any]]:
     """Return the stocks with their directions, the most probable rise first.
 
     Equally probable ones are in the order of their symbols. Adds to `DIRECTION_COLUMNS`: `shown`,
-    the probability that orders and decides them, calibrated where the night has calibrated ones;
-    `low, high`, the range of the seeds on that scale; `direction`, 'rise', 'fall' or 'none';
-    `drivers`.
+    the probability by which they are sorted and decided, calibrated if the night has calibrated
+    probabilities; `low, high`, the range of the seeds on that scale; `direction`, 'rise', 'fall' or
+    'none'; `drivers`.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
@@ -138,10 +138,11 @@ def direction_rows(
     frame["low"] = _on_shown_scale(frame["lowest"], calibration, is_calibrated)
     frame["high"] = _on_shown_scale(frame["highest"], calibration, is_calibrated)
     frame["direction"] = _direction(frame, threshold if is_calibrated else None)
-    drivers = seen.drivers(FIRST_DRIVERS)
-    frame["drivers"] = [
-        [source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]
-    ]
+    drivers = attention.drivers(FIRST_DRIVERS)
+    sources: dict[str, list[str]] = {}
+    for symbol, weighted_sources in drivers.items():
+        sources[symbol] = [source for source, _ in weighted_sources]
+    frame["drivers"] = [sources.get(symbol, []) for symbol in frame["symbol"]]
     return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
 
 
@@ -168,14 +169,19 @@ def _directions(
 ) -> dict[str, Any]:
     """Return the page's values of the directions.
 
-    They are in groups, the surest first, and all on one scale.
+    They are in groups, the most certain first, and all on one scale.
     """
     is_calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
     cut = threshold if is_calibrated else None
     axis = _axis(rows, cut)
-    groups = {group: [row for row in rows if row["direction"] == group] for group in GROUPS}
+    groups: dict[str, list[dict[str, Any]]] = {group: [] for group in GROUPS}
+    for row in rows:
+        groups[row["direction"]].append(row)
     groups["fall"].reverse()
     undecided = len(groups["none"])
+    has_values = {}
+    for name in DIRECTION_COLUMNS:
+        has_values[name] = any(not pd.isna(row[name]) for row in rows)
     return {
         "groups": groups,
         "stocks": len(rows),
@@ -186,16 +192,18 @@ def _directions(
         "level": level,
         "marks": _marks(rows, groups, axis, cut),
         "unfolded": undecided <= UNFOLDED or undecided == len(rows),
-        "has": {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS},
+        "has": has_values,
     }
 
 
 def _axis(rows: list[dict[str, Any]], cut: float | None) -> Axis:
     """Return the scale that holds every stock with the range of its seeds.
 
-    It holds the abstention band too, unless that would press the stocks together.
+    It holds the abstention band too, unless that would compress the stocks.
     """
-    values = [row[name] for row in rows for name in ("shown", "low", "high")]
+    values: list[float] = []
+    for row in rows:
+        values += [row["shown"], row["low"], row["high"]]
     axis = probability_axis(values)
     if cut is not None and cut - 0.5 <= 2 * (axis.high - 0.5):
         return probability_axis([*values, cut])
@@ -254,7 +262,8 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     rolls = not rolling.empty
-    drawn = (rolling if rolls else running).sort_values("predictor", kind="stable")
+    drawn = rolling if rolls else running
+    drawn = drawn.sort_values("predictor", kind="stable")
     return {
         "so_far": directions_verdict({"market": title}, whole),
         "scored": tables,
@@ -270,13 +279,11 @@ def _calibration(
     calibrations: Mapping[str, Calibration],
     level: float,
 ) -> dict[str, Any]:
-    """Return the calibration curves, and the nominal and reached coverage of the band."""
+    """Return the calibration curves, and the nominal and actual coverage of the band."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
+    bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
     curves = {}
-    for name, counts in (
-        ("uncalibrated", bins),
-        ("calibrated", recalibrated(bins, calibrations)),
-    ):
+    for name, counts in bins_by_name.items():
         curve = curve_with_intervals(counts) if len(counts) else counts
         if len(curve):
             curves[name] = curve
@@ -289,12 +296,17 @@ def _calibration(
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
-    """Return the coverage that each level reached, with its interval.
+    """Return the actual coverage of each level, with its interval.
 
     The page's own level has another colour.
     """
-    short = {"level": "x", "coverage": "y", "coverage_low": "low", "coverage_high": "high"}
-    points = rows.rename(columns=short)[["x", "y", "low", "high"]]
+    short_names = {
+        "level": "x",
+        "coverage": "y",
+        "coverage_low": "low",
+        "coverage_high": "high",
+    }
+    points = rows.rename(columns=short_names)[["x", "y", "low", "high"]]
     drawn = points.astype(float).dropna(axis=1, how="all")
     low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
     words = "; ".join(
@@ -311,22 +323,22 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
 
 
 def _attention(
-    rows: list[dict[str, Any]], seen: Attention, explanation: Row | None
+    rows: list[dict[str, Any]], attention: Attention, explanation: Row | None
 ) -> dict[str, Any]:
     """Return the attention of the night, always with the findings of its test as an explanation."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
-    drivers = seen.drivers()
-    to_itself = seen.own[np.isfinite(seen.own)]
+    drivers = attention.drivers()
+    to_itself = attention.own[np.isfinite(attention.own)]
     return {
-        "attention": seen,
-        "map": heat_map(seen, sectors),
+        "attention": attention,
+        "map": heat_map(attention, sectors),
         "most": MOST,
-        "sectors": sector_map(seen, sectors),
-        "most_looked_at": list(seen.looked_at.head(LISTED).items()),
+        "sectors": sector_map(attention, sectors),
+        "most_looked_at": list(attention.looked_at.head(LISTED).items()),
         "own": to_itself.mean() if len(to_itself) else np.nan,
         "drivers": [
             (symbol, own, drivers[symbol])
-            for symbol, own in zip(seen.symbols, seen.own, strict=True)
+            for symbol, own in zip(attention.symbols, attention.own, strict=True)
         ],
         "kept": max((len(sources) for sources in drivers.values()), default=0),
         "tested": explained(explanation),
@@ -339,15 +351,16 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
 
     They are in the order of their sectors and symbols.
     """
-    chosen = sorted(
-        attention.looked_at.index[:most], key=lambda symbol: (*_place(sectors, symbol), symbol)
-    )
+    most_looked_at = attention.looked_at.index[:most]
+    chosen = sorted(most_looked_at, key=lambda symbol: (*_place(sectors, symbol), symbol))
     if not chosen:
         return None
     places = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
-    weights = pd.DataFrame(attention.weights[np.ix_(places, places)], index=chosen, columns=chosen)
+    weights_of_chosen = attention.weights[np.ix_(places, places)]
+    weights = pd.DataFrame(weights_of_chosen, index=chosen, columns=chosen)
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
-    strongest = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")[["y", "x", "value"]]
+    of_others = rows[rows["x"] != rows["y"]]
+    strongest = of_others.nlargest(KEPT, "value")[["y", "x", "value"]]
     listed = "; ".join(
         f"{y} to {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False)
     )
@@ -359,17 +372,17 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
-    """Return how much the stocks of each sector give those of another.
+    """Return how much attention the stocks of each sector give to those of another.
 
-    It is relative to attention without any preference. A row looks. None with fewer than two
-    sectors, or where a pair of stocks has no weight.
+    It is relative to attention without any preference; rows look at columns. None with fewer than
+    two sectors, or where a pair of stocks has no weight.
     """
     places = [_place(sectors, symbol) for symbol in attention.symbols]
     names = [name for _, name in sorted(set(places))]
     if len(names) < 2 or not attention.is_whole:
         return None
-    # [stocks sectors]
-    belongs = np.array([[name == sector for sector in names] for _, name in places], dtype=float)
+    sector_of_stock = np.array([names.index(name) for _, name in places])
+    belongs = np.eye(len(names))[sector_of_stock]  # [stocks sectors]
     sizes = belongs.sum(axis=0)
     share = (belongs / sizes).T @ attention.weights @ belongs
     times = pd.DataFrame(share / (sizes / len(places)), index=names, columns=names)
@@ -382,9 +395,9 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
 
 
 def _place(sectors: Sectors, symbol: str) -> tuple[bool, str]:
-    """Return the key that orders a stock by sector, those without one last.
+    """Return a key that sorts stocks by sector, those without one last.
 
-    It ends in the sector's name.
+    Its second part is the sector's name.
     """
     name = sectors.get(symbol)
     if name is None or pd.isna(name):

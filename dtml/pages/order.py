@@ -1,4 +1,4 @@
-"""The order of a day's stocks in words and cells, for pages and the console."""
+"""The ranking of a day's stocks in words and cells, for pages and the console."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ LEG_WORDS: Mapping[Leg, str] = {
 def order_words(
     order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
 ) -> str:
-    """Say by whom a night's stocks are ordered, and how well such orders did so far.
+    """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
     They are compared with the best one-line rule. `order` has `predictor, leg`, at least a row;
     `scores` the last running scores, the columns of `rank_score`; `champion` is the row of
@@ -33,10 +33,10 @@ def order_words(
     words = f"{len(order)} stocks, ranked by {name} for the return {leg_words}, best first"
     if champion and champion["predictor"] == name:
         words = f"{words}. {promotion_words(champion)}"
-    its_scores = scores[scores["predictor"] == name]
-    if its_scores.empty or not its_scores["days"].iloc[0]:
+    ranker_scores = scores[scores["predictor"] == name]
+    if ranker_scores.empty or not ranker_scores["days"].iloc[0]:
         return f"{words}. No ranking of this market has an outcome yet."
-    score = records(its_scores)[0]
+    score = records(ranker_scores)[0]
     rules = scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]
     return (
@@ -46,7 +46,7 @@ def order_words(
 
 
 def promotion_words(champion: Mapping[str, Any]) -> str:
-    """Say who speaks for a market since when, and on what evidence: a row of `champion`."""
+    """Say which ranker has been champion since when, and on what evidence: a row of `champion`."""
     champion_since = f"{champion['predictor']} has been champion since {champion['since']}"
     if not champion["replaced"]:
         return f"{champion_since}, the best of a walk of {champion['nights']} sessions"
@@ -60,7 +60,7 @@ def promotion_words(champion: Mapping[str, Any]) -> str:
 def order_part(
     order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what a page shows of a night's order; nothing where the stocks were not ordered."""
+    """Return a page's values of a night's ranking; they are empty where no stock was ranked."""
     return {
         "order": ends(order),
         "order_words": order_words(order, scores, champion) if len(order) else None,

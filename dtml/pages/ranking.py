@@ -1,6 +1,6 @@
-"""The report of a ranking: how well the stocks of a day were ordered.
+"""The report of a ranking: how well the stocks of a day were ranked.
 
-It says too what is left of that after costs.
+It also gives the returns after costs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ NET_COLUMNS = (
 
 @dataclass(frozen=True)
 class Ranking:
-    """Hold a ranking as stored: its row, scores, paired differences, and portfolios after costs."""
+    """A ranking as stored: its row, scores, paired differences, and portfolios after costs."""
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
@@ -59,7 +59,7 @@ class Ranking:
 
 
 def sentence(ranking: Ranking) -> str:
-    """Say what was ordered."""
+    """Say what was ranked."""
     row = ranking.row
     return (
         f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; "
@@ -71,9 +71,9 @@ def sentence(ranking: Ranking) -> str:
 def verdict(ranking: Ranking) -> str:
     """Say in one sentence whether the blend beats the best rule of the days before.
 
-    Both order the same stocks.
+    Both rank the same stocks.
     """
-    (blend,) = (row for row in whole(ranking) if row["predictor"] == HEADLINE)
+    (blend,) = [row for row in whole(ranking) if row["predictor"] == HEADLINE]
     rule = ranking.row["best_rule"]
     gain = _gain(ranking, HEADLINE, rule)
     compared = _compared(gain["gain_low"], gain["gain_high"])
@@ -84,7 +84,7 @@ def verdict(ranking: Ranking) -> str:
 
 
 def net_sentence(ranking: Ranking) -> str:
-    """Say in one sentence what is left after costs; nothing where nothing was chosen.
+    """Say in one sentence what the ranking earns after costs; empty where nothing was chosen.
 
     The way to trade is the one that validation days chose.
     """
@@ -109,7 +109,7 @@ def _compared(low: Any, high: Any) -> str:
 
 
 def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
-    """Yield a row a predictor below `COLUMNS`, the worst first."""
+    """Yield a row for each predictor below `COLUMNS`, the worst first."""
     rule = ranking.row["best_rule"]
     for row in whole(ranking):
         name = row["predictor"]
@@ -126,14 +126,14 @@ def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
 
 
 def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
-    """Return what a predictor gains over another, with its interval; nothing over itself."""
+    """Return a predictor's gain over another, with its interval; empty over itself."""
     if name == other:
         return ""
     return with_interval(_gain(ranking, name, other), "gain", signed=True)
 
 
 def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
-    """Yield a row a way to trade below `NET_COLUMNS`."""
+    """Yield a row for each way to trade below `NET_COLUMNS`."""
     for row in left(ranking):
         annual_return = signed_percent(row["annual_return"], 1)
         sharpe = with_interval(row, "sharpe", 2)
@@ -141,6 +141,7 @@ def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
         if row["version"] == EQUAL:
             yield (f"{EQUAL} of all, free", "", "", annual_return, sharpe, "", turnover, "")
         else:
+            break_even = basis_points(row["break_even"]) if row["break_even"] > 0 else "none"
             yield (
                 row["version"],
                 str(row["smooth"]),
@@ -149,7 +150,7 @@ def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
                 sharpe,
                 with_interval(row, "index_gain", 2, signed=True),
                 turnover,
-                basis_points(row["break_even"]) if row["break_even"] > 0 else "none",
+                break_even,
             )
 
 
@@ -169,8 +170,9 @@ def _markdown_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 def whole(ranking: Ranking) -> list[dict[str, Any]]:
     """Return the scores over all days on the trained leg, the worst first."""
     scores = ranking.scores
-    on_its_leg = scores[(scores["leg"] == ranking.row["leg"]) & (scores["slice"] == "all")]
-    return records(on_its_leg.sort_values("rank_ic"))
+    is_on_leg = scores["leg"] == ranking.row["leg"]
+    is_whole = scores["slice"] == "all"
+    return records(scores[is_on_leg & is_whole].sort_values("rank_ic"))
 
 
 def left(ranking: Ranking) -> list[dict[str, Any]]:
@@ -183,7 +185,7 @@ def left(ranking: Ranking) -> list[dict[str, Any]]:
 def frontier(ranking: Ranking) -> Chart:
     """Return net return a year against turnover.
 
-    It has every way to trade on validation days, and those chosen on the others.
+    It shows all ways to trade on validation days, and the chosen ones on the other days.
     """
     columns = ["span", "version", "smooth", "band", "annual_return", "turnover"]
     words = (
@@ -199,9 +201,9 @@ def frontier(ranking: Ranking) -> Chart:
 
 
 def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
-    """Render a ranking as one HTML file that requests nothing.
+    """Render a ranking as one HTML file without requests.
 
-    `served` by the dashboard, it has a way back.
+    `served` by the dashboard, it links back.
     """
     scores = ranking.scores
     compared = scores["predictor"].isin([HEADLINE, ranking.row["best_rule"]])
@@ -222,10 +224,10 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
     )
 
 
-def _gain(ranking: Ranking, one: str, other: str) -> dict[str, Any]:
+def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:
     differences = ranking.differences
-    pair = (differences["predictor"] == one) & (differences["other"] == other)
-    return records(differences[pair])[0]
+    is_pair = (differences["predictor"] == predictor) & (differences["other"] == other)
+    return records(differences[is_pair])[0]
 
 
 @cache

@@ -1,13 +1,13 @@
-"""The SVG that vl-convert writes, made smaller and as wide as its place on a page."""
+"""Make the SVG of vl-convert smaller, and as wide as its place on a page."""
 
 import re
 
-# What only a script reads.
+# Attributes that only a script reads.
 UNREAD_ATTRIBUTE = re.compile(
     r' (?:(?:aria-[a-z]+|role|pointer-events|opacity)="(?:[a-z -]+|1)"'
     r'|(?:xmlns|version)[a-z:]*="[^"]*")'
 )
-# Draws nothing.
+# Paths that draw nothing.
 EMPTY_PATH = re.compile(r'<path(?: class="\w+")? d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>')
 # A circle as two arcs.
 CIRCULAR_PATH = re.compile(r'<path([^>]*?) d="M([\d.]+),0A\2,\2,0,1,1,-\2,0A\2,\2,0,1,1,\2,0Z?"')
@@ -15,7 +15,7 @@ WIDTH = re.compile(r'width="([\d.]+)"')
 
 
 def compact(svg: str) -> str:
-    """Return a drawing as wide as its place, without what only a script reads."""
+    """Return a drawing as wide as its place, without attributes that only a script reads."""
     svg = UNREAD_ATTRIBUTE.sub("", svg)
     svg = EMPTY_PATH.sub("", svg)
     svg = CIRCULAR_PATH.sub(r'<circle\1 r="\2"', svg)

@@ -1,3 +1,1 @@
-"""Bars and the sessions they belong to, the returns between sessions, and
-histories that a source restated.
-"""
+"""Bars and their sessions, returns between sessions, and histories that a source restated."""

@@ -1,8 +1,8 @@
 """Find recorded splits and dividends that the prices contradict, though each bar is believable.
 
-A split of 11:10 whose past is not divided is a return of -9.1 %; a dividend left in the adjusted
-close is a fall, one that was never paid a rise. A single day can do so honestly: these are
-warnings, and no bar is rejected.
+A split of 11:10 by which earlier prices were not divided is a return of -9.1 %; a dividend that was
+left in the adjusted close is a fall, one that was never paid a rise. A single day may do so
+honestly, so these are warnings and no bar is rejected.
 """
 
 import numpy as np
@@ -13,9 +13,11 @@ from dtml.prices.returns import adjusted_price
 
 UNDIVIDED = "undivided_split"
 CONTRADICTED = "contradicted_dividend"
-LEAST_SCATTER = 0.002  # log return; of a stock that hardly moves
-UNUSUAL = 3  # times the scatter: a move that an ordinary session hardly has
-LARGE = 0.05  # log change of adj_close / close; from here one day alone can be told from news
+LEAST_SCATTER = 0.002  # log return; the least scatter assumed of a stock
+UNUSUAL = 3  # times the scatter: a move that is rare in an ordinary session
+LARGE = (
+    0.05  # log change of adj_close / close from which a single day can be distinguished from news
+)
 SURE = 5  # times the scatter, on one such day
 DIFFERENCE = (0.005, 0.25)  # of the close before, and of the dividend: less is rounding
 TINY = (0.0001, 0.0015)  # dividend / close before, a hundredth of 1 to 15 %
@@ -47,7 +49,7 @@ def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _days(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
-    """Return a row a bar with its log changes from the bar before.
+    """Return a row for each bar with its log changes from the bar before.
 
     `close`, `price` (that of the returns) and `step` (adj_close / close) are log changes, `paid` is
     the dividend as a share of the close before, and `scatter` an ordinary change of the stock.
@@ -79,7 +81,7 @@ def _days(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
 def _undivided(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose price moves by a recorded split.
 
-    It does so as if the days before had not been divided.
+    That happens if the prices before were not divided by it.
     """
     splits = days[days["split"].notna()]
     away_from_split = (splits["price"] + np.log(splits["split"])).abs()
@@ -96,25 +98,26 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close takes out another amount than the dividend."""
-    taken = -np.expm1(-days["step"])
+    """Return the stocks whose adjusted close deducts another amount than the dividend."""
+    deduction = -np.expm1(-days["step"])
     bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
-    differs = (taken - days["paid"]).abs() > bound
-    contradicted = days.assign(taken=taken)[days["split"].isna() & differs]
+    differs = (deduction - days["paid"]).abs() > bound
+    contradicted = days.assign(deduction=deduction)[days["split"].isna() & differs]
     values = [
         f"on {row.session:%Y-%m-%d} a dividend of {row.paid:.1%} of the previous close is "
-        f"recorded, but adj_close takes out {row.taken:.1%}"
+        f"recorded, but adj_close takes out {row.deduction:.1%}"
         for row in contradicted.itertuples()
     ]
     return _named(contradicted["symbol"], CONTRADICTED, values)
 
 
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close takes out much while the close does not fall."""
+    """Return the stocks whose adjusted close deducts much while the close does not fall."""
     is_large = days["step"].abs() >= LARGE
     along_step = days["price"] * np.sign(days["step"])
-    sure = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
-    contradicted = days[days["split"].isna() & is_large & (along_step >= sure)]
+    bound = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
+    is_sure = along_step >= bound
+    contradicted = days[days["split"].isna() & is_large & is_sure]
     values = [
         f"on {row.session:%Y-%m-%d} adj_close takes out {-np.expm1(-row.step):.1%}, "
         f"but the close moves by {np.expm1(row.close):+.1%}: no such dividend was paid"
@@ -124,14 +127,16 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks that fall a hundred times as far as their dividends.
+    """Return the stocks that fall by a hundred times their dividends.
 
-    That is what pounds recorded as pence look like.
+    This is the pattern of pounds recorded as pence.
     """
     market = days["close"].groupby(days["session"]).transform("median")
     days = days.assign(fall=market - days["close"])
-    spread = NORMAL * days["fall"].abs().groupby(days["symbol"]).median()
-    ex_days = days[days["paid"].between(*TINY) & days["split"].isna()]
+    median_fall = days["fall"].abs().groupby(days["symbol"]).median()
+    spread = NORMAL * median_fall
+    is_tiny = days["paid"].between(*TINY)
+    ex_days = days[is_tiny & days["split"].isna()]
     mean = ex_days.groupby("symbol").agg(
         days=("fall", "size"),
         fall=("fall", "mean"),
@@ -154,7 +159,7 @@ def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _named(symbol: "pd.Series[str]", reason: str, values: list[str]) -> pd.DataFrame:
-    """Return a row for each stock: the value of its newest day, and how many days there are."""
+    """Return a row for each stock: the value of its newest day, and the number of such days."""
     rows = pd.DataFrame({"symbol": list(symbol), "reason": reason, "value": values}, dtype=str)
     count = rows.groupby("symbol")["value"].transform("size")
     how_many = [f" ({days} days like this)" if days > 1 else "" for days in count]

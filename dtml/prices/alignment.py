@@ -1,11 +1,11 @@
-"""Find an index or a stock whose dates are not those of the others.
+"""Find an index or a stock whose dates do not match those of the others.
 
-A session early is look-ahead, though no bar is bad.
+Dates that are a session early are look-ahead, though no bar is bad.
 
 The index and the mean of its stocks move together on the same session (their correlation is .90 to
-.98 in seven public sets) and hardly a session apart (at most .15), so that a shift shows in any but
-the shortest history. So does a single stock's: of the 1,137 of these sets none looks shifted, and
-1,132 do once they are.
+.98 in seven public sets) but hardly a session apart (at most .15), so that a shift shows in any but
+the shortest history. The same holds for single stocks: of the 1,137 stocks of these sets none
+appears shifted, and 1,132 do when they are shifted on purpose.
 """
 
 import numpy as np
@@ -17,21 +17,22 @@ from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price
 
 RESTATED = 1e-6  # relative; restated prices differ by far more, unchanged ones not at all
-# Of adj_close / close from one bar to the next: a dividend. Less hardly shows, more is a split.
+# A change of adj_close / close from one bar to the next that is a dividend. A smaller one hardly
+# shows, a larger one is a split.
 STEP = (0.01, 0.2)
-LEAST_EXCESS = 0.01  # mean adjusted return on ex-days, each counted up to its own step
-ERRORS = 2  # standard errors of a mean of ordinary sessions that the excess exceeds
+LEAST_EXCESS = 0.01  # mean adjusted return on ex-days, each clipped to its own step
+ERRORS = 2  # standard errors of a mean of ordinary sessions that the excess must exceed
 OVER_CORRECTED = "over_corrected_dividends"
 Changes = Float[ndarray, "sessions series"]
 
-ENOUGH = 60  # sessions with a return of the index, or bars of a stock; with fewer nothing is said
+ENOUGH = 60  # sessions with a return of the index, or bars of a stock; fewer are not judged
 SHIFTS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)  # sessions
-# standard errors; 3 at most in random parts of 60 to 250 sessions of those sets, of one stock and
-# more
+# Standard errors; at most 3 in random parts of those sets, of 60 to 250 sessions and one stock or
+# more.
 SURE = 5
-# correlation of a shifted stock with the others; a stock that leads some of them has .1
+# Correlation of a shifted stock with the others; a stock that leads some of them has .1.
 LEAST_APART = 0.2
-LEAST_STOCKS = 10  # the mean of fewer is no market
+LEAST_STOCKS = 10  # the mean of fewer does not represent a market
 SHIFTED = "shifted_dates"
 SAME = 1e-6  # relative; prices as close as this are the same price
 
@@ -84,9 +85,9 @@ def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
 def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
     """Return symbol, reason and value of each stock that moves with the others sessions apart.
 
-    The others are their mean; the value is in words. It is a warning, as stocks of exchanges that
-    close at other hours may do so too. `bars` is a bars frame of accepted bars; nothing is said of
-    fewer than `LEAST_STOCKS` stocks, nor of one with fewer than `ENOUGH` returns.
+    It is compared with the mean of the others; the value is in words. This is a warning, as stocks
+    of exchanges that close at other hours may do so too. `bars` is a bars frame of accepted bars;
+    fewer than `LEAST_STOCKS` stocks are not judged, nor is one with fewer than `ENOUGH` returns.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     stocks = stocks.assign(price=adjusted_price(stocks, returns))
@@ -96,7 +97,9 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
         return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
     shifts = _shifts(changes.to_numpy(), _mean_of_others(changes))
     shifts = shifts.assign(symbol=changes.columns, reason=SHIFTED)
-    shifted = shifts[(shifts["shift"] != 0) & (shifts["apart"] >= LEAST_APART)]
+    is_shifted = shifts["shift"] != 0
+    is_related = shifts["apart"] >= LEAST_APART
+    shifted = shifts[is_shifted & is_related]
     figures = shifted[["shift", "apart", "together"]]
     values = [
         f"it appears to be {_dated(shift)}: its returns have a correlation of {apart:.2f} with "
@@ -110,10 +113,10 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
 
 def _mean_of_others(changes: pd.DataFrame) -> Changes:
     """Return the mean return of all other stocks, for each stock and session."""
-    known = changes.notna().to_numpy()
+    is_known = changes.notna().to_numpy()
     change = changes.fillna(0.0).to_numpy()
     sum_of_others = change.sum(axis=1, keepdims=True) - change
-    number_of_others = known.sum(axis=1, keepdims=True) - known
+    number_of_others = is_known.sum(axis=1, keepdims=True) - is_known
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(sum_of_others / number_of_others)
 
@@ -140,25 +143,27 @@ def _shifts(series: Changes, others: Changes) -> pd.DataFrame:
         apart = np.take_along_axis(at_shifts, best[None], axis=0)[0]
         sessions = (np.isfinite(series) & np.isfinite(others)).sum(axis=0)
         # By Fisher's transformation, in standard errors of a difference.
-        errors = (np.arctanh(apart) - np.arctanh(together)) * np.sqrt((sessions - 3) / 2)
+        difference = np.arctanh(apart) - np.arctanh(together)
+        errors = difference * np.sqrt((sessions - 3) / 2)
     shift = np.where(errors > SURE, np.array(SHIFTS)[best], 0)
     return pd.DataFrame({"shift": shift, "apart": apart, "together": together})
 
 
-def _correlations(one: Changes, other: Changes) -> Float[ndarray, " series"]:
-    """Return the correlation of each two series; NaN where few sessions know both."""
-    count = (np.isfinite(one) & np.isfinite(other)).sum(axis=0)
-    correlation = pd.DataFrame(one).corrwith(pd.DataFrame(other)).to_numpy()
+def _correlations(series: Changes, others: Changes) -> Float[ndarray, " series"]:
+    """Return the correlation of each pair of series; NaN where few sessions have both."""
+    has_both = np.isfinite(series) & np.isfinite(others)
+    count = has_both.sum(axis=0)
+    correlation = pd.DataFrame(series).corrwith(pd.DataFrame(others)).to_numpy()
     return np.where(count >= ENOUGH, correlation, np.nan)
 
 
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     """Return the symbols, sorted, whose past the source has restated since `stored`.
 
-    They are to be fetched again as a whole. Both are bars frames; only their common sessions can
-    tell, so a fetch should reach back over some stored ones. A dividend changes adj_close / close
-    on every earlier session; a split scales close itself, which shows on the oldest common session
-    (a correction of the last close does not reach that far).
+    They are to be fetched again as a whole. Both are bars frames; only their common sessions are
+    compared, so a fetch should include some stored ones. A dividend changes adj_close / close on
+    every earlier session; a split scales close itself, which shows on the oldest common session (a
+    correction of the last close does not reach that far).
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     common = common.sort_values(["symbol", "session"])
@@ -172,14 +177,14 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
 
 
 def _differs(old: pd.Series, new: pd.Series) -> pd.Series:
-    """Return where two values differ by more than rounding; one missing on one side differs."""
+    """Return where two values differ by more than rounding, or only one of them is missing."""
     is_close = (new / old - 1).abs() <= RESTATED
     both_missing = old.isna() & new.isna()
     return ~(is_close | both_missing)
 
 
 def judged(bars: pd.DataFrame) -> list[str]:
-    """Return the stocks of a bars frame with enough bars to say something of them."""
+    """Return the stocks of a bars frame with enough bars to be judged."""
     counts = bars["symbol"].value_counts()
     return sorted(counts.index[counts >= ENOUGH])
 
@@ -200,7 +205,8 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     step = factor / factor.groupby(symbol).shift() - 1
     change = rows["adj_close"] / rows["adj_close"].groupby(symbol).shift() - 1
     days = pd.DataFrame({"symbol": symbol, "step": step, "excess": change.clip(-step, step)})
-    ex_days = days[(step > STEP[0]) & (step < STEP[1])]
+    is_dividend = (step > STEP[0]) & (step < STEP[1])
+    ex_days = days[is_dividend]
     mean = ex_days.groupby("symbol").agg(
         days=("step", "size"),
         step=("step", "mean"),
@@ -208,7 +214,9 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
     )
     scatter = change.groupby(symbol).std().reindex(mean.index)
     error = scatter / np.sqrt(mean["days"])
-    rising = mean[(mean["excess"] >= LEAST_EXCESS) & (mean["excess"] > ERRORS * error)]
+    is_large = mean["excess"] >= LEAST_EXCESS
+    is_significant = mean["excess"] > ERRORS * error
+    rising = mean[is_large & is_significant]
     values = [
         f"adj_close rises by {row.excess:.1%} on average over {row.days} ex-days, on which "
         f"adj_close / close steps by {row.step:.1%}"

@@ -1,4 +1,4 @@
-"""The checks of bars: each is accepted as it came or rejected with one reason; none is repaired.
+"""The checks of bars: each is accepted unchanged or rejected with one reason; none is repaired.
 
 A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency,
 NaN where the source has no value, `split` the ratio of a split effective that session (2.0 is two
@@ -44,9 +44,9 @@ REASONS = (  # a bar with several faults is rejected for the first of these
     "brief_jump",
     "unexplained_return",
 )
-HINDSIGHT = ("brief_jump",)  # what only a later bar can show: the bar may have been accepted before
-ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
-# times; nine public sets reach 9.2 (KBWD on 2015-08-24), a misplaced decimal point makes 10 or more
+HINDSIGHT = ("brief_jump",)  # shown only by a later bar: the bar may have been accepted before
+ROUNDING = 1e-3  # adjusted prices of real sources are up to 0.06 % outside [low, high] by rounding
+# A factor: nine public sets reach 9.2 (KBWD on 2015-08-24), a misplaced decimal point 10 or more.
 WIDEST = 10
 
 Flags = Bool[ndarray, "bars"]
@@ -56,7 +56,7 @@ Positions = Int[ndarray, "bars"]
 
 @dataclass(frozen=True)
 class Checked:
-    """Checked bars in two frames; every bar is in exactly one of them, in the order it came.
+    """Checked bars in two frames; every bar is in exactly one of them, in the original order.
 
     `accepted` has `BAR_COLUMNS`; `rejected` has symbol, session, reason (one of `REASONS`) and
     value, a text that shows what was wrong.
@@ -67,7 +67,7 @@ class Checked:
 
 
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Return `table` in the one shape of bars: `BAR_COLUMNS`, str, datetime64[ns] and float64.
+    """Return `table` in the common shape of bars: `BAR_COLUMNS`, str, datetime64[ns] and float64.
 
     Sessions are naive. Columns that the table lacks become NaN, other columns are left out. Some
     sources write a dividend of 0 and a split of 0 or 1 on ordinary sessions: they become NaN.
@@ -103,8 +103,8 @@ def check(
     `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session.
     `returns` names the price that returns are taken from; a symbol without any adjusted close is
     judged by its close, and its first bar has nothing to be compared with. `market_size` is the
-    number of stocks a session should have, for a table that holds only some of them: one halted
-    stock on its own is then no stale day. Raises ValueError when columns are not those of bars.
+    number of stocks a session should have, for a table that holds only some of them: a single
+    halted stock is then no stale day. Raises ValueError when columns are not those of bars.
     """
     if tuple(bars.columns) != BAR_COLUMNS:
         raise ValueError(
@@ -175,11 +175,11 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What a bar is judged by besides itself, a value for each bar.
+    """The values that a bar is judged by besides its own, one for each bar.
 
-    `last` is the price that returns are taken from of the bar before, and `change` the return from
-    it, NaN where there is no such bar; `share` is that of the session's stocks that repeat their
-    close without volume; `extent` is that of `intraday_extent`.
+    `last` is the price of returns of the bar before, and `change` the return from it, NaN where
+    there is no such bar; `share` is the share of the session's stocks that repeat their close
+    without volume; `extent` is that of `intraday_extent`.
     """
 
     last: Values
@@ -193,16 +193,16 @@ def _calendar_faults(
 ) -> dict[str, Flags]:
     """Return the faults of dates.
 
-    A bar after the last closed session is of the session under way or of the future.
+    A bar after the last closed session belongs to the session under way or to the future.
     """
-    known = sessions.to_numpy("datetime64[ns]")
+    calendar_days = sessions.to_numpy("datetime64[ns]")
     closed = np.datetime64(closed_until, "ns")
-    under_way = known[known > closed][:1]
+    under_way = calendar_days[calendar_days > closed][:1]
     is_open = np.isin(session, under_way)
     return {
         "future_session": (session > closed) & ~is_open,
         "open_session": is_open,
-        "not_a_session": ~np.isin(session, known),
+        "not_a_session": ~np.isin(session, calendar_days),
     }
 
 
@@ -212,36 +212,41 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
     All of them are marked where they differ, as any of them may be correct. Where they are equal in
     every column the first is a good bar, and only its repeats are marked.
     """
-    together = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
-    if not together.any():
-        return together
-    repeated = rows[together].drop_duplicates()
-    alone = ~repeated.duplicated(["symbol", "session"], keep=False)
-    return np.asarray(together & ~rows.index.isin(repeated.index[alone]))
+    is_shared = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
+    if not is_shared.any():
+        return is_shared
+    distinct = rows[is_shared].drop_duplicates()
+    is_single = ~distinct.duplicated(["symbol", "session"], keep=False)
+    good_rows = distinct.index[is_single]
+    return np.asarray(is_shared & ~rows.index.isin(good_rows))
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
-    opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
+    opening = rows["open"].to_numpy(np.float64)
+    high = rows["high"].to_numpy(np.float64)
+    low = rows["low"].to_numpy(np.float64)
+    close = rows["close"].to_numpy(np.float64)
     needed = (opening, high, low, close, judged.price)
     amounts = rows[["volume", "dividend", "split"]].to_numpy(np.float64)
     floor = low * (1 - ROUNDING)
     ceiling = high * (1 + ROUNDING)
     open_is_outside = (opening < floor) | (opening > ceiling)
     close_is_outside = (close < floor) | (close > ceiling)
+    is_impossible = (amounts < 0) | np.isinf(amounts)
     return {
         "null_price": np.logical_or.reduce([~np.isfinite(price) for price in needed]),
         "non_positive_price": np.logical_or.reduce([price <= 0 for price in needed]),
         "high_below_low": high < low,
         "outside_range": open_is_outside | close_is_outside,
-        "impossible_amount": ((amounts < 0) | np.isinf(amounts)).any(axis=1),
+        "impossible_amount": is_impossible.any(axis=1),
     }
 
 
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
     """Return the position of the same symbol's last usable row before each row, -1 without one.
 
-    A row rejected for its open, high or low is still usable: the next session is compared with its
-    close.
+    A row rejected for its open, high or low is still usable, as the next session is compared with
+    its close.
     """
     order = np.lexsort((judged.session, judged.code))
     symbol = judged.code[order]
@@ -252,13 +257,16 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
 
 
 def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
-    """Return how far open, high and low of each bar lie from its close and the close before.
+    """Return how far open, high and low of each bar are from its close and the close before.
 
-    That is a factor of 1 or more. `before` is the position of the bar before each, -1 where there
-    is none. A price that the stock had at either close is no way off, so that a crash or a first
-    day is not wide; NaN where a price is missing or not above 0.
+    The distance is a factor of 1 or more. `before` is the position of the bar before each, -1 where
+    there is none. A price at or between the two closes has a distance of 1, so that a crash or a
+    first day is not wide. NaN where a price is missing or not above 0.
     """
-    opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
+    opening = rows["open"].to_numpy(np.float64)
+    high = rows["high"].to_numpy(np.float64)
+    low = rows["low"].to_numpy(np.float64)
+    close = rows["close"].to_numpy(np.float64)
     last = np.where(before >= 0, close[before], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         above = np.maximum(opening, high) / np.fmax(close, last)
@@ -269,14 +277,15 @@ def intraday_extent(rows: pd.DataFrame, before: Positions) -> Values:
 def _brief_jumps(
     judged: _Judged, usable: Flags, before: Positions, has_split: Flags, max_return: float
 ) -> Flags:
-    """Return which bars are at a level that their stock left again.
+    """Return which bars are at a level that their stock soon left again.
 
-    Only stocks that leap are looked at.
+    Only stocks that leap are examined.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        leap = np.abs(np.log(judged.price / judged.price[before])) >= np.log(FACTOR)
+        log_change = np.log(judged.price / judged.price[before])
+    is_leap = np.abs(log_change) >= np.log(FACTOR)
     marked = np.zeros(len(before), dtype=bool)
-    for code in np.unique(judged.code[leap & usable & (before >= 0)]):
+    for code in np.unique(judged.code[is_leap & usable & (before >= 0)]):
         of_stock = np.flatnonzero((judged.code == code) & usable)
         in_time = np.argsort(judged.session[of_stock], kind="stable")
         of_stock = of_stock[in_time]
@@ -289,8 +298,9 @@ def _repeats_close(rows: pd.DataFrame, judged: _Judged, before: Positions) -> Fl
 
     An unknown volume does not count as none.
     """
-    without_volume = rows["volume"].to_numpy() == 0
-    return np.asarray((before >= 0) & (judged.close == judged.close[before]) & without_volume)
+    is_without_volume = rows["volume"].to_numpy() == 0
+    is_repeated = (before >= 0) & (judged.close == judged.close[before])
+    return np.asarray(is_repeated & is_without_volume)
 
 
 def _stale_share(
@@ -306,7 +316,8 @@ def _stale_share(
 def _change(judged: _Judged, before: Positions) -> Values:
     """Return the return of each bar from the bar before, a ratio minus 1; NaN without one."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(before >= 0, judged.price / judged.price[before] - 1, np.nan)
+        change = judged.price / judged.price[before] - 1
+    return np.where(before >= 0, change, np.nan)
 
 
 def _split_by_faults(
@@ -314,21 +325,20 @@ def _split_by_faults(
 ) -> Checked:
     """Return the bars without a fault, and the others with the first of `REASONS` and its value."""
     by_reason = np.stack([faults[reason] for reason in REASONS])
-    bad = np.flatnonzero(by_reason.any(axis=0))
-    reasons = [REASONS[first] for first in by_reason[:, bad].argmax(axis=0)]
-    shown = rows.iloc[bad].assign(
-        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
-        last=evidence.last[bad],
-        change=evidence.change[bad],
-        share=evidence.share[bad],
-        extent=evidence.extent[bad],
+    rejected_rows = np.flatnonzero(by_reason.any(axis=0))
+    reasons = [REASONS[first] for first in by_reason[:, rejected_rows].argmax(axis=0)]
+    shown = rows.iloc[rejected_rows].assign(
+        judged_by=np.where(judged.by_adjusted[rejected_rows], "adj_close", "close"),
+        last=evidence.last[rejected_rows],
+        change=evidence.change[rejected_rows],
+        share=evidence.share[rejected_rows],
+        extent=evidence.extent[rejected_rows],
     )
-    values = [
-        _value(reason, row) for reason, row in zip(reasons, shown.to_dict("records"), strict=True)
-    ]
+    records = shown.to_dict("records")
+    values = [_value(reason, row) for reason, row in zip(reasons, records, strict=True)]
     placed = shown[["symbol", "session"]].reset_index(drop=True)
     return Checked(
-        accepted=rows.drop(bad).reset_index(drop=True),
+        accepted=rows.drop(rejected_rows).reset_index(drop=True),
         rejected=placed.assign(
             reason=pd.Series(reasons, dtype=str),
             value=pd.Series(values, dtype=str),
@@ -337,11 +347,12 @@ def _split_by_faults(
 
 
 def _value(reason: str, row: Mapping[Hashable, Any]) -> str:
-    """Return what was wrong with a rejected bar; `row` holds it with what it was judged by."""
+    """Return what was wrong with a rejected bar; `row` holds the bar and its evidence."""
     match reason:
         case "null_price" | "non_positive_price":
             prices = (*PRICES, row["judged_by"])
-            value = _show(row, [name for name in prices if not 0 < row[name] < np.inf])
+            bad_prices = [name for name in prices if not 0 < row[name] < np.inf]
+            value = _show(row, bad_prices)
         case "high_below_low":
             value = _show(row, ["high", "low"])
         case "outside_range" | "unexplained_range" | "duplicate_session":

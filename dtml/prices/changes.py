@@ -1,6 +1,6 @@
-"""Changes from bar to bar, and which bars lie close enough together to be compared.
+"""Changes from bar to bar, and which bars are close enough together to be compared.
 
-A stock's bars are counted as they come: the bar before a halt precedes the bar after it.
+A stock's bars are counted one after the other: the bar before a halt precedes the bar after it.
 """
 
 import numpy as np
@@ -14,25 +14,28 @@ MAX_GAP = 5  # sessions that may be missing inside the bars of a feature
 
 
 def before(values: Column, count: int) -> Column:
-    """Return the values of so many bars earlier."""
+    """Return the values of `count` bars earlier; NaN where there are none."""
     earlier = np.full_like(values, np.nan)
-    earlier[count:] = values[: max(len(values) - count, 0)]
+    rows = max(len(values) - count, 0)
+    earlier[count:] = values[:rows]
     return earlier
 
 
 def change(values: Column, count: int = 1) -> Column:
-    """Return the ratio to the value of so many bars earlier, minus 1."""
+    """Return the ratio to the value of `count` bars earlier, minus 1."""
     return np.asarray(values / before(values, count) - 1)
 
 
 def reads_enough(position: Places, era: Places, count: int) -> Bool[ndarray, "bars stocks"]:
-    """Return whether the last `count` bars lie close enough together and share one unit of account.
+    """Return whether the last `count` bars are close enough together and share a unit of account.
 
     `era` counts the changes of that unit.
     """
     back = count - 1
     enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
     earlier = slice(0, max(len(position) - back, 0))
-    is_close = position[back:] - position[earlier] <= back + MAX_GAP
-    enough[back:] = is_close & (era[back:] == era[earlier])
+    distance = position[back:] - position[earlier]
+    is_close = distance <= back + MAX_GAP
+    shares_unit = era[back:] == era[earlier]
+    enough[back:] = is_close & shares_unit
     return enough

@@ -1,7 +1,7 @@
-"""Find runs of a few bars at another level than those around: a wrong unit, a misplaced point.
+"""Find runs of a few bars at another level than their neighbours: a wrong unit, a misplaced point.
 
-One such bar looks like a jump and the way back. Of several the second agrees with the first, and
-only the bar that comes after them shows that both were wrong. No real stock of nine public sets
+A single such bar looks like a jump and its reversal. In a longer run the bars agree with each
+other, and only the bar after them shows that they were wrong. No real stock of nine public sets
 (4.7 million bars) leaves its level by a factor of 3 in one session and comes back within `LONGEST`:
 the nearest, ASPS in January 2015, fell to .61 of its price for three sessions on news.
 """
@@ -23,7 +23,7 @@ def brief_jumps(
 
     `price` is above 0; `explained` marks bars whose move a recorded split explains. The bars around
     a run agree with each other: they differ by at most `max_return`, a ratio. The newest bar is
-    never marked, as nothing has come back.
+    never marked, as no later bar has come back.
     """
     level = np.log(price)
     is_leap = np.abs(np.diff(level)) >= np.log(FACTOR)
@@ -47,10 +47,10 @@ def _first_bar_back(level: Prices, first: int, max_return: float) -> int:
     direction = np.sign(level[first] - before)
     next_bars = level[first : first + LONGEST + 1]
     distance = (next_bars - before) * direction
-    (near,) = np.nonzero(distance < np.log(FACTOR))
-    if not len(near):
+    near_bars = np.flatnonzero(distance < np.log(FACTOR))
+    if not len(near_bars):
         return first
-    end = first + int(near[0])
+    end = first + int(near_bars[0])
     came_back = abs(np.exp(level[end] - before) - 1) <= max_return
     run = level[first:end]
     far_from_end = np.abs(run - level[end]) >= np.log(FACTOR)

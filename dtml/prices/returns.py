@@ -16,7 +16,7 @@ RISE = 0.0055
 FALL = -0.005
 BASE = 100.0  # the level of the first session
 QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
-LISTED = 30  # sessions whose largest number of bars is what a quorum is of
+LISTED = 30  # sessions whose largest number of bars a quorum refers to
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
@@ -36,17 +36,18 @@ def on_grid(
     """
     row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
     column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
-    placed = (row >= 0) & (column >= 0)
+    is_placed = (row >= 0) & (column >= 0)
     grid = np.full((len(sessions), len(symbols)), np.nan)
-    grid[row[placed], column[placed]] = bars[name].to_numpy()[placed]
+    grid[row[is_placed], column[is_placed]] = bars[name].to_numpy()[is_placed]
     return grid
 
 
 def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeIndex:
     """Return the sessions on which a quorum of the stocks of a bars frame has a bar."""
     counts = bars.groupby("session")["symbol"].count()
-    met = counts.index[counts >= QUORUM * counts.rolling(LISTED, min_periods=1).max()]
-    return sessions.intersection(pd.DatetimeIndex(met))
+    usual_count = counts.rolling(LISTED, min_periods=1).max()
+    has_quorum = counts >= QUORUM * usual_count
+    return sessions.intersection(pd.DatetimeIndex(counts.index[has_quorum]))
 
 
 def returns_of(rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns) -> Float[ndarray, " rows"]:
@@ -87,9 +88,9 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 
     It is rebalanced every session. `bars` are accepted bars; the index closes at `level` on the
     first of their sessions. From each session to the next it changes by the mean return of the
-    stocks that were constituents and have a bar on both; a session on which none has leaves it
-    where it was. Open, high and low are means too, so that they hold the close between them, though
-    the stocks reach theirs at different times. The volume is missing.
+    stocks that were constituents and have a bar on both; it does not change on a session on which
+    no stock has. Open, high and low are means too, so that the close is between low and high,
+    though the stocks reach theirs at different times. The volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -99,8 +100,10 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     stocks = stocks.assign(price=adjusted_price(stocks, market.returns))
     price = on_grid(stocks, "price", sessions, symbols)
     close = on_grid(stocks, "close", sessions, symbols)
-    before = np.vstack([np.full((1, len(symbols)), np.nan), price[:-1]])
-    adjustment = np.where(market.membership(sessions), price / (close * before), np.nan)
+    no_price = np.full((1, len(symbols)), np.nan)
+    before = np.vstack([no_price, price[:-1]])
+    is_constituent = market.membership(sessions)
+    adjustment = np.where(is_constituent, price / (close * before), np.nan)
     relative = {
         name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES
     }
@@ -123,7 +126,8 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
     """Return the mean of prices relative to the closes before, 1 where none is known."""
     is_known = np.isfinite(relative).any(axis=1, keepdims=True)
-    return np.asarray(np.nanmean(np.where(is_known, relative, 1.0), axis=1))
+    filled = np.where(is_known, relative, 1.0)
+    return np.asarray(np.nanmean(filled, axis=1))
 
 
 def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
@@ -139,7 +143,8 @@ def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[
 
     They are known and, under the paper's protocol, large enough for a label.
     """
-    known = np.isfinite(change)
+    is_known = np.isfinite(change)
     if protocol == "all":
-        return np.asarray(known)
-    return np.asarray(known & (paper_labels(change) != 0))
+        return np.asarray(is_known)
+    has_label = paper_labels(change) != 0
+    return np.asarray(is_known & has_label)

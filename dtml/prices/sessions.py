@@ -21,7 +21,7 @@ REMEDY = (
     "upgrade exchange_calendars, or add its sessions to calendars.toml in the data folder, "
     "and restart the service"
 )
-_RARE = 0.05  # a weekday with a smaller share of the sessions is no usual one
+_RARE = 0.05  # a weekday with a smaller share of the sessions does not count as usual
 
 # Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
 _CLOSED = {
@@ -51,7 +51,7 @@ class _Exchange:
 def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.DatetimeIndex:
     """Return the sessions of an exchange from first to last, both included.
 
-    Naive midnights in nanoseconds, ascending; empty when none lies between. Raises UsageError
+    They are naive midnights in nanoseconds, ascending; empty when there are none. Raises UsageError
     before the calendar begins, DtmlError after it ends.
     """
     if last < first:
@@ -63,19 +63,21 @@ def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.Datet
 
 
 def sessions_up_to(calendar: AnyCalendar, last: date, count: int | None = None) -> pd.DatetimeIndex:
-    """Return the last `count` sessions up to a day, it included.
+    """Return the last `count` sessions up to and including a day.
 
     Without a count, return all since the calendar begins.
     """
-    known = sessions_between(calendar, _exchange(calendar).first, last)
-    return known if count is None else known[-count:]
+    sessions = sessions_between(calendar, _exchange(calendar).first, last)
+    return sessions if count is None else sessions[-count:]
 
 
 def is_session(calendar: AnyCalendar, day: date) -> bool:
-    """Say whether the exchange traded on a day; raises where the calendar knows nothing of it."""
+    """Say whether the exchange traded on a day; raises where the calendar does not know the day."""
     exchange = _knowing(calendar, day)
     position = _position(exchange, day)
-    return position < len(exchange.sessions) and exchange.sessions[position].date() == day
+    if position >= len(exchange.sessions):
+        return False
+    return exchange.sessions[position].date() == day
 
 
 def next_session(calendar: AnyCalendar, day: date) -> date:
@@ -90,7 +92,9 @@ def next_known_session(calendar: AnyCalendar, day: date) -> date | None:
 
     Some exchanges publish the sessions of the next year in the last days of this one.
     """
-    return None if day >= _exchange(calendar).last else next_session(calendar, day)
+    if day >= _exchange(calendar).last:
+        return None
+    return next_session(calendar, day)
 
 
 def last_known_day(calendar: AnyCalendar) -> date:
@@ -152,8 +156,8 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
     since_midnight = (local_closes - sessions).value_counts()
     shares = sessions.day_of_week.value_counts(normalize=True)
-    # A session that makes up for a holiday, on a weekday that usually has none, is left to be
-    # caught up.
+    # A make-up session on a weekday that usually has none does not make that weekday usual: its
+    # night is caught up later.
     usual = frozenset(int(weekday) for weekday in shares.index[shares > _RARE])
     return UsualWeek(
         close=since_midnight.index[0].to_pytimedelta(),
@@ -167,8 +171,8 @@ def last_closed_session(
 ) -> date:
     """Return the last session whose close lies at least `grace` before now.
 
-    now carries any time zone. The grace leaves time for the closing auction and for the source to
-    publish it. Raises UsageError for a naive now, DtmlError when the calendar ends before now.
+    `now` may be in any time zone. The grace leaves time for the closing auction and for the source
+    to publish it. Raises UsageError for a naive now, DtmlError when the calendar ends before now.
     """
     if now.tzinfo is None:
         raise UsageError(f"the time {now} has no time zone; add one, such as {now}+00:00")
@@ -222,36 +226,40 @@ def _known_exchange(code: str) -> _Exchange:
     )
 
 
-def _with_given_sessions(known: _Exchange, given: Calendar) -> _Exchange:
-    """Return an exchange with the sessions that a market's file gives.
+def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchange:
+    """Return the library's exchange with the sessions that a market's file adds.
 
     They open and close at the exchange's usual local times.
     """
-    week = usual_week(given.code, known.last)
-    following = pd.date_range(known.last + timedelta(days=1), given.known_to or known.last)
+    week = usual_week(own_calendar.code, library.last)
+    following = pd.date_range(
+        library.last + timedelta(days=1), own_calendar.known_to or library.last
+    )
     usual = following[following.day_of_week.isin(list(week.weekdays))]
-    holidays = pd.DatetimeIndex(given.holidays)
-    sessions = known.sessions.union(usual).difference(holidays)
-    sessions = sessions.union(pd.DatetimeIndex(given.extra)).as_unit("ns")
-    opening = known.opens.tz_convert(known.timezone).tz_localize(None) - known.sessions
-    usual_open = opening[-250:].value_counts().index[0].to_pytimedelta()
+    holidays = pd.DatetimeIndex(own_calendar.holidays)
+    sessions = library.sessions.union(usual).difference(holidays)
+    sessions = sessions.union(pd.DatetimeIndex(own_calendar.extra)).as_unit("ns")
+    local_opens = library.opens.tz_convert(library.timezone).tz_localize(None)
+    since_midnight = local_opens - library.sessions
+    usual_open = since_midnight[-250:].value_counts().index[0].to_pytimedelta()
     return replace(
-        known,
+        library,
         sessions=sessions,
-        opens=_moments(known, known.opens, sessions, usual_open),
-        closes=_moments(known, known.closes, sessions, week.close),
+        opens=_moments(library, library.opens, sessions, usual_open),
+        closes=_moments(library, library.closes, sessions, week.close),
         first=sessions[0].date(),
         last=sessions[-1].date(),
     )
 
 
 def _moments(
-    known: _Exchange, moments: pd.DatetimeIndex, sessions: pd.DatetimeIndex, usual: timedelta
+    library: _Exchange, moments: pd.DatetimeIndex, sessions: pd.DatetimeIndex, usual: timedelta
 ) -> pd.DatetimeIndex:
-    """Return when sessions open or close: as known, else so long after their local midnight."""
-    as_known = pd.Series(moments, index=known.sessions).reindex(sessions)
-    local = (sessions + usual).tz_localize(known.timezone).tz_convert("UTC")
-    return pd.DatetimeIndex(as_known.fillna(pd.Series(local, index=sessions))).as_unit("ns")
+    """Return when sessions open or close: as in the library, else `usual` after local midnight."""
+    library_moments = pd.Series(moments, index=library.sessions).reindex(sessions)
+    local = (sessions + usual).tz_localize(library.timezone).tz_convert("UTC")
+    filled = library_moments.fillna(pd.Series(local, index=sessions))
+    return pd.DatetimeIndex(filled).as_unit("ns")
 
 
 def _calendar(code: str) -> "ExchangeCalendar":
@@ -262,14 +270,14 @@ def _calendar(code: str) -> "ExchangeCalendar":
     except exchange_calendars.errors.InvalidCalendarName as problem:
         raise UsageError(f"unknown exchange calendar {code!r}; give one such as XNYS") from problem
     except ValueError:
-        # It knows no day that early (Tokyo's begins in 1997); one month is quickly built and tells
-        # the bound.
+        # The calendar begins later (Tokyo's in 1997). One month is quickly built and gives the
+        # first day allowed.
         month = exchange_calendars.get_calendar(code, start="2025-01-02", end="2025-01-31")
         return exchange_calendars.get_calendar(code, start=month.bound_min())
 
 
 def _position(exchange: _Exchange, day: date) -> int:
-    """Return how many sessions lie before a day."""
+    """Return the number of sessions before a day."""
     return int(exchange.sessions.searchsorted(pd.Timestamp(day), side="left"))
 
 

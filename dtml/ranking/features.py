@@ -1,9 +1,9 @@
 """Some forty price-volume features of a stock in a session, to be ranked within the day.
 
 Each is a pure function of `Bars` that states its unit and range. It reads the session's own bar and
-earlier ones only; a stock's bars are counted as they come, so the bar before a halt precedes the
-bar after it. A feature that lacks a bar it needs is missing (NaN). What is divided by a price, a
-deviation or a mean that is 0 is missing too.
+earlier ones only; a stock's bars are counted one after the other, so the bar before a halt precedes
+the bar after it. A feature that lacks a bar it needs is missing (NaN), and so is a quotient by a
+price, a deviation or a mean of 0.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -20,22 +20,21 @@ from dtml.prices.changes import Column, Places, before, change, reads_enough
 from dtml.ranking.panel import Features, Grid, Panel, There, mean_of_known, ranked
 
 STOCKS_AT_ONCE = 64  # whose windows are in memory together
-# The stocks that a stock moves with: their returns, less the mean of each day, were the closest to
-# its own.
+# The number of stocks that a stock moves with: their returns, less the mean of each day, have the
+# highest correlation with its own.
 PEERS = 10
 SESSIONS = 250  # before a month, in which peers moved together
-LEAST_SESSIONS = 60  # with fewer returns, a stock has no peers and is none
+LEAST_SESSIONS = 60  # with fewer returns a stock has no peers and is nobody's peer
 MONTH = 23  # sessions, at most
 
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars of each stock in time, those it lacks last; adjusted currency units, `volume` in
-    shares.
+    """The bars of each stock in time, with the missing ones last.
 
-    `market` is the mean return, over the stocks, of the session of each bar, without the changes
-    beyond a `max_return`; `peers` the same over the stocks that it moves with; `position` its row
-    in the grid.
+    Prices are in adjusted currency units, `volume` in shares. `market` is the mean return over all
+    stocks in the session of a bar, without changes beyond a `max_return`; `peers` is the same over
+    the stock's peers; `position` is the row of the bar in the grid.
     """
 
     open: Column
@@ -62,7 +61,8 @@ class Bars:
         plausible = np.where(np.abs(returns) > max_return, np.nan, returns)
         grid = np.full_like(panel.close, np.nan)
         np.put_along_axis(grid, position, plausible, axis=0)
-        session_mean = np.broadcast_to(mean_of_known(grid, 1)[:, None], grid.shape)
+        market = mean_of_known(grid, 1)[:, None]
+        session_mean = np.broadcast_to(market, grid.shape)
         return cls(
             open=by_bar(panel.open),
             high=by_bar(panel.high),
@@ -130,7 +130,7 @@ def day_range(bars: Bars) -> Column:
 
 
 def place_in_range(bars: Bars, *, count: int) -> Column:
-    """Return where the close lies from the lowest low, 0, to the highest high, 1, of some bars."""
+    """Return where the close lies between the lowest low, 0, and the highest high, 1, of bars."""
     low = rolling(bars.low, count, np.min)
     high = rolling(bars.high, count, np.max)
     return _share(bars.close - low, high - low)
@@ -145,12 +145,12 @@ def of_returns(bars: Bars, *, count: int, statistic: Callable[..., ndarray]) -> 
 
 
 def relative_volume(bars: Bars, *, count: int) -> Column:
-    """Return the volume over the mean of the last volumes, 0 to `count`."""
+    """Return the volume divided by the mean of the last volumes, 0 to `count`."""
     return _share(bars.volume, mean(bars.volume, count))
 
 
 def illiquidity(bars: Bars, *, count: int) -> Column:
-    """Return the mean of the absolute return over the traded value (Amihud, 2002).
+    """Return the mean of the absolute return divided by the traded value (Amihud, 2002).
 
     Its unit is one over a unit of currency.
     """
@@ -166,7 +166,8 @@ def volume_correlation(bars: Bars, *, count: int) -> Column:
         changes = np.log(bars.volume / before(bars.volume, 1))
     changes[~np.isfinite(changes)] = np.nan
     moments = _moments(bars.returns, changes, count)
-    return _share(moments.covariance, np.sqrt(moments.variance * moments.other_variance))
+    norm = np.sqrt(moments.variance * moments.other_variance)
+    return _share(moments.covariance, norm)
 
 
 def excess_in_deviations(bars: Bars, *, count: int) -> Column:
@@ -191,7 +192,7 @@ def residual(bars: Bars, *, count: int, last: int) -> Column:
 
 
 def less_peers(bars: Bars, *, last: int) -> Column:
-    """Return the mean of the last returns less that of the stocks that it moves with."""
+    """Return the mean of the last returns less that of the stock's peers."""
     return np.asarray(mean(bars.returns, last) - mean(bars.peers, last))
 
 
@@ -253,7 +254,7 @@ def _features() -> dict[str, Feature]:
 FEATURES: Mapping[str, Feature] = _features()
 Names = Collection[str]
 ALL: Names = tuple(FEATURES)
-# Bars that the features read; for the peers those of the month before too.
+# Bars that the features read; the peers need those of the month before too.
 HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))
 
 
@@ -262,13 +263,14 @@ def ranked_features(
 ) -> Features:
     """Return every feature's rank within the day, in [-0.5, 0.5], in the order of `FEATURES`.
 
-    It is NaN where a feature is missing. Those that `names` leaves out are missing throughout. A
-    stock is ranked on the days on which it is `among` the constituents, by default always. No
-    feature reads prices from both sides of a change beyond `max_return`: it is a change of the unit
-    of account.
+    It is NaN where a feature is missing; features that are not in `names` are all missing. A stock
+    is ranked on the days on which it is `among` the constituents, by default always. A change
+    beyond `max_return` counts as a change of the unit of account: no feature reads prices from both
+    sides of it.
     """
     bars = Bars.of(panel, max_return=max_return)
-    era = np.cumsum(np.abs(np.nan_to_num(bars.returns)) > max_return, axis=0)
+    is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
+    era = np.cumsum(is_unit_change, axis=0)
     there = panel.observed if among is None else panel.observed & among
     ranks = np.full((*panel.close.shape, len(FEATURES)), np.nan, dtype=np.float32)
     columns = {name: column for column, name in enumerate(FEATURES)}
@@ -291,13 +293,13 @@ class _Moments:
     other_variance: Column
 
 
-def _moments(one: Column, other: Column, count: int) -> _Moments:
-    one_mean = mean(one, count)
-    other_mean = mean(other, count)
+def _moments(values: Column, others: Column, count: int) -> _Moments:
+    values_mean = mean(values, count)
+    others_mean = mean(others, count)
     return _Moments(
-        covariance=mean(one * other, count) - one_mean * other_mean,
-        variance=mean(one * one, count) - one_mean**2,
-        other_variance=mean(other * other, count) - other_mean**2,
+        covariance=mean(values * others, count) - values_mean * others_mean,
+        variance=mean(values * values, count) - values_mean**2,
+        other_variance=mean(others * others, count) - others_mean**2,
     )
 
 
@@ -309,15 +311,16 @@ def _share(part: Column, whole: Column) -> Column:
 def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
     """Return the mean return of the peers of each stock in each session, a ratio minus 1.
 
-    It is NaN where a stock has none. Its peers of a month are the `PEERS` stocks with the highest
-    correlation, above 0, over the `SESSIONS` before that month. The month is the calendar's, so
-    that neither later bars nor an earlier beginning change them.
+    It is NaN where a stock has none. The peers in a month are the `PEERS` stocks with the highest
+    correlation, above 0, over the `SESSIONS` before that month. Months are those of the calendar,
+    so that neither later bars nor an earlier start change the peers.
     """
     means = np.full_like(returns, np.nan)
     months = sessions.year * 12 + sessions.month
     for month in months.unique():
         days = np.flatnonzero(months == month)
-        past = returns[max(0, days[0] - SESSIONS) : days[0]]
+        first = days[0]
+        past = returns[max(0, first - SESSIONS) : first]
         if len(past) < LEAST_SESSIONS:
             continue
         peers = _peers(past)
@@ -329,19 +332,21 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
 
 
 def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks peers"]:
-    """Return the positions of each stock's peers, -1 for one that is missing.
+    """Return the positions of each stock's peers, -1 for a missing one.
 
     A missing return counts as the day's mean.
     """
-    known = np.isfinite(returns)
-    excess = np.where(known, returns - mean_of_known(returns, 1)[:, None], np.nan)
-    excess = np.where(known, excess - mean_of_known(excess, 0), 0.0)
+    is_known = np.isfinite(returns)
+    day_mean = mean_of_known(returns, 1)[:, None]
+    excess = np.where(is_known, returns - day_mean, np.nan)
+    excess = np.where(is_known, excess - mean_of_known(excess, 0), 0.0)
     size = np.sqrt((excess**2).sum(axis=0))
-    correlation = excess.T @ excess / np.maximum(np.outer(size, size), np.finfo(float).tiny)
+    norm = np.maximum(np.outer(size, size), np.finfo(float).tiny)
+    correlation = excess.T @ excess / norm
     np.fill_diagonal(correlation, 0.0)
-    few = known.sum(axis=0) < LEAST_SESSIONS
-    correlation[:, few] = 0.0
-    correlation[few] = 0.0
+    has_few = is_known.sum(axis=0) < LEAST_SESSIONS
+    correlation[:, has_few] = 0.0
+    correlation[has_few] = 0.0
     closest = np.argsort(-correlation, axis=1, kind="stable")[:, :PEERS]
     is_peer = np.take_along_axis(correlation, closest, axis=1) > 0
     return np.where(is_peer, closest, -1)

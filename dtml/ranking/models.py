@@ -1,7 +1,7 @@
 """Rankers from ranked features to the rank of the outcome: ridge, gradient boosting, their blend.
 
-A fitted ranker holds arrays alone, so that it is kept as tensors, which run no code when they are
-read.
+A fitted ranker holds only arrays, so that it can be stored as tensors, which run no code when they
+are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from dtml.ranking.panel import ranked, with_ties
 Rows = Float[ndarray, "rows features"]
 Scores = Float[ndarray, " rows"]
 
-CHUNK_ROWS = 2**20  # that a ridge takes in at once
+CHUNK_ROWS = 2**20  # that a ridge processes at once
 RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 
@@ -34,7 +34,7 @@ class RidgeConfig:
 
 @dataclass(frozen=True)
 class BoostingConfig:
-    """The shape of a boosting of regression trees.
+    """The shape of a gradient boosting of regression trees.
 
     The seed draws the columns that a split may choose from. A leaf has at least `rows_a_leaf` rows,
     fewer where the history is too short for twice as many leaves of that size.
@@ -67,9 +67,9 @@ class Ridge:
 class Boosting:
     """Regression trees whose leaves add up.
 
-    Each row of the arrays is a tree, padded with leaves of 0. A row of features goes left at a node
-    where its `column` is at most the `threshold`, and where that is missing and `missing_left`. A
-    leaf is its own child.
+    Each row of the arrays is a tree, padded with leaves of 0. At a node, a row of features goes
+    left if its value in `column` is at most the `threshold`, or if it is missing and `missing_left`
+    is true. A leaf is its own child.
     """
 
     column: Int[ndarray, "trees nodes"]
@@ -87,11 +87,11 @@ class Boosting:
         for tree in range(len(self.value)):
             node = np.zeros(len(features), dtype=np.int64)
             for _ in range(self.depth):
-                seen = features[rows, self.column[tree, node]]
+                value = features[rows, self.column[tree, node]]
                 goes_left = np.where(
-                    np.isnan(seen),
+                    np.isnan(value),
                     self.missing_left[tree, node],
-                    seen <= self.threshold[tree, node],
+                    value <= self.threshold[tree, node],
                 )
                 node = np.where(goes_left, self.left[tree, node], self.right[tree, node])
             total += self.value[tree, node]
@@ -104,7 +104,7 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
     """Fit a ridge on the rows whose outcome, a rank in [-0.5, 0.5], is known.
 
-    DtmlError where there is none.
+    Raises DtmlError without such rows.
     """
     known_features, known_outcome = _known(features, outcome)
     rows, columns = known_features.shape
@@ -119,16 +119,13 @@ def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
-    """Return scikit-learn's gradient boosting of the rows whose outcome, a rank, is known.
-
-    It is the boosting by histograms.
-    """
+    """Fit scikit-learn's boosting by histograms on the rows whose outcome, a rank, is known."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     known_features, known_outcome = _known(features, outcome)
     columns = range(known_features.shape[1])
     empty = [column for column in columns if np.isnan(known_features[:, column]).all()]
-    if empty:  # scikit-learn wants a value in every column
+    if empty:  # scikit-learn requires a value in every column
         known_features = known_features.copy()
         known_features[:, empty] = 0
     rows_of_two_leaves = len(known_outcome) // (2 * config.leaves)
@@ -146,22 +143,22 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
 
 
 def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
-    """Return the rows whose outcome is known, without a copy where all are.
+    """Return the rows whose outcome is known, without a copy if all are.
 
-    DtmlError where there is none.
+    Raises DtmlError without such rows.
     """
-    known = np.isfinite(outcome)
-    if not known.any():
+    has_outcome = np.isfinite(outcome)
+    if not has_outcome.any():
         raise DtmlError("no stock-day of the training span has an outcome")
-    if known.all():
+    if has_outcome.all():
         return features, outcome
-    return features[known], outcome[known]
+    return features[has_outcome], outcome[has_outcome]
 
 
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     """Return scikit-learn's trees as arrays.
 
-    The mean outcome that they start from orders nothing and is left out.
+    The mean outcome that they start from does not affect a ranking and is left out.
     """
     shape = (len(trees), max(len(nodes) for nodes in trees))
     column = np.zeros(shape, dtype=np.int64)
@@ -194,7 +191,7 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
     """Return the mean of the ranks that several models give the stocks of each day.
 
-    NaN where one has none. Means that only rounding keeps apart are equal.
+    NaN where one model has none. Means that differ only by rounding are made equal.
     """
     ranks = [ranked(of_model) for of_model in scores.values()]
     return with_ties(np.mean(ranks, axis=0))

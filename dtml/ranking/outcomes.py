@@ -1,4 +1,4 @@
-"""The legs of a return that can be predicted at a close, and what became of each stock."""
+"""The legs of a return that can be predicted at a close, and the outcome of each stock."""
 
 from typing import Literal, NamedTuple
 
@@ -12,14 +12,14 @@ __all__ = ["LEGS", "Leg", "outcomes", "sessions_to"]
 
 
 class Price(NamedTuple):
-    """A price of a leg: its field, and the sessions after `as_of` on which it is."""
+    """A price of a leg: its field, and its session, counted from `as_of`."""
 
     field: Literal["open", "close"]
     sessions: int
 
 
 class Ends(NamedTuple):
-    """The prices from which and to which a leg goes."""
+    """The prices at which a leg starts and ends."""
 
     start: Price
     end: Price
@@ -44,9 +44,9 @@ def sessions_to(leg: Leg) -> int:
 def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     """Return the return of each stock over a leg that begins at each session's close or after.
 
-    Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return`
-    from the close before it, however many sessions earlier, on the way: a corporate action is no
-    return. Nor is an open that lies so far from the close before it a price.
+    Ratios minus 1. Missing where either price is, and where during the leg a close moves by more
+    than `max_return` from the close before it, however many sessions earlier: a corporate action is
+    no return. An open that far from the close before it is discarded too.
     """
     start, end = ENDS[leg]
     before = pd.DataFrame(panel.close).ffill().to_numpy()
@@ -57,14 +57,16 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     bought = _later(price[start.field], start.sessions)
     sold = _later(price[end.field], end.sessions)
     returns = sold / bought - 1
-    moves = np.abs(_later(panel.close, 1) / before - 1) > max_return
+    change = _later(panel.close, 1) / before - 1
+    is_action = (np.abs(change) > max_return).astype(float)
     for step in range(end.sessions):
-        returns[_later(moves.astype(float), step) == 1] = np.nan
+        returns[_later(is_action, step) == 1] = np.nan
     return np.asarray(returns)
 
 
 def _later(values: Grid, count: int) -> Grid:
-    """Return the values of so many sessions later; NaN where there are none."""
+    """Return the values of `count` sessions later; NaN where there are none."""
     later = np.full_like(values, np.nan)
-    later[: max(len(values) - count, 0)] = values[count:]
+    rows = max(len(values) - count, 0)
+    later[:rows] = values[count:]
     return later

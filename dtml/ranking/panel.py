@@ -14,17 +14,17 @@ Grid = Float[ndarray, "sessions stocks"]
 There = Bool[ndarray, "sessions stocks"]
 Features = Float[ndarray, "sessions stocks features"]
 
-ROUNDING = 1e-12  # more than sums of equal ranks differ by, and less than means of other ranks do
+ROUNDING = 1e-12  # above the differences of sums of equal ranks, below those of unequal means
 
 
 @dataclass(frozen=True)
 class Panel:
     """Bars of stocks by session; NaN where there is none.
 
-    `open, high, low, close` are in currency units, each times adjusted over unadjusted close of its
-    bar, so that no dividend or split opens a gap; `volume` counts shares, `value` is close times
-    volume. A bar without volume repeats an old price and is left out, where the source has had
-    volumes of that stock.
+    `open, high, low, close` are in currency units, each multiplied by adjusted over unadjusted
+    close of its bar, so that no dividend or split opens a gap; `volume` counts shares, `value` is
+    close times volume. A bar without volume repeats an old price and is left out, if the source had
+    volumes of that stock before.
     """
 
     sessions: pd.DatetimeIndex
@@ -48,13 +48,13 @@ def panel_of(
     """Return the panel of these stocks on the sessions in which a quorum of them has a bar.
 
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns`
-    says which close returns are taken from. A missing open, high or low stays missing; one of 0 or
-    less is missing.
+    names the close that returns are taken from. An open, high or low of 0 or less becomes missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
     has_volume = bars.sort_values("session")["volume"].gt(0)
     had_volume = has_volume.groupby(bars["symbol"]).cummax().reindex(bars.index)
-    bars = bars[bars["volume"].isna() | (bars["volume"] > 0) | ~had_volume]
+    has_traded = bars["volume"].isna() | (bars["volume"] > 0)
+    bars = bars[has_traded | ~had_volume]
     factor = adjusted_price(bars, returns) / bars["close"]
 
     def adjusted(name: str) -> "pd.Series[float]":
@@ -67,16 +67,16 @@ def panel_of(
         close=adjusted("close"),
         value=bars["close"] * bars["volume"],
     )
-    met = sessions_met(priced, sessions)
+    panel_sessions = sessions_met(priced, sessions)
     return Panel(
-        sessions=met,
+        sessions=panel_sessions,
         symbols=symbols,
-        open=on_grid(priced, "open", met, symbols),
-        high=on_grid(priced, "high", met, symbols),
-        low=on_grid(priced, "low", met, symbols),
-        close=on_grid(priced, "close", met, symbols),
-        volume=on_grid(priced, "volume", met, symbols),
-        value=on_grid(priced, "value", met, symbols),
+        open=on_grid(priced, "open", panel_sessions, symbols),
+        high=on_grid(priced, "high", panel_sessions, symbols),
+        low=on_grid(priced, "low", panel_sessions, symbols),
+        close=on_grid(priced, "close", panel_sessions, symbols),
+        volume=on_grid(priced, "volume", panel_sessions, symbols),
+        value=on_grid(priced, "value", panel_sessions, symbols),
     )
 
 
@@ -88,41 +88,45 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
     places = pd.DataFrame(values).rank(axis=1).to_numpy()
     others = np.isfinite(places).sum(axis=1, keepdims=True) - 1
     alone = np.where(np.isfinite(places), 0.0, np.nan)
-    return np.where(others > 0, (places - 1) / np.maximum(others, 1) - 0.5, alone)
+    scaled = (places - 1) / np.maximum(others, 1) - 0.5
+    return np.where(others > 0, scaled, alone)
 
 
 def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
     """Return the place of each stock in its day, 1 for the highest score.
 
-    NaN for one without a finite score. Rankings, portfolios, orders and the paper account all order
-    stocks by this. Of equal scores the first column comes first. Columns stand in the order of
-    symbols, which every market's context sorts: a tie is decided by what a reader of the stored
-    scores knows too.
+    NaN for one without a finite score. Rankings, portfolios, orders and the paper account all rank
+    stocks by this function. Of equal scores the first column comes first. Columns are in the order
+    of symbols, which every market's context sorts, so that a reader of the stored scores can decide
+    ties the same way.
     """
-    known = np.isfinite(scores)
-    falling = np.where(known, -scores.astype(float), np.inf)
+    has_score = np.isfinite(scores)
+    falling = np.where(has_score, -scores.astype(float), np.inf)
     order = np.argsort(falling, axis=1, kind="stable")
-    return np.where(known, np.argsort(order, axis=1) + 1.0, np.nan)
+    place = np.argsort(order, axis=1) + 1.0
+    return np.where(has_score, place, np.nan)
 
 
 def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return means of ranks, those of a day that only rounding keeps apart made equal.
+    """Return means of ranks, with those of a day made equal that differ only by rounding.
 
-    NaN stays. A sum of ranks that are no binary fractions depends on the order of its terms in the
-    last bits: equal means would be ordered by chance. A mean ties with the next lower one of its
-    day where they are at most `ROUNDING` apart.
+    NaN stays. The last bits of a sum of ranks that are no binary fractions depend on the order of
+    its terms, so that equal means would be ranked by chance. A mean ties with the next lower one of
+    its day where they are at most `ROUNDING` apart.
     """
     order = np.argsort(means, axis=1, kind="stable")
     rising = np.take_along_axis(means, order, axis=1)
-    begins = np.diff(rising, axis=1, prepend=-np.inf) > ROUNDING
-    first = np.maximum.accumulate(np.where(begins, np.arange(means.shape[1]), 0), axis=1)
+    begins_group = np.diff(rising, axis=1, prepend=-np.inf) > ROUNDING
+    group_start = np.where(begins_group, np.arange(means.shape[1]), 0)
+    first = np.maximum.accumulate(group_start, axis=1)
+    tied_rising = np.take_along_axis(rising, first, axis=1)
     tied = np.empty_like(rising)
-    np.put_along_axis(tied, order, np.take_along_axis(rising, first, axis=1), axis=1)
+    np.put_along_axis(tied, order, tied_rising, axis=1)
     return np.where(np.isfinite(means), tied, np.nan)
 
 
 def mean_of_known(values: Float[ndarray, "..."], axis: int) -> Float[ndarray, "..."]:
     """Return the mean along an axis of the values that are not NaN; 0 where there is none."""
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=axis)
-    return np.asarray(total / np.maximum(known.sum(axis=axis), 1))
+    is_known = np.isfinite(values)
+    total = np.where(is_known, values, 0.0).sum(axis=axis)
+    return np.asarray(total / np.maximum(is_known.sum(axis=axis), 1))

@@ -1,6 +1,6 @@
 """The rankers of a market's nights.
 
-They are fitted together, kept in one checkpoint, and asked for the order of one day.
+They are fitted together, stored in one checkpoint, and asked for the ranking of one day.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
 
 VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
 BLEND = "blend"
-RELATIVE = "dtml_relative"  # `dtml` is the order of the probabilities of a rise
-BLEND_RELATIVE = "blend_relative"  # the blend of these three
+RELATIVE = "dtml_relative"  # `dtml` ranks by the probability of a rise
+BLEND_RELATIVE = "blend_relative"  # the blend of ridge, boosting and `dtml_relative`
 KINDS: Mapping[str, type[Ranker]] = {"ridge": Ridge, "boosting": Boosting}
 PerStock = Float[ndarray, "days stocks"]
 Scores = dict[str, PerStock]
@@ -47,9 +47,9 @@ Train = Callable[[], PerStock]
 
 @dataclass(frozen=True)
 class RankersConfig:
-    """Every setting of a market's rankers; the leg is the return whose order they learn.
+    """All settings of a market's rankers; the leg is the return whose ranking they learn.
 
-    Networks are asked beside the others when named: they train for minutes, those for seconds.
+    Networks are used only when named: they train for minutes, the others for seconds.
     """
 
     leg: Leg = "next_close"
@@ -59,18 +59,19 @@ class RankersConfig:
 
     @classmethod
     def asking(cls, leg: Leg, *rankers: str) -> "RankersConfig":
-        """Return the settings of a market whose nights show the order of one of these rankers."""
-        asked = {
-            "dtml" if name == BLEND_RELATIVE else name.removesuffix("_relative")
-            for name in rankers
-            if name.endswith("_relative")
-        }
-        networks = [RelativeConfig.asking(name) for name in NETWORKS if name in asked]
+        """Return the settings of a market whose nights show the ranking of one of these rankers."""
+        used_networks: set[str] = set()
+        for name in rankers:
+            if name == BLEND_RELATIVE:
+                used_networks.add("dtml")
+            elif name.endswith("_relative"):
+                used_networks.add(name.removesuffix("_relative"))
+        networks = [RelativeConfig.asking(name) for name in NETWORKS if name in used_networks]
         return cls(leg, networks=tuple(networks))
 
     @property
     def trained(self) -> dict[str, int]:
-        """Return the models that learn, and for how many folds of a walk a training serves."""
+        """Return the models that learn, and the number of folds that one training serves."""
         folds = dict.fromkeys(KINDS, 1)
         for network in self.networks:
             folds[network.name] = network.folds
@@ -79,20 +80,20 @@ class RankersConfig:
 
 @dataclass(frozen=True)
 class Rankers:
-    """Fitted rankers by name, and for each, and for their blend, the slope of its probabilities.
+    """Fitted rankers by name, and the slope of the probabilities of each and of their blend.
 
-    A stock whose score has the rank r of its day, in [-0.5, 0.5], ends above the day's median with
+    A stock whose score has rank r within its day, in [-0.5, 0.5], ends above the day's median with
     probability 1 / (1 + exp(-slope * r)).
     """
 
     models: Mapping[str, Ranker | Relative]
     slopes: Mapping[str, float]
-    own: Fitted | None = None  # a user's own, which a process of its own asks
+    own: Fitted | None = None  # a user's own code, which runs in a separate process
 
     def scores(self, features: Features, there: There, days: slice) -> Scores:
         """Return the score of each stock that is there on some days, by ranker and by blend.
 
-        NaN for the others.
+        NaN for stocks that are not there.
         """
         scores = {
             name: _scores(model, features, there, days) for name, model in self.models.items()
@@ -106,13 +107,11 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them.
     Raises DtmlError for a history too short for that.
     """
-    (first, days), whole = spans_of(history)
-    tried = Rankers(_fit_all(history, first, config), slopes={})
+    (earlier_days, days), whole = spans_of(history)
+    earlier_rankers = Rankers(_fit_all(history, earlier_days, config), slopes={})
     relative = history.relative[days]
-    slopes = {
-        name: slope_of(ranked(scores), relative)
-        for name, scores in tried.scores(history.features, history.there, days).items()
-    }
+    scores_by_name = earlier_rankers.scores(history.features, history.there, days)
+    slopes = {name: slope_of(ranked(scores), relative) for name, scores in scores_by_name.items()}
     return Rankers(_fit_all(history, whole, config), slopes)
 
 
@@ -121,12 +120,13 @@ def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, 
 
 
 def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
-    """Return days to try rankers on, fitted and scored, and all days with an outcome.
+    """Return the days to fit and to score rankers on validation, and all days with an outcome.
 
-    DtmlError for too few.
+    Raises DtmlError for too few.
     """
-    known = np.flatnonzero(np.isfinite(history.relative).any(axis=1))
-    stop = int(known[-1]) + 1 if len(known) else 0
+    has_outcome = np.isfinite(history.relative).any(axis=1)
+    known_days = np.flatnonzero(has_outcome)
+    stop = int(known_days[-1]) + 1 if len(known_days) else 0
     cut = stop - VALIDATION_DAYS
     end = cut - GAP - sessions_to(history.leg) + 1
     if end < MINIMUM_TRAIN_DAYS:
@@ -134,7 +134,10 @@ def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
             f"{max(stop, 0)} sessions have an outcome, but rankers need {MINIMUM_TRAIN_DAYS} "
             f"before the last {VALIDATION_DAYS}: fetch a longer history"
         )
-    return (slice(0, end), slice(cut, stop)), slice(0, stop)
+    fitted = slice(0, end)
+    scored = slice(cut, stop)
+    whole = slice(0, stop)
+    return (fitted, scored), whole
 
 
 def _fit(name: str, history: History, days: slice, config: RankersConfig) -> Ranker | Relative:
@@ -157,9 +160,11 @@ def _scores(model: Ranker | Relative, features: Features, there: There, days: sl
 
 def _blended(scores: Scores) -> Scores:
     """Return scores with those of their blends."""
-    blended = {**scores, BLEND: blend({name: scores[name] for name in KINDS})}
+    blended = dict(scores)
+    blended[BLEND] = blend({name: scores[name] for name in KINDS})
     if RELATIVE in scores:
-        blended[BLEND_RELATIVE] = blend({name: scores[name] for name in (*KINDS, RELATIVE)})
+        parts = (*KINDS, RELATIVE)
+        blended[BLEND_RELATIVE] = blend({name: scores[name] for name in parts})
     return blended
 
 
@@ -169,12 +174,14 @@ def walk(
     config: RankersConfig,
     once: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
-    """Return the scores of rankers trained anew as they walk, and of their blends.
+    """Return the scores of rankers that are retrained as they walk, and of their blends.
 
-    NaN outside the folds. `once` gets the name of each training, and what trains and returns its
-    scores; it may know them already.
+    NaN outside the folds. `once` receives the name of each training and a function that trains and
+    returns its scores; it may return scores stored earlier instead.
     """
-    scores: Scores = {name: np.full_like(history.outcome, np.nan) for name in config.trained}
+    scores: Scores = {}
+    for name in config.trained:
+        scores[name] = np.full_like(history.outcome, np.nan)
     for training in trainings(history, walked, config):
         train = partial(training.run, history, config)
         scores[training.predictor][training.days] = once(training.name, train)
@@ -191,7 +198,7 @@ class Training:
     days: slice
 
     def run(self, history: History, config: RankersConfig) -> PerStock:
-        """Train, and return the scores of its days; the same wherever it runs."""
+        """Train, and return the scores of the days, which are the same in every process."""
         model = _fit(self.predictor, history, self.learnt, config)
         return _scores(model, history.features, history.there, self.days)
 
@@ -202,13 +209,14 @@ def trainings(
     """Yield every training of a walk."""
     for predictor, folds in config.trained.items():
         for begin in range(0, len(walked), folds):
-            served = walked[begin : begin + folds]
-            start = served[0].scored.start
+            served_folds = walked[begin : begin + folds]
+            start = served_folds[0].scored.start
+            stop = served_folds[-1].scored.stop
             yield Training(
                 predictor=predictor,
                 name=f"{predictor}-{history.panel.sessions[start].date()}",
-                learnt=served[0].trained,
-                days=slice(start, served[-1].scored.stop),
+                learnt=served_folds[0].trained,
+                days=slice(start, stop),
             )
 
 
@@ -217,14 +225,15 @@ def slope_of(ranks: PerStock, relative: PerStock) -> float:
 
     It has no intercept.
     """
-    known = np.isfinite(ranks) & np.isfinite(relative)
-    rank = ranks[known]
-    above = relative[known] > 0
+    is_known = np.isfinite(ranks) & np.isfinite(relative)
+    rank = ranks[is_known]
+    above = relative[is_known] > 0
     slope = 0.0
     for _ in range(20):  # Newton's method: the likelihood has one maximum
         probability = 1 / (1 + np.exp(-slope * rank))
-        curve = float((rank**2 * probability * (1 - probability)).sum())
-        slope += float((rank * (above - probability)).sum()) / curve if curve > 0 else 0.0
+        curvature = float((rank**2 * probability * (1 - probability)).sum())
+        gradient = float((rank * (above - probability)).sum())
+        slope += gradient / curvature if curvature > 0 else 0.0
     return slope
 
 
@@ -233,20 +242,22 @@ def order_of(
     slopes: Mapping[str, float],
     symbols: tuple[str, ...],
 ) -> pd.DataFrame:
-    """Return the order of one day, a row a predictor and stock.
+    """Return the ranking of one day, a row for each predictor and stock.
 
-    Columns: `predictor, symbol, score, place, probability`. Place 1 is the best; of equal scores
-    the symbol that comes first in the alphabet. `probability` is of a return above the day's
-    median, NaN for a predictor without a slope.
+    Columns: `predictor, symbol, score, place, probability`. Place 1 is the best; equal scores are
+    ranked in the alphabetical order of their symbols. `probability` is that of a return above the
+    day's median, NaN for a predictor without a slope.
     """
     parts: list[pd.DataFrame] = []
     for name, score in scores.items():
         part = pd.DataFrame({"predictor": name, "symbol": symbols, "score": score})
-        part = part[np.isfinite(part["score"])].sort_values("symbol", ignore_index=True)
-        known = part["score"].to_numpy(dtype=float)[None]
-        rank = ranked(known)[0]
+        has_score = np.isfinite(part["score"])
+        part = part[has_score].sort_values("symbol", ignore_index=True)
+        known_scores = part["score"].to_numpy(dtype=float)[None]
+        rank = ranked(known_scores)[0]
+        place = places(known_scores)[0].astype(int)
         probability = 1 / (1 + np.exp(-slopes[name] * rank)) if name in slopes else np.nan
-        part = part.assign(place=places(known)[0].astype(int), probability=probability)
+        part = part.assign(place=place, probability=probability)
         parts.append(part.sort_values("place", ignore_index=True))
     return pd.concat(parts, ignore_index=True)
 
@@ -256,8 +267,8 @@ def save_rankers(
 ) -> tuple[Path, str]:
     """Write the checkpoint, and return its file and SHA-256.
 
-    `settings`, `market` and `config` among them, are in it. The file is named after `stem` and its
-    content: rankers trained again with other last bits lie beside the first.
+    It holds `settings`, which include `market` and `config`. The file is named after `stem` and its
+    content: rankers that are trained again and differ in the last bits get another file.
     """
     tensors: dict[str, torch.Tensor] = {}
     scalars: dict[str, Any] = {}
@@ -282,7 +293,7 @@ def save_rankers(
 def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     """Read the checkpoint whose SHA-256 is `sha`.
 
-    Raises DtmlError where it is missing or changed.
+    Raises DtmlError where the file is missing or changed.
     """
     if not file.exists() or sha256(file) != sha:
         raise DtmlError(
@@ -299,7 +310,8 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     parts: dict[str, Any] = {**arrays, **card["scalars"]}
     models: dict[str, Ranker | Relative] = {}
     for name, kind in KINDS.items():
-        models[name] = kind(**{part.name: parts[f"{name}.{part.name}"] for part in fields(kind)})
+        values = {part.name: parts[f"{name}.{part.name}"] for part in fields(kind)}
+        models[name] = kind(**values)
     for network in card["config"]["networks"]:
         config = RelativeConfig.read(network)
         models[config.name] = Relative(config, _under(f"{config.name}.", parts))

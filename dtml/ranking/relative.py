@@ -1,8 +1,8 @@
-"""A network asked the relative question: which stocks of a day will end above its median?
+"""Networks that answer the relative question: which stocks of a day will end above its median?
 
-The answer does not depend on what the market does. Its windows hold features that are ranked within
-the day, its label is the outcome's rank, and the epoch that is kept is that of the best rank IC on
-the last days before a training. Trained by `dtml.training.fit`, as every network here.
+The answer does not depend on what the market does. The windows hold features that are ranked within
+the day, the label is the outcome's rank, and the epoch kept is that of the best rank IC on the last
+days before a training. They are trained by `dtml.training.fit`, as all networks here.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ RECIPE = TrainingConfig(
     first_kept_epoch=1,
     clip=1.0,
 )
-DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
+DEVIATIONS = 12**0.5  # the factor that gives ranks in [-0.5, 0.5] variance 1
 
 
 NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
@@ -55,17 +55,16 @@ NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
     "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
     "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER.index("return_1")),
 }
-OWN_LOSS = ("adv_alstm", "stocknet")  # what tells these from the others is in their losses
+OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their losses
 
 
 @dataclass(frozen=True)
 class RelativeModelConfig(NetworkConfig):
-    """Which network is asked, its shape, without an index, and its loss; `settings` are more of its
-    own.
+    """The network that is asked, its shape and its loss; no index is used.
 
-    `own` is the loss of its paper with "above the day's median" as the label (for DTML the
-    cross-entropy), `squared` the squared error on ranks, `correlation` 1 less the day's correlation
-    of score and rank.
+    `settings` are further settings of that network. Of the losses, `own` is that of its paper with
+    "above the day's median" as the label (for DTML the cross-entropy), `squared` the squared error
+    on ranks, and `correlation` 1 less the day's correlation of score and rank.
     """
 
     network: NetworkName = "dtml"
@@ -75,9 +74,10 @@ class RelativeModelConfig(NetworkConfig):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, stocks: int) -> "RelativeNetwork":
-        """Return the network for so many stocks."""
-        asked = NETWORKS[self.network](features=self.features, hidden=self.hidden, **self.settings)
-        return RelativeNetwork(asked.build(stocks), self.loss)
+        """Return the network for a number of stocks."""
+        config_of = NETWORKS[self.network]
+        config = config_of(features=self.features, hidden=self.hidden, **self.settings)
+        return RelativeNetwork(config.build(stocks), self.loss)
 
 
 class RelativeNetwork(Network):
@@ -86,9 +86,9 @@ class RelativeNetwork(Network):
     Ranks are in [-0.5, 0.5].
     """
 
-    def __init__(self, asked: Network, loss: Loss) -> None:
+    def __init__(self, network: Network, loss: Loss) -> None:
         super().__init__()
-        self.asked = asked
+        self.asked = network
         self.loss = loss
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
@@ -98,21 +98,24 @@ class RelativeNetwork(Network):
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the loss of the configuration.
 
-        `penalty` weighs that of the network's own, and nothing else.
+        `penalty` weighs the regularisation of the network's own loss; the other losses have none.
         """
         if self.loss == "own":
             return self.asked.objective(batch, penalty)
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         size = batch.counted.sum()
         if self.loss == "squared":
-            return ((logits - batch.movement).square() * batch.counted).sum() / size
-        return 1 - (self._by_stock(logits, batch) * batch.counted).sum() / size
+            error = (logits - batch.movement).square()
+            return (error * batch.counted).sum() / size
+        correlation = self._by_stock(logits, batch)
+        return 1 - (correlation * batch.counted).sum() / size
 
     def correct(
         self, logits: Float[Tensor, "*axes days stocks"], batch: Batch
     ) -> Float[Tensor, "*axes days stocks"]:
         """Return, for each stock, the rank IC of its day."""
-        places = logits.masked_fill(~batch.counted, torch.inf).argsort(dim=-1).argsort(dim=-1)
+        counted_logits = logits.masked_fill(~batch.counted, torch.inf)
+        places = counted_logits.argsort(dim=-1).argsort(dim=-1)
         return self._by_stock(places.to(logits.dtype), batch)
 
     def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
@@ -132,15 +135,16 @@ class RelativeNetwork(Network):
         x_squares = x.square().sum(-1, keepdim=True)
         y_squares = y.square().sum(-1, keepdim=True)
         scale = (x_squares * y_squares + 1e-12).rsqrt()
-        return ((x * y).sum(-1, keepdim=True) * scale).expand_as(score)
+        product = (x * y).sum(-1, keepdim=True)
+        return (product * scale).expand_as(score)
 
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """Every setting of the ranker.
+    """All settings of the ranker.
 
-    `sessions` are the last before a training, `validation` the last of those. A walk trains it for
-    so many `folds` at once.
+    It is trained on the last `sessions` before a training; the last `validation` of these choose
+    the epoch. In a walk, one training serves `folds` folds.
     """
 
     features: tuple[str, ...] = PAPER
@@ -154,7 +158,7 @@ class RelativeConfig:
 
     @classmethod
     def asking(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
-        """Return the settings with which a network is asked."""
+        """Return the settings of the ranker that uses a network."""
         loss: Loss = "own" if network in OWN_LOSS else "correlation"
         return cls(seeds=seeds, model=RelativeModelConfig(network, loss=loss))
 
@@ -177,14 +181,14 @@ class RelativeConfig:
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
-        """Return what the network sees, with a last symbol for the index.
+        """Return the inputs of the network, with a last symbol for the index.
 
-        A missing rank is the middle, as are the sessions before the first.
+        A missing rank is set to the middle, 0, as are the sessions before the first.
         """
         columns = [list(FEATURES).index(name) for name in self.features]
-        seen = DEVIATIONS * np.nan_to_num(features[..., columns])
+        inputs = DEVIATIONS * np.nan_to_num(features[..., columns])
         sessions_before = self.window - 1
-        padded = np.pad(seen, ((sessions_before, 0), (0, 1), (0, 0)))
+        padded = np.pad(inputs, ((sessions_before, 0), (0, 1), (0, 0)))
         return torch.from_numpy(padded.astype(np.float32))
 
 
@@ -201,18 +205,18 @@ class Relative:
     ) -> Float[ndarray, "days stocks"]:
         """Return the mean over the seeds of the rank of each stock that is there on some days.
 
-        It is NaN for the others.
+        It is NaN for stocks that are not there.
         """
         first, stop, _ = days.indices(len(there))
-        rows = self.config.rows(features)[first : stop + self.config.window - 1]
-        windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(self.config.window)
+        window = self.config.window
+        rows = self.config.rows(features)[first : stop + window - 1]
+        windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(window)
         observed = torch.from_numpy(there[days])
         network = self.config.model.build(there.shape[1]).eval()
         by_seed = {}
         for seed in range(self.config.seeds):
-            network.load_state_dict(
-                {name: torch.from_numpy(value[seed]) for name, value in self.weights.items()}
-            )
+            weights = {name: torch.from_numpy(value[seed]) for name, value in self.weights.items()}
+            network.load_state_dict(weights)
             logits = network.logits(rows, windows, observed)
             by_seed[str(seed)] = np.where(there[days], logits.double().numpy(), np.nan)
         return blend(by_seed)
@@ -221,7 +225,7 @@ class Relative:
 def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
     """Return the networks fitted on the last `config.sessions` of some days.
 
-    DtmlError where these are too few.
+    Raises DtmlError where these are too few.
     """
     first, stop, _ = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)
@@ -233,22 +237,24 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
             f"{stop - train_start} sessions, {config.validation} of them to choose the epoch, "
             "are too few to train on"
         )
-    members = [Member(seed, config.model, config.training) for seed in range(config.seeds)]
+    seeds = range(config.seeds)
+    members = [Member(seed, config.model, config.training) for seed in seeds]
     train = windows_of(history, config, slice(train_start, train_stop))
     validation = windows_of(history, config, slice(validation_start, stop))
     fits = fit_members(train, validation, members, device=torch.device("cpu"))
-    weights = {name: value.numpy() for name, value in stack_members(fits).items()}
+    stacked = stack_members(fits)
+    weights = {name: value.numpy() for name, value in stacked.items()}
     return Relative(config=config, weights=weights)
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
     """Return windows of ranked features whose `movement` is the rank of the outcome.
 
-    The index is 0 throughout.
+    The index is always 0.
     """
     rows = config.rows(history.features)
     views = rows.unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
-    # `target` is named in errors alone: a leg has an end of its own.
+    # `target` appears only in errors: the end of a leg may be another session.
     sessions = history.panel.sessions[days]
     return Windows(
         stocks=views[:, :-1],

@@ -15,7 +15,8 @@ RULES: Mapping[str, tuple[str, int]] = {
     "volume_shock": ("relative_volume_20", 1),
     "intraday_reversal": ("session", -1),
 }
-HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())  # sessions that they read
+# The sessions that the rules read.
+HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())
 
 
 def rule_scores(features: Features, rule: str) -> Grid:

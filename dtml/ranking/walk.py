@@ -1,6 +1,6 @@
-"""What a walk forward through history reads, and its folds.
+"""The inputs of a walk forward through history, and its folds.
 
-It trains on what was known, scores the next sessions, and trains again.
+A walk trains on what was known, scores the next sessions, and trains again.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from dtml.ranking.features import ALL, Names, ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
-MINIMUM_TRAIN_DAYS = 126  # below that there is nothing to learn from
+MINIMUM_TRAIN_DAYS = 126  # fewer days teach nothing
 RETRAIN_EVERY = 63  # sessions that each model scores
 GAP = 1  # sessions between the last outcome trained on and the first session scored
 
@@ -27,7 +27,9 @@ GAP = 1  # sessions between the last outcome trained on and the first session sc
 def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = ()) -> Panel:
     """Return the panel of a market's stocks, or of these alone, on the sessions of their bars."""
     days = bars["session"]
-    sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
+    first = days.min().date()
+    last = days.max().date()
+    sessions = sessions_between(market.calendar, first, last)
     return panel_of(
         bars,
         sessions=sessions,
@@ -38,9 +40,9 @@ def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = 
 
 @dataclass(frozen=True)
 class History:
-    """What a walk reads: ranked features of each session, and the outcomes of a leg.
+    """The inputs of a walk: ranked features of each session, and the outcomes of a leg.
 
-    The leg begins at the session's close. `there` are the stock-days that are ordered: constituents
+    The leg begins at the session's close. `there` are the stock-days that are ranked: constituents
     with a bar.
     """
 
@@ -85,10 +87,11 @@ class History:
     def rows(self, days: slice) -> tuple[Float[ndarray, "rows features"], Float[ndarray, " rows"]]:
         """Return the features and relative outcomes of some sessions.
 
-        They are of the stock-days that have an outcome.
+        They are those of the stock-days that have an outcome.
         """
-        known = np.isfinite(self.relative[days])
-        return self.features[days][known], self.relative[days][known]
+        relative = self.relative[days]
+        has_outcome = np.isfinite(relative)
+        return self.features[days][has_outcome], relative[has_outcome]
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,8 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
     Each model is trained on every session whose outcome ended `GAP` sessions before the first close
-    that it scores. Raises DtmlError when the first has too few, when prices end before `last`, or
-    when no day has an order.
+    that it scores. Raises DtmlError when the first model has too few sessions, when prices end
+    before `last`, or when no day can be ranked.
     """
     sessions = history.panel.sessions
     if last > sessions[-1]:
@@ -123,25 +126,26 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))
     outcome = history.outcome[start:stop]
-    if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
+    known_outcome, _ = both_known(outcome, outcome)
+    self_correlation = rank_ics(known_outcome, known_outcome)
+    if np.isnan(self_correlation).all():
         raise DtmlError(
             f"no session from {first.date()} to {last.date()} has {MINIMUM_STOCKS} stocks "
             f"with known outcomes that differ ({history.leg}): "
             "choose other days, or fetch more stocks or later prices"
         )
-    known = _known_before(start, history.leg)
-    if known < MINIMUM_TRAIN_DAYS:
+    days = _known_before(start, history.leg)
+    if days < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{max(known, 0)} sessions before {first.date()} have an outcome, but training needs "
+            f"{max(days, 0)} sessions before {first.date()} have an outcome, but training needs "
             f"{MINIMUM_TRAIN_DAYS}: begin later, or give prices from before {sessions[0].date()}"
         )
-    return [
-        Fold(
-            trained=slice(0, _known_before(begin, history.leg)),
-            scored=slice(begin, min(begin + RETRAIN_EVERY, stop)),
-        )
-        for begin in range(start, stop, RETRAIN_EVERY)
-    ]
+    walk_folds = []
+    for begin in range(start, stop, RETRAIN_EVERY):
+        end = min(begin + RETRAIN_EVERY, stop)
+        trained = slice(0, _known_before(begin, history.leg))
+        walk_folds.append(Fold(trained=trained, scored=slice(begin, end)))
+    return walk_folds
 
 
 def _known_before(position: int, leg: Leg) -> int:

@@ -1,4 +1,4 @@
-"""The sources of bars: a module each, all with one interface."""
+"""The sources of bars: one module each, all with the same interface."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 
 @dataclass(frozen=True)
 class Fetched:
-    """The unchecked answer of a source: the bars that came, and one outcome a symbol asked for.
+    """The unchecked answer of a source: the bars received, and an outcome for each symbol.
 
     `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of
     `Status`, rows the number of bars, detail one line for people (empty when ok).
@@ -35,9 +35,9 @@ class Fetched:
         `missing` says why a symbol has none.
         """
         first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))
-        is_asked_for = (bars["session"] >= first_of_bar).to_numpy()
-        if not is_asked_for.all():
-            bars = bars[is_asked_for].reset_index(drop=True)
+        is_requested = (bars["session"] >= first_of_bar).to_numpy()
+        if not is_requested.all():
+            bars = bars[is_requested].reset_index(drop=True)
         rows = bars["symbol"].value_counts()
         outcomes: list[tuple[str, Status, int, str]] = []
         for symbol in first:
@@ -52,7 +52,7 @@ class Fetched:
 
 
 class Source(Protocol):
-    """Anything that provides bars; of itself it lists no stocks, and grows every day."""
+    """Anything that provides bars; by default it cannot list its stocks and grows every day."""
 
     @property
     def name(self) -> str:

@@ -1,10 +1,9 @@
-"""Bars from files: parquet or CSV, plain or gzipped; one long table, or a folder with one a symbol.
+"""Bars from files: parquet or CSV, plain or gzipped; one long table, or a file for each symbol.
 
 Column names are those of `dtml.prices.bars.BAR_COLUMNS` in any case, or the other names in `NAMES`.
 A file can be wrong but it cannot run code: parquet and CSV hold values only, and a symbol is looked
-up among the files of a folder, never made into a path. Reading is strict and says where it stopped:
-every failure is a UsageError that names the file and, for a value, its row (the first row below the
-header is row 1).
+up among the files of a folder, never used as a path. Reading is strict: every failure is a
+UsageError that names the file and, for a value, its row (the first row below the header is row 1).
 """
 
 import csv
@@ -33,7 +32,7 @@ from dtml.prices.bars import BAR_COLUMNS, bars_frame, no_bars
 from dtml.sources import Fetched, Source
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
-NAMES = {  # names of columns in a file, there in any case, and with blanks for underscores
+NAMES = {  # names of columns in a file, in any case, where blanks stand for underscores
     **{name: name for name in BAR_COLUMNS},
     "ticker": "symbol",
     "date": "session",
@@ -50,10 +49,10 @@ WIDE = (
     "with the columns date, symbol and close, as pandas' melt does"
 )
 RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
-LONGEST = 80  # characters of a value that a complaint shows
-MISSPELT = 0.75  # likeness, as difflib counts it, of a name that is meant for another
-MOST_NAMES = 300  # characters of column names that one shows
-FIRST_YEAR = 1678  # what 64 bits of nanoseconds can hold
+LONGEST = 80  # characters of a value that an error shows
+MISSPELT = 0.75  # difflib's similarity from which a name counts as another one misspelt
+MOST_NAMES = 300  # characters of column names that an error shows
+FIRST_YEAR = 1678  # 64 bits of nanoseconds hold these years
 LAST_YEAR = 2261
 
 
@@ -72,9 +71,9 @@ class TableFile:
     ) -> pd.DataFrame:
         """Return the rows of `first` to `last`, both included, in the order of the file.
 
-        With `only`, they are those of these symbols. Columns are those of `BAR_COLUMNS` that the
+        With `only`, they are the rows of these symbols. Columns are those of `BAR_COLUMNS` that the
         file has, under these names: session datetime64[ns], numbers float64 with NaN where the file
-        has none. `with_symbol` says whether the column symbol is required and read.
+        has none. `with_symbol` says whether the column `symbol` is required and read.
         """
         if with_symbol:
             self._require("session", "close", "symbol")
@@ -85,7 +84,7 @@ class TableFile:
         row = np.flatnonzero(is_inside)
         columns = {}
         if with_symbol:
-            symbols = self._symbols(self._read("symbol").take(pa.array(row)), row)
+            symbols = self._symbols(self._read_rows("symbol", row), row)
             if only is not None:
                 is_wanted = symbols.isin(only).to_numpy()
                 if not is_wanted.all():
@@ -94,7 +93,7 @@ class TableFile:
             columns["symbol"] = symbols
         for name in BAR_COLUMNS[2:]:  # one at a time: a file may be large
             if name in self._columns:
-                columns[name] = self._numbers(name, self._read(name).take(pa.array(row)), row)
+                columns[name] = self._numbers(name, self._read_rows(name, row), row)
         return pd.DataFrame({"session": sessions[row], **columns}, copy=False)
 
     def symbols(self) -> list[str]:
@@ -102,7 +101,8 @@ class TableFile:
         if "symbol" not in self._columns:
             return []
         column = self._read("symbol")
-        return sorted(self._symbols(column, np.arange(len(column))).unique())
+        symbols = self._symbols(column, np.arange(len(column)))
+        return sorted(symbols.unique())
 
     def last_session(self) -> date:
         """Return the latest date of the file."""
@@ -115,7 +115,7 @@ class TableFile:
 
     @cached_property
     def _columns(self) -> dict[str, str]:
-        """The name in the file of each column that is known."""
+        """The name in the file of each known column."""
         columns: dict[str, str] = {}
         for header in self._header:
             name = NAMES.get(_key(header))
@@ -135,19 +135,17 @@ class TableFile:
         if not missing:
             return
         lacking = ", ".join(_word(name) for name in missing)
-        # In one line, whatever the header holds.
-        found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")
-        is_wide = (
-            {"close", "symbol"} <= set(missing)
-            and "session" in self._columns
-            and len(self._header) > 2
-        )
+        # On one line, whatever the header holds.
+        header_words = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")
+        has_dates_only = {"close", "symbol"} <= set(missing) and "session" in self._columns
+        is_wide = has_dates_only and len(self._header) > 2
         advice = WIDE if is_wide else ""
-        raise UsageError(f"{self.path}: missing column {lacking}; found {found}{advice}")
+        raise UsageError(f"{self.path}: missing column {lacking}; found {header_words}{advice}")
 
     def _refuse_misspelt(self) -> None:
         """Raise UsageError for an unknown column whose name is nearly one that is missing."""
-        unknown = {_key(header): header for header in self._header if _key(header) not in NAMES}
+        headers = {_key(header): header for header in self._header}
+        unknown = {key: header for key, header in headers.items() if key not in NAMES}
         missing = [_word(name) for name in BAR_COLUMNS if name not in self._columns]
         for name in missing:
             for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):
@@ -200,7 +198,7 @@ class TableFile:
             )
 
     def _read(self, name: str) -> pa.ChunkedArray:
-        pa.default_memory_pool().release_unused()  # Arrow keeps what the columns before took
+        pa.default_memory_pool().release_unused()  # Arrow keeps the memory of earlier columns
         header = self._columns[name]
         with _readable(self.path):
             if self._is_parquet:
@@ -212,6 +210,9 @@ class TableFile:
                 column = column.cast(column.type.value_type)
             return column
 
+    def _read_rows(self, name: str, row: ndarray) -> pa.ChunkedArray:
+        return self._read(name).take(pa.array(row))
+
     @cached_property
     def sessions(self) -> ndarray:
         """Return the date of every row as datetime64[ns]; each distinct value is parsed once."""
@@ -220,7 +221,7 @@ class TableFile:
             encoded = self._read("session").combine_chunks().dictionary_encode()
             distinct = encoded.dictionary.to_pylist()
         codes = encoded.indices.fill_null(len(distinct)).to_numpy()
-        distinct.append(None)  # what a missing value's code stands for
+        distinct.append(None)  # for the code of missing values
         days = [_day(value, self.timezone) for value in distinct]
         is_bad = np.array([day is None for day in days])
         bad_rows = np.flatnonzero(is_bad[codes])
@@ -234,18 +235,19 @@ class TableFile:
         return dates
 
     def _symbols(self, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
-        """Return symbols as text; a number would have lost its leading zeros already."""
+        """Return symbols as text; numbers are refused, as they have lost their leading zeros."""
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
             raise UsageError(
                 f"{self.path}: symbols must be text, but column "
                 f"{self._columns['symbol']!r} has type {column.type}"
             )
         encoded = column.combine_chunks().dictionary_encode()  # few are distinct
-        names = pd.Series([*encoded.dictionary.to_pylist(), ""], dtype=str).str.strip()
+        distinct = [*encoded.dictionary.to_pylist(), ""]
+        names = pd.Series(distinct, dtype=str).str.strip()
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
-        bad = np.flatnonzero((names == "").to_numpy()[codes])
-        if len(bad):
-            raise UsageError(f"{self.path}: row {row[bad[0]] + 1} has no symbol")
+        blank_rows = np.flatnonzero((names == "").to_numpy()[codes])
+        if len(blank_rows):
+            raise UsageError(f"{self.path}: row {row[blank_rows[0]] + 1} has no symbol")
         return names.take(codes).reset_index(drop=True)
 
     def _numbers(self, name: str, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
@@ -259,11 +261,11 @@ class TableFile:
         values = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str).str.strip()
         values = values.where(~values.str.lower().isin(BLANK))
         numbers = pd.to_numeric(values, errors="coerce")
-        bad = np.flatnonzero(numbers.isna() & values.notna())
-        if len(bad):
+        bad_rows = np.flatnonzero(numbers.isna() & values.notna())
+        if len(bad_rows):
             raise UsageError(
-                f"{self.path}: row {row[bad[0]] + 1}: {self._columns[name]} "
-                f"{_shown(values.iloc[bad[0]])} is not a number"
+                f"{self.path}: row {row[bad_rows[0]] + 1}: {self._columns[name]} "
+                f"{_shown(values.iloc[bad_rows[0]])} is not a number"
             )
         return numbers.astype(np.float64)
 
@@ -285,7 +287,7 @@ def _is_text_or_boolean(kind: pa.DataType) -> bool:
 
 
 def _word(name: str) -> str:
-    """Return the name of a column as a complaint writes it."""
+    """Return the name of a column as errors write it."""
     return "date" if name == "session" else name
 
 
@@ -296,7 +298,7 @@ def stem_of(path: Path) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as a complaint shows it: the beginning of a long one."""
+    """Return a value as errors show it: the beginning of a long one."""
     written = repr(value)
     return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
 
@@ -306,7 +308,8 @@ def _day(value: object, timezone: str) -> date | None:
 
     An instant, or a text with a time zone, has its date in `timezone`.
     """
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+    is_whole_number = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str) or is_whole_number:
         try:
             value = datetime.fromisoformat(str(value).strip())
         except ValueError:
@@ -322,9 +325,9 @@ def _day(value: object, timezone: str) -> date | None:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn any error of a file that is not what its name says into one line.
+    """Turn any error of reading a file into a UsageError of one line.
 
-    The file is never trusted.
+    The content may be anything, whatever the file's name says.
     """
     try:
         yield
@@ -349,9 +352,9 @@ def _key(column: str) -> str:
 class FileSource(Source):
     """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
 
-    Without `index` the index is looked for among the prices. An index file that holds a single
+    Without `index` the index is looked up among the prices. An index file that holds a single
     symbol is the market's index, whatever its name there. Files may use the market's symbols or
-    Yahoo's; bars carry the market's. Raises UsageError when a path is not there or has an ending
+    Yahoo's; bars carry the market's. Raises UsageError when a path does not exist or has an ending
     that is not one of `SUFFIXES`.
     """
 
@@ -392,10 +395,12 @@ class FileSource(Source):
         if reached_by_most[-1] < dates[-1]:
             raise self._date_beyond(files, reached_by_most[-1])
         last: date = dates[-1].astype("datetime64[D]").item()
-        return last if self._index is None else min(last, self._index.last_session())
+        if self._index is None:
+            return last
+        return min(last, self._index.last_session())
 
     def _date_beyond(self, files: Sequence[TableFile], reached: np.datetime64) -> UsageError:
-        """Return the error of the first row that lies after the last date of most stocks."""
+        """Return the error of the first row after the last date of most stocks."""
         file = max(files, key=TableFile.last_session)
         row = int(np.flatnonzero(file.sessions > reached)[0])
         symbol = f" ({_shown(file.symbol_of(row))})" if self._long is not None else ""
@@ -481,10 +486,11 @@ def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
     for path in sorted(folder.iterdir()):
         if not path.name.lower().endswith(SUFFIXES):
             continue
-        if stem_of(path) in files:
-            other = files[stem_of(path)].path.name
-            raise UsageError(f"{folder}: {other} and {path.name} hold the same symbol; keep one")
-        files[stem_of(path)] = TableFile(path, timezone)
+        stem = stem_of(path)
+        if stem in files:
+            earlier = files[stem].path.name
+            raise UsageError(f"{folder}: {earlier} and {path.name} hold the same symbol; keep one")
+        files[stem] = TableFile(path, timezone)
     if not files:
         raise UsageError(f"{folder}: the folder holds no file that ends in {', '.join(SUFFIXES)}")
     return files

@@ -1,8 +1,8 @@
 """A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
 
 Leaders rise and fall on news of their own. Each follower copies its leader's last session with a
-known correlation and shares the rest of its return with the market and its sector. Nothing else can
-be predicted: on a follower the best possible accuracy is that of the sign of its leader's last
+known correlation; the rest of its return comes from the market, its sector and itself. Nothing else
+can be predicted: on a follower the best possible accuracy is that of the sign of its leader's last
 return, on a leader it is one half, so only a model that looks across stocks can beat a coin. There
 are splits, dividends, halts (sessions without a bar) and one late listing. A price depends only on
 the seed and the sessions before it. The adjusted close ends at the close, as Yahoo's does: each
@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ BEST_OVER = 4000  # sessions, for a standard error of .002
 DAILY_VOLATILITY = 0.018
 MARKET_SHARE = 0.4  # of the part of a follower's variance that its leader does not explain
 SECTOR_SHARE = 0.2  # of the same
-HALT_RATE = 1 / 2000  # a stock and session, as the next two
+HALT_RATE = 1 / 2000  # per stock and session, as the next two
 SPLIT_RATE = 1 / 3000
 DIVIDEND_RATE = 1 / 63
 DIVIDEND = 0.006  # of the price before
@@ -64,7 +65,7 @@ class SimulatedMarket:
         """Return the names of the followers: F01A and F01B follow L01, and so on."""
         leaders = range(1, self.leaders + 1)
         letters = [chr(ord("A") + place) for place in range(self.followers)]
-        return tuple(f"F{leader:02d}{letter}" for leader in leaders for letter in letters)
+        return tuple(f"F{leader:02d}{letter}" for leader, letter in product(leaders, letters))
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -84,12 +85,14 @@ class SimulatedMarket:
     def best_rank_ic(self) -> float:
         """Return the mean rank IC, over drawn sessions, of the expected returns.
 
-        No score orders a day's stocks better. A follower's expected return is its leader's last one
+        No score ranks a day's stocks better. A follower's expected return is its leader's last one
         times the correlation, a leader's is 0.
         """
         returns = self.returns(BEST_OVER)
         copied = np.repeat(returns[:-1, : self.leaders], self.followers, axis=1)
-        expected = np.hstack([np.zeros((BEST_OVER - 1, self.leaders)), self.correlation * copied])
+        of_leaders = np.zeros((BEST_OVER - 1, self.leaders))
+        of_followers = self.correlation * copied
+        expected = np.hstack([of_leaders, of_followers])
         return float(rank_ics(expected, returns[1:]).mean())
 
     def leader_of(self, symbol: str) -> str:
@@ -98,19 +101,21 @@ class SimulatedMarket:
 
     def sector_of(self, symbol: str) -> str:
         """Return the sector: leaders of consecutive numbers share one, with their followers."""
-        return f"sector {(int(symbol[1:3]) - 1) * self.sectors // self.leaders + 1}"
+        leader = int(symbol[1:3]) - 1
+        return f"sector {leader * self.sectors // self.leaders + 1}"
 
     def returns(self, sessions: int) -> Shocks:
         """Draw the total returns of all stocks as log returns, leaders first."""
         leading = self.generator("leaders").standard_normal((sessions, self.leaders))
-        last_leading = np.vstack([np.zeros((1, self.leaders)), leading[:-1]])
+        no_news = np.zeros((1, self.leaders))
+        last_leading = np.vstack([no_news, leading[:-1]])
         copied = np.repeat(last_leading, self.followers, axis=1)
         rest = math.sqrt(1 - self.correlation**2)
         following = self.correlation * copied + rest * self._unexplained(sessions)
         return DAILY_VOLATILITY * np.hstack([leading, following])
 
     def _unexplained(self, sessions: int) -> Shocks:
-        """Draw what leaders do not explain of followers: market, sector and the stock itself."""
+        """Draw the part of followers that leaders do not explain: market, sector and own news."""
         symbols = self.follower_symbols
         market = self.generator("market").standard_normal((sessions, 1))
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
@@ -126,9 +131,9 @@ class SimulatedMarket:
         return self.generator(stream).random((sessions, len(self.symbols))) < rate
 
     def generator(self, stream: str) -> np.random.Generator:
-        """Return the stream's own generator.
+        """Return a new generator of a stream.
 
-        Drawn from session by session, it leaves the past as it was.
+        As it is drawn from session by session, later sessions do not change earlier ones.
         """
         return np.random.default_rng([self.seed, *stream.encode()])
 
@@ -150,7 +155,8 @@ class SimulatedSource(Source):
         """Say which accuracy and rank IC a model can reach at best on this market."""
         market = self.market
         followers = len(market.follower_symbols)
-        overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
+        correct_stocks = followers * market.best_accuracy + 0.5 * market.leaders
+        overall = correct_stocks / len(market.symbols)
         return (
             f"no model can beat an ACC of {market.best_accuracy:.3f} on the {followers} followers, "
             f"0.500 on the {market.leaders} leaders, {overall:.3f} on all stock-days of this "
@@ -204,7 +210,7 @@ class SimulatedSource(Source):
         paid = np.zeros_like(returns)
         if actions:
             split, paid = self._actions(*returns.shape)
-        shares = np.cumprod(split / (1 - paid), axis=0)  # that one of the first session has become
+        shares = np.cumprod(split / (1 - paid), axis=0)  # per share of the first session
         close = total / shares
         last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
         last_shares = shares[last_traded, np.arange(traded.shape[1])]
@@ -213,7 +219,9 @@ class SimulatedSource(Source):
         stream = "stock" if actions else "index"
         opening = self._opening(prior, stream)
         above, below = self._reach(returns.shape, stream)
-        volume = np.exp(self.market.generator(f"{stream} volume").random(returns.shape))
+        drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)
+        volume = np.exp(drawn_volume)
+        dividend = np.where(paid > 0, paid / (1 - paid) * close, np.nan)
 
         def of_bars(values: ndarray) -> ndarray:
             return np.asarray(values[traded])
@@ -229,7 +237,7 @@ class SimulatedSource(Source):
                 "close": of_bars(close),
                 "adj_close": of_bars(total / last_shares),
                 "volume": of_bars(np.round(1e6 * volume)),
-                "dividend": of_bars(np.where(paid > 0, paid / (1 - paid) * close, np.nan)),
+                "dividend": of_bars(dividend),
                 "split": of_bars(np.where(split != 1, split, np.nan)),
             }
         )
@@ -241,14 +249,14 @@ class SimulatedSource(Source):
         return np.asarray(prior * np.exp(DAILY_VOLATILITY / 4 * drawn))
 
     def _reach(self, shape: tuple[int, ...], stream: str) -> tuple[Shocks, Shocks]:
-        """Draw how far highs lie above, and lows below, open and close: shares of the price."""
+        """Draw how far highs are above, and lows below, open and close: shares of the price."""
         sessions, stocks = shape
         drawn = self.market.generator(f"{stream} range").random((sessions, 2 * stocks))
         above, below = np.split(DAILY_VOLATILITY / 2 * drawn, 2, axis=1)
         return above, below
 
     def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
-        """Draw splits (new shares for one old) and dividends (shares of the price before).
+        """Draw splits (new shares per old share) and dividends (shares of the price before).
 
         No stock has both on one day.
         """

@@ -1,9 +1,8 @@
 """Bars from Yahoo Finance through the unmodified yfinance client, one request for each symbol.
 
-Yahoo's prices are split-adjusted already, its adjusted close takes dividends out too, and both are
-restated over the whole past after every such event. yfinance hides failures as empty tables unless
-set otherwise; here every symbol has an outcome, and the bars that arrived before a failure are
-returned.
+Yahoo's prices are already adjusted for splits, its adjusted close for dividends too, and both are
+restated over the whole past after every such event. By default yfinance hides failures as empty
+tables; here every symbol has an outcome, and the bars that arrived before a failure are returned.
 """
 
 import atexit
@@ -27,7 +26,7 @@ from dtml.markets import Market
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source, Status
 
-THREADS = 4  # more of them bring on the rate limit
+THREADS = 4  # more of them trigger the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
 LONGEST_DETAIL = 200  # characters of an outcome's detail
 # Yahoo's words for a symbol, or for dates, without data
@@ -76,7 +75,8 @@ class YahooSource(Source):
             (symbol, answer.status, len(answer.bars), answer.detail)
             for symbol, answer in zip(first, answers, strict=True)
         ]
-        bars = pd.concat([no_bars(), *(answer.bars for answer in answers)], ignore_index=True)
+        tables = [answer.bars for answer in answers]
+        bars = pd.concat([no_bars(), *tables], ignore_index=True)
         return Fetched(
             bars=bars,
             outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
@@ -97,7 +97,7 @@ class YahooSource(Source):
 
 
 class _Answer(NamedTuple):
-    """What a request for one symbol led to; `detail` is a line for people, empty when ok."""
+    """The result of a request for one symbol; `detail` is a line for people, empty when ok."""
 
     status: Status
     detail: str
@@ -124,9 +124,9 @@ class _Batch:
         self._stopped = ""  # why no more symbols are requested; empty while they are
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
-        """Request the bars of one symbol, unless an earlier answer said to stop.
+        """Request the bars of one symbol, unless an earlier answer stopped the batch.
 
-        An answer without bars says why.
+        An answer without bars gives the reason.
         """
         if self._stopped:
             return _Answer("not_asked", self._stopped, no_bars())
@@ -142,7 +142,7 @@ class _Batch:
     def _request(self, source_symbol: str, first: date) -> _Response:
         """Request a history and classify what yfinance returns or raises.
 
-        Its own classes of errors say too little.
+        Its error classes alone do not distinguish the outcomes.
         """
         errors = self._client.exceptions
         status: Status
@@ -194,20 +194,21 @@ class _Batch:
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
     """Return the bars frame of one answer, whose index is midnight in the exchange's time zone."""
-    renamed = table.rename(columns=COLUMNS)[list(COLUMNS.values())].astype(np.float64)
+    columns = list(COLUMNS.values())
+    renamed = table.rename(columns=COLUMNS)[columns].astype(np.float64)
     without_price = renamed[list(PRICES)].isna().all(axis=1)
     # yfinance writes 0 for a missing volume
     renamed["volume"] = renamed["volume"].mask(without_price)
     session = pd.DatetimeIndex(table.index).tz_localize(None).normalize()
     bars = bars_frame(renamed.assign(symbol=symbol, session=session))
-    inside = bars["session"].between(pd.Timestamp(first), pd.Timestamp(last))
-    return bars[inside].reset_index(drop=True)
+    is_inside = bars["session"].between(pd.Timestamp(first), pd.Timestamp(last))
+    return bars[is_inside].reset_index(drop=True)
 
 
 def _client(source_symbols: list[str], timezone: str) -> Any:
-    """Return yfinance, ready to request these symbols anew with one request each."""
+    """Return yfinance, set up to request each of these symbols once, without cached answers."""
     client = _quiet_client()
-    # Responses of past spans, errors included, are kept for the life of the process otherwise.
+    # Otherwise responses of earlier spans, errors included, stay cached in this process.
     client.data.YfData.cache_get.cache_clear()
     zones = client.cache.get_tz_cache()
     for source_symbol in source_symbols:  # knowing the time zone saves one request in two
@@ -225,7 +226,7 @@ def _quiet_client() -> Any:
     logging.getLogger("yfinance").setLevel(logging.CRITICAL)  # outcomes say what its log would
     yfinance.config.debug.hide_exceptions = False
     yfinance.config.network.retries = 1  # of time-outs and broken connections, after a second
-    # A shared folder gets locked, and holds pickled cookies.
+    # A shared folder would get locked, and holds pickled cookies.
     folder = tempfile.mkdtemp(prefix="dtml-yfinance-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     yfinance.set_tz_cache_location(folder)

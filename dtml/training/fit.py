@@ -1,12 +1,12 @@
 """Fit networks side by side; an interrupted fit resumes where it stopped.
 
 A member is one seed of one configuration: its initial weights, the order of its batches and its
-random numbers come from generators of its own, so its weights are the same whoever trains beside
-it. Each is trained on a thread.
+random numbers come from generators of its own, so that its weights do not depend on the members
+trained beside it. Members are trained on threads.
 
-The sessions of a span lie on the device once; the windows of a day are positions in them. A step
+The sessions of a span are on the device once; the windows of a day are positions in them. A step
 goes through the network a few days at a time and adds up their gradients: the loss separates by
-day, what a few days need stays in a core's cache, and memory does not grow with the batch.
+day, the data of a few days fit into a core's cache, and memory does not grow with the batch.
 """
 
 from collections import deque
@@ -55,8 +55,8 @@ class Span:
         """Return the span of these windows; `protocol` says which stock-days count."""
         labelled = windows.labelled(protocol)
 
-        def placed(each: Tensor) -> Tensor:
-            return each.to(device)
+        def placed(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
 
         return cls(
             rows=placed(windows.rows()),
@@ -71,19 +71,21 @@ class Span:
     def batch(
         self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None
     ) -> Batch:
-        """Return the batch of these days, of all stocks or of some by their positions.
+        """Return the batch of these days, of all stocks or of those at some positions.
 
-        It holds the distinct sessions in their windows, and each window as positions in them.
+        It holds the distinct sessions of their windows, and each window as positions in them.
         """
         sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)
         sessions, positions = sessions_of_windows.unique(return_inverse=True)
         device = self.rows.device
-        there, rows = days.to(device), self.rows[sessions.to(device)]
+        days_on_device = days.to(device)
+        rows = self.rows[sessions.to(device)]
         if stocks is not None:
-            rows = torch.cat([rows[:, stocks], rows[:, -1:]], dim=1)
+            index = rows[:, -1:]
+            rows = torch.cat([rows[:, stocks], index], dim=1)
 
         def of_batch(by_day: Tensor) -> Tensor:
-            of_days = by_day[there]
+            of_days = by_day[days_on_device]
             return of_days if stocks is None else of_days[:, stocks]
 
         return Batch(
@@ -109,7 +111,7 @@ def fit_members(
 ) -> list[Fit]:
     """Train all members and return them in their order, each with its best epoch on validation.
 
-    With a `state_folder`, the state is kept there after each epoch, and a fit that finds one
+    With a `state_folder`, the state is saved there after each epoch, and a fit that finds its state
     resumes from it. `on_epoch` is called after each epoch, from the thread that ran it; for a
     resumed fit, the first call reports the last epoch done before. `begin` holds the first weights
     of each member; without it they are drawn. Raises DtmlError for a span without a label.
@@ -126,7 +128,7 @@ def fit_members(
     if begin is not None:
         for fit, weights in zip(fits, begin, strict=True):
             fit.network.load_state_dict(weights)
-    queues = []  # one per device, of its fits; each next() trains one epoch
+    queues = []  # for each device its fits; each next() trains one epoch
     for position, fit_device in enumerate(devices[: len(fits)]):
         train_spans = {protocol: Span.of(train, protocol, fit_device) for protocol in protocols}
         validation_spans = {
@@ -158,9 +160,11 @@ def devices_of(device: torch.device) -> list[torch.device]:
 
 def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
     """Raise DtmlError, with the likely reason, when no stock-day of a span counts and moved."""
-    if (windows.labelled(protocol) & (windows.movement != 0)).any():
+    has_moved = windows.movement != 0
+    if (windows.labelled(protocol) & has_moved).any():
         return
-    if (windows.observed & windows.movement.isfinite()).any():
+    is_known = windows.movement.isfinite()
+    if (windows.observed & is_known).any():
         reason = (
             "no known return is large enough for a label: check that the prices change, also "
             "those that returns are computed from"
@@ -181,9 +185,9 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
     on_cpu = device.type == "cpu"
 
     def work(fits: "deque[Iterator[int]]") -> None:
-        """Take a fit, give it an epoch, put it back.
+        """Take a fit, train one epoch, and put it back.
 
-        They come by turns, so that no thread is idle before the last epoch.
+        Fits take turns, so that no thread is idle before the last epoch.
         """
         while fits and not interrupted.is_set():
             try:
@@ -193,7 +197,7 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
             try:
                 goes_on = next(fit, None) is not None
             except BaseException:
-                # here, as nobody may be waiting for this thread before the others have ended
+                # Set here, as this thread may be joined only after the others have ended.
                 interrupted.set()
                 raise
             if goes_on and on_cpu:
@@ -223,8 +227,11 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
 
 
 def stack_members(fits: Sequence[Fit]) -> Weights:
-    """Return the kept weights of all members, each parameter with a leading axis of members."""
-    return {name: torch.stack([fit.best[name] for fit in fits]) for name in fits[0].best}
+    """Return the best weights of all members, each parameter with a leading axis of members."""
+    stacked: Weights = {}
+    for name in fits[0].best:
+        stacked[name] = torch.stack([fit.best[name] for fit in fits])
+    return stacked
 
 
 def _fit(
@@ -249,16 +256,17 @@ def _epoch(fit: Fit, train: Span) -> float:
     Return the mean of the objective over batches.
     """
     fit.network.train()
-    order = train.days[torch.randperm(len(train.days), generator=fit.order)]
-    batches = order.split(fit.member.training.batch_days)
-    return float(sum(_step(fit, train, days) for days in batches)) / len(batches)
+    order = torch.randperm(len(train.days), generator=fit.order)
+    batches = train.days[order].split(fit.member.training.batch_days)
+    total = sum(_step(fit, train, days) for days in batches)
+    return float(total) / len(batches)
 
 
 def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
     """Take one step of the optimiser and return the objective.
 
-    Each part of the days weighs what it counts. Where the stocks drawn count on none of the days
-    there is nothing to learn: no step is taken.
+    Each part of the days is weighted by its counted stock-days. If the stocks drawn count on none
+    of the days there is nothing to learn, and no step is taken.
     """
     stocks = None
     counts = train.counted[days.to(train.counted.device)]
@@ -267,7 +275,7 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
         shuffled_stocks = torch.randperm(counts.shape[1], generator=fit.order)
         stocks = shuffled_stocks[:stocks_a_step].sort().values.to(counts.device)
         counts = counts[:, stocks]
-        days = days[counts.any(dim=1).cpu()]  # of the others nothing is drawn that counts
+        days = days[counts.any(dim=1).cpu()]  # the days on which a drawn stock counts
         if len(days) == 0:
             return fit.penalty.new_zeros(())
     counted = counts.sum()
@@ -277,9 +285,10 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
         total = torch.zeros_like(fit.penalty)
         for part in days.split(at_once):
             batch = train.batch(part, fit.steps, stocks)
-            share = fit.network.objective(batch, fit.penalty) * (batch.counted.sum() / counted)
-            share.backward()
-            total += share.detach()
+            weight = batch.counted.sum() / counted
+            part_of_loss = fit.network.objective(batch, fit.penalty) * weight
+            part_of_loss.backward()
+            total += part_of_loss.detach()
         return total
 
     def again() -> None:
@@ -297,13 +306,16 @@ def _validate(fit: Fit, span: Span) -> tuple[float, float]:
     fit.network.eval()
 
     def add_up(at_once: int) -> tuple[float, float]:
-        loss, correct, counted = (torch.zeros((), device=span.rows.device) for _ in range(3))
+        loss = torch.zeros((), device=span.rows.device)
+        correct = torch.zeros((), device=span.rows.device)
+        counted = torch.zeros((), device=span.rows.device)
         for part in span.days.split(at_once):
             batch = span.batch(part)
             logits = fit.network.logits(batch.rows, batch.windows, batch.observed)
             size = batch.counted.sum()
             loss += size * cross_entropy(logits, batch.rises, batch.counted)
-            correct += (fit.network.correct(logits, batch) * batch.counted).sum()
+            is_correct = fit.network.correct(logits, batch)
+            correct += (is_correct * batch.counted).sum()
             counted += size
         return float(loss / counted), float(correct / counted)
 

@@ -21,7 +21,7 @@ class TrainingConfig:
     first_kept_epoch: int = 10  # earlier ones are never kept
     patience: int | None = None  # epochs without a better validation accuracy before the fit stops
     clip: float | None = None  # largest norm of a step's gradient
-    # Drawn anew for each step, for a universe of thousands; None: all.
+    # Stocks drawn for each step, for a universe of thousands; None: all stocks.
     stocks_a_step: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,11 @@ class Member:
 
         The same member has the same name in every run.
         """
-        config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
+        config = [
+            type(self.model).__name__,
+            asdict(self.model),
+            asdict(self.training),
+        ]
         digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
         return f"{self.seed}-{digest[:12]}"
 

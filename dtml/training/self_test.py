@@ -1,4 +1,4 @@
-"""Train a small DTML on a device and on the CPU: does this machine compute what it should?"""
+"""Train a small DTML on a device and on the CPU, to test that this machine computes correctly."""
 
 import pandas as pd
 import torch
@@ -17,7 +17,7 @@ TRAIN_DAYS = 64  # the others are the validation span
 STOCKS = 13
 WINDOW = 5
 FEATURES = 11
-# of probabilities, on another device than the CPU: its sums round otherwise, epoch after epoch
+# Of probabilities, on a device other than the CPU, whose sums round differently in every epoch.
 TOLERANCE = 1e-3
 
 
@@ -25,25 +25,27 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     """Train, interrupt, resume and predict on `device`; say how far that is from the CPU.
 
     `folder` keeps the state of the interrupted training. Raises DtmlError when a resumed training
-    ends otherwise than an undisturbed one, or the probabilities are not those of the CPU.
+    ends differently from an uninterrupted one, or the probabilities are not those of the CPU.
     """
     cpu = torch.device("cpu")
     allowed = 0.0 if device == cpu else TOLERANCE
     undisturbed = _probabilities(_trained(device, None), device)
     resumed = _probabilities(_interrupted(device, folder), device)
-    apart = _apart(resumed, undisturbed)
-    if not apart <= allowed:
-        raise DtmlError(f"a resumed training run differs by {apart:.1e} from an uninterrupted one")
-    on_cpu = _probabilities(_trained(cpu, None), cpu)
-    apart = _apart(undisturbed, on_cpu)
-    if not apart <= allowed:
+    distance = _distance(resumed, undisturbed)
+    if not distance <= allowed:
         raise DtmlError(
-            f"training on {device} gives probabilities that differ by {apart:.1e} from those on "
+            f"a resumed training run differs by {distance:.1e} from an uninterrupted one"
+        )
+    on_cpu = _probabilities(_trained(cpu, None), cpu)
+    distance = _distance(undisturbed, on_cpu)
+    if not distance <= allowed:
+        raise DtmlError(
+            f"training on {device} gives probabilities that differ by {distance:.1e} from those on "
             f"the CPU, more than the {allowed:.0e} allowed: use --device cpu"
         )
-    if apart == 0:
+    if distance == 0:
         return "trained, resumed and predicted, equal to the last bit"
-    return f"trained, resumed and predicted, within {apart:.0e} of the CPU"
+    return f"trained, resumed and predicted, within {distance:.0e} of the CPU"
 
 
 def _windows() -> Windows:
@@ -52,12 +54,13 @@ def _windows() -> Windows:
     rows = torch.randn(DAYS + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     windows = rows.unfold(0, WINDOW, 1).movedim(-1, -2)  # days, symbols, window, features
     noise = torch.randn(DAYS, STOCKS, generator=generator)
+    last_feature = windows[:, :-1, -1, 0]
     sessions = pd.bdate_range("2024-01-01", periods=DAYS + 1)
     return Windows(
         stocks=windows[:, :-1],
         index=windows[:, -1],
         observed=torch.ones(DAYS, STOCKS, dtype=torch.bool),
-        movement=(windows[:, :-1, -1, 0] + noise) / 100,
+        movement=(last_feature + noise) / 100,
         as_of=sessions[:-1],
         target=sessions[1:],
         symbols=tuple(f"S{number:02d}" for number in range(STOCKS)),
@@ -101,9 +104,9 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
     raise DtmlError("a training run could not be interrupted")
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def _distance(values: torch.Tensor, others: torch.Tensor) -> float:
     """Return the largest absolute difference of two tensors."""
-    return float((one - other).abs().max())
+    return float((values - others).abs().max())
 
 
 def _probabilities(fits: list[Fit], device: torch.device) -> torch.Tensor:

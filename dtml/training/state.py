@@ -28,7 +28,7 @@ class Fit:
     optimiser: torch.optim.Adam
     order: torch.Generator  # shuffles days
     random: torch.Generator  # of dropout and latent variables
-    days_at_once: int  # that go through the network: fewer once a device had no memory for them
+    days_at_once: int  # days that go through the network at once: fewer where memory ran out
     best: Weights = field(default_factory=dict)
     best_epoch: int = 0
     steps: int = 0
@@ -36,7 +36,7 @@ class Fit:
 
     @property
     def best_acc(self) -> float:
-        """Return the validation accuracy of the epoch that is kept; -1 before there is one."""
+        """Return the validation accuracy of the best epoch; -1 before there is one."""
         if self.best_epoch == 0:
             return -1.0
         return self.epochs[self.best_epoch - 1].validation_acc
@@ -45,20 +45,20 @@ class Fit:
     def finished(self) -> bool:
         """Return whether all epochs are done, or patience has run out."""
         config = self.member.training
-        done = len(self.epochs)
-        if done >= config.epochs:
+        epochs_done = len(self.epochs)
+        if epochs_done >= config.epochs:
             return True
         if config.patience is None or self.best_epoch == 0:
             return False
-        return done - self.best_epoch >= config.patience
+        return epochs_done - self.best_epoch >= config.patience
 
     @property
     def weights(self) -> Weights:
-        """Return the parameters and buffers by name, in the memory of the network."""
+        """Return the parameters and buffers by name, which share the network's memory."""
         return {name: value.detach() for name, value in self.network.state_dict().items()}
 
     def step(self) -> None:
-        """Take one step of the optimiser along the gradients that were added up."""
+        """Take one step of the optimiser along the accumulated gradients."""
         if self.member.training.clip is not None:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.member.training.clip)
         self.optimiser.step()
@@ -86,7 +86,7 @@ class Fit:
             )
         )
         may_be_kept = number >= min(config.first_kept_epoch, config.epochs)
-        if may_be_kept and validation_acc > self.best_acc:  # that of `best_epoch`
+        if may_be_kept and validation_acc > self.best_acc:
             self.best_epoch = number
             self.best = {name: value.detach().cpu().clone() for name, value in self.weights.items()}
 
@@ -113,7 +113,7 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
     Its weights, its order of days and its random numbers come from its seed alone.
     """
     states = np.random.SeedSequence(member.seed).generate_state(3)
-    weights_seed, order_seed, random_seed = (int(state) for state in states)
+    weights_seed, order_seed, random_seed = states.tolist()
     network = member.model.build(stocks)
     initialise(network, torch.Generator().manual_seed(weights_seed))
     shuffling = torch.Generator().manual_seed(order_seed)
@@ -143,12 +143,12 @@ class StateFolder:
     def file(self, member: Member, device: torch.device) -> Path:
         """Return the file that holds the state of a member on a device.
 
-        Another device draws other random numbers.
+        It is a separate file for each type of device, as these draw different random numbers.
         """
         return self.path / f"{member.name}-{device.type}.safetensors"
 
     def save(self, fit: Fit) -> None:
-        """Write all that the next epoch needs, whole or not at all."""
+        """Write everything that the next epoch needs, whole or not at all."""
         card = {
             "best_epoch": fit.best_epoch,
             "steps": fit.steps,
@@ -159,10 +159,10 @@ class StateFolder:
         write_tensors(file, _tensors(fit), card, self.write)
 
     def restore(self, fit: Fit) -> bool:
-        """Put a fit where `save` left it, and say whether `save` left anything.
+        """Restore the state that `save` wrote, and say whether there was any.
 
-        It ends with the weights of a training that nothing interrupted. Raises DtmlError for a file
-        that is damaged.
+        A restored fit ends with the weights of an uninterrupted training. Raises DtmlError for a
+        damaged file.
         """
         file = self.file(fit.member, fit.penalty.device)
         if not file.exists():
