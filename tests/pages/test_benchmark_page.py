@@ -301,11 +301,11 @@ def test_the_readme_table_is_exact() -> None:
 
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import console
+    from flows import text_tables
     from flows.commands import studies
 
     printed = Console(file=io.StringIO(), width=160)
-    for module in (console, studies):
+    for module in (text_tables, studies):
         monkeypatch.setattr(module, "out", printed)
     studies.print_benchmark(BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3)
     assert isinstance(printed.file, io.StringIO)
