@@ -4,10 +4,13 @@ last two.
 `make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
 fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), further
 cases of a law that one case states (marked `one_case`), and PostgreSQL where it does what SQLite
-does.
+does. Of these last, a run of `make soak` has a quarter, by the day; DTML_TESTS_QUARTER=all has all.
 """
 
+import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from zlib import crc32
 
 import pytest
 
@@ -31,6 +34,12 @@ OF_ENGINES = (
     "test_view_plans",
     "test_views",
     "test_writes",
+)
+
+QUARTERS = 4
+# Set here for the workers of a run, so that midnight finds them agreed.
+QUARTER = os.environ.setdefault(
+    "DTML_TESTS_QUARTER", str(datetime.now(UTC).date().toordinal() % QUARTERS)
 )
 
 # A file is one worker's (`--dist loadfile`): those that take longest begin first, so that none ends
@@ -57,14 +66,29 @@ def begins(item: pytest.Item) -> int:
     return LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
 
 
-def choose_kinds(items: Sequence[pytest.Item]) -> None:
-    """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs."""
+def choose_kinds(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs.
+
+    Return the tests that are of another quarter than this run's.
+    """
     cases: set[tuple[str, str]] = set()
+    of_other_quarters = []
     for item in items:
-        if _is_a_further_case(item, cases) or _is_on_the_other_engine(item):
+        is_further = _is_a_further_case(item, cases)
+        is_on_the_other_engine = _is_on_the_other_engine(item)
+        if is_further or is_on_the_other_engine:
             item.add_marker("soak")
+        if is_on_the_other_engine and QUARTER not in ("all", _quarter_of(item)):
+            of_other_quarters.append(item)
         if is_quick(item):
             item.add_marker("quick")
+    return of_other_quarters
+
+
+def _quarter_of(item: pytest.Item) -> str:
+    """Return the quarter of a test: the file and the function decide it."""
+    law = f"{item.path.stem}::{getattr(item, 'originalname', item.name)}"
+    return str(crc32(law.encode()) % QUARTERS)
 
 
 def _is_a_further_case(item: pytest.Item, seen: set[tuple[str, str]]) -> bool:

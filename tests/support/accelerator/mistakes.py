@@ -22,8 +22,8 @@ MODEL, RANDOM, BEAMS = "dtml.model", "dtml.layers.random", "translation.decoding
 PLAIN = "memory_format=torch.contiguous_format"
 TRANSFORMER = "translation.transformer"
 MISTAKES = (
-    Mistake("train", f"{FIT}:Span.of", "each.to(device)", "each"),
-    Mistake("train", f"{FIT}:Span.batch", "days.to(device), self", "days, self"),
+    Mistake("train", f"{FIT}:Span.of", "tensor.to(device)", "tensor"),
+    Mistake("train", f"{FIT}:Span.batch", "= days.to(device)", "= days"),
     Mistake("train", f"{FIT}:Span.batch", "self.rows[sessions.to(device)]", "self.rows[sessions]"),
     Mistake("train", f"{FIT}:Span.batch", "positions.to(device)", "positions"),
     Mistake("train", f"{FIT}:_step", "days.to(train.counted.device)", "days"),
@@ -103,12 +103,17 @@ MISTAKES = (
         "rises.to(logits.dtype)",
         "rises.cpu().to(logits.dtype)",
     ),
-    Mistake("train_translator", "translation.training.step:batch_loss", "x.to(device)", "x"),
+    Mistake(
+        "train_translator",
+        "translation.training.step:batch_loss",
+        "batch.source.to(device)",
+        "batch.source",
+    ),
     Mistake(
         "train_translator",
         "translation.transformer:Transformer.forward",
-        "2 * target.shape[-1:], dtype=torch.bool, device=target.device",
-        "2 * target.shape[-1:], dtype=torch.bool",
+        "length, dtype=torch.bool, device=target.device",
+        "length, dtype=torch.bool",
     ),
     Mistake("train_translator", f"{TRANSFORMER}:sinusoids", ", device=positions.device"),
     Mistake(

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from datetime import date, timedelta
 from itertools import count
 from pathlib import Path
@@ -162,7 +163,7 @@ def serve(_home: Path) -> None:
 
 
 def _waiting(
-    listening: socket.socket, _folder: Path, _words: object, *, with_schedules: bool
+    listen: Callable[[], socket.socket], _folder: Path, _log: object, *, with_schedules: bool
 ) -> Server:
     """Stands for a Prefect server, and ends, as one does, when the process that
     started it is gone.
@@ -172,7 +173,7 @@ def _waiting(
         subprocess.Popen(["cat"], stdin=subprocess.PIPE),
         "http://127.0.0.1:1/api",
         "user:password",
-        listening,
+        listen(),
     )
 
 
