@@ -37,7 +37,10 @@ MISTAKES = (
         "generator=fit.order, device=train.rows.device",
     ),
     Mistake(
-        "train", f"{FIT}:_validate", "torch.zeros((), device=span.rows.device)", "torch.zeros(())"
+        "train",
+        f"{FIT}:_validate",
+        "loss = torch.zeros((), device=span.rows.device)",
+        "loss = torch.zeros(())",
     ),
     Mistake("train", f"{STATE}:start", "torch.Generator(device)", "torch.Generator()"),
     Mistake(
