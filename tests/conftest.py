@@ -54,14 +54,21 @@ settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("house")
 
 
+OF_A_COMMAND = ("PYTHONSAFEPATH", "PREFECT_HOME")
+
+
 @pytest.fixture(autouse=True)
-def working_folder_counts() -> Iterator[None]:
-    """A command keeps its own processes from importing what lies in the working
-    folder; a test's program may.
+def forget_the_last_command() -> Iterator[None]:
+    """Forget what a command run in this process sets for the processes that it starts.
+
+    They do not import what lies in the working folder, and Prefect's folder is below the data
+    folder of that test, which may be gone when the next one starts a process.
     """
-    os.environ.pop("PYTHONSAFEPATH", None)
+    for name in OF_A_COMMAND:
+        os.environ.pop(name, None)
     yield
-    os.environ.pop("PYTHONSAFEPATH", None)
+    for name in OF_A_COMMAND:
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(optionalhook=True)  # some runs are without xdist
