@@ -63,7 +63,7 @@ def seconds_after_a_first(work: Callable[[], object], repeats: int = 1) -> float
     return time.perf_counter() - begun
 
 
-def translator_updates(fast_dropout: bool = True, **settings: Any) -> float:
+def translator_updates(fast_dropout: bool = True, updates: int = UPDATES, **settings: Any) -> float:
     """Return the seconds of updates of a translator of the preset `tiny` with some settings."""
     import torch
 
@@ -87,7 +87,7 @@ def translator_updates(fast_dropout: bool = True, **settings: Any) -> float:
         step = loop.training_step_of(network, config, torch.device("cpu"), SINGLE_PROCESS)
     pieces = torch.randint(SMALLEST, VOCABULARY["tiny"], (2, SENTENCES, PIECES))
     batch = Batch(source=pieces[0], target_input=pieces[1], target_output=pieces[1])
-    return seconds_after_a_first(lambda: step([(0, batch)], 1e-4), UPDATES)
+    return seconds_after_a_first(lambda: step([(0, batch)], 1e-4), updates)
 
 
 def dtml_training(stocks: int, stock_days: int | None = None) -> float:
@@ -172,9 +172,10 @@ PLACES = {
     ),
     "bfloat16": Place(
         "the faster number formats, and not bfloat16: a translator's updates",
-        product=Way(translator_updates, WAITING),
-        plain=Way(
-            partial(translator_updates, precision="bfloat16", muon_precision="bfloat16"), WAITING
+        product=Way(partial(translator_updates, updates=1), WAITING),
+        plain=Way(  # one update: it takes seconds where the processor lacks the instructions
+            partial(translator_updates, updates=1, precision="bfloat16", muon_precision="bfloat16"),
+            WAITING,
         ),
     ),
     "dropout": Place(
