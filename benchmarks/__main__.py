@@ -50,7 +50,7 @@ WITHOUT_SHARED_DATA = (
     translation_training_speed,
     translation_engines,
     layer_cost,
-    translation_kills,  # last, as it ends the process with its result
+    translation_kills,
 )
 
 

@@ -43,7 +43,8 @@ def main() -> None:
     start = time.monotonic()
     tally = _side_by_side(options.nights, options.workers, options.seed, options.engine)
     _show(tally, time.monotonic() - start)
-    sys.exit(int(bool(tally.broken)))
+    if tally.broken:
+        sys.exit(1)
 
 
 def _side_by_side(nights: int, workers: int, seed: int, engine: str) -> Tally:
