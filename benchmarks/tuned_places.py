@@ -255,10 +255,13 @@ def print_table(places: list[str], rounds: int) -> None:
 def main() -> None:
     """Print the table, or with `--child` the seconds of one way of one place."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("places", nargs="*", choices=[[], *PLACES], default=[])
+    parser.add_argument("places", nargs="*", metavar="PLACE", help=", ".join(PLACES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--child", choices=("product", "plain"))
     options = parser.parse_args()
+    unknown = [place for place in options.places if place not in PLACES]
+    if unknown:
+        parser.error(f"no such place: {', '.join(unknown)}")
     if options.child is None:
         print_table(options.places or list(PLACES), options.rounds)
         return

@@ -66,20 +66,20 @@ def begins(item: pytest.Item) -> int:
     return LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
 
 
-def choose_kinds(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs.
 
     Return the tests that are of another quarter than this run's.
     """
     cases: set[tuple[str, str]] = set()
-    of_other_quarters = []
+    of_other_quarters = set()
     for item in items:
         is_further = _is_a_further_case(item, cases)
         is_on_the_other_engine = _is_on_the_other_engine(item)
         if is_further or is_on_the_other_engine:
             item.add_marker("soak")
         if is_on_the_other_engine and QUARTER not in ("all", _quarter_of(item)):
-            of_other_quarters.append(item)
+            of_other_quarters.add(item)
         if is_quick(item):
             item.add_marker("quick")
     return of_other_quarters
