@@ -218,7 +218,7 @@ RESULTS = (
         60,
         (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),),
     ),
-    Result("ranking", "the order of a day's stocks", 90, RANKINGS),
+    Result("ranking", "the ranking of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result(
         "long-history", "questions about all of it", 12, (module("long_history"),), shared=False

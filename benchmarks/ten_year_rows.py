@@ -185,7 +185,7 @@ def write_bars(conn: Connection, grid: pd.DataFrame, last: pd.Timestamp, hours: 
 def write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> None:
     """Write the scores of each predictor, of each night and running."""
     keys = pd.MultiIndex.from_product(
-        [targets, ["night", "running"], ["paper", "all"], PREDICTORS],
+        [targets, ["night", "running"], ["published", "all"], PREDICTORS],
         names=["target", "span", "protocol", "predictor"],
     )
     scores = keys.to_frame(index=False)
@@ -204,7 +204,7 @@ def write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> No
     insert_frame(conn, tables.score, scores)
 
 
-def write_orders(
+def write_rankings(
     conn: Connection,
     market: str,
     grid: pd.DataFrame,
@@ -230,10 +230,10 @@ def write_orders(
     )
     rankings.save_rank_scores(conn, market, scores, scored_at=moment(trained, 23).to_pydatetime())
     if is_newest:
-        _write_newest_orders(conn, market, grid, trained)
+        _write_newest_rankings(conn, market, grid, trained)
 
 
-def _write_newest_orders(
+def _write_newest_rankings(
     conn: Connection, market: str, grid: pd.DataFrame, trained: pd.Timestamp
 ) -> None:
     known = moment(trained).to_pydatetime()
@@ -260,7 +260,7 @@ def _write_newest_orders(
             score=-place / 400,
             place=place,
             probability=0.5,
-            speaks=predictor == "blend",
+            chosen=predictor == "blend",
             known_at=evening,
             made_at=evening,
         )

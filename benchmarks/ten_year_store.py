@@ -23,9 +23,9 @@ from benchmarks.ten_year_rows import (
     write_evidence,
     write_log,
     write_looks,
-    write_orders,
     write_outcomes,
     write_predictions,
+    write_rankings,
     write_scores,
     write_stocks,
 )
@@ -89,7 +89,9 @@ class TenYears:
                 write_evidence(conn, market, run_id, as_of_days, targets)
                 write_outcomes(conn, grid)
                 write_scores(conn, market, targets)
-                write_orders(conn, market, grid, as_of_days[0], is_newest=start == self.starts[-1])
+                write_rankings(
+                    conn, market, grid, as_of_days[0], is_newest=start == self.starts[-1]
+                )
 
     def attended(self) -> pd.DatetimeIndex:
         """Return the predicted sessions with stored attention, in the backtest's market."""
@@ -124,7 +126,7 @@ class TenYears:
             restated = night_grid(past, past, ids[ids.index.isin(RESTATED)])
             write_bars(conn, restated, as_of_days[-1], hours=1)
         write_scores(conn, market, targets)
-        write_orders(conn, market, grid, as_of_days[0], is_newest=start == self.starts[-1])
+        write_rankings(conn, market, grid, as_of_days[0], is_newest=start == self.starts[-1])
         write_log(conn, market, run_id, as_of_days, targets, ids)
 
     def _write_backtest(self, conn: Connection) -> None:
@@ -229,7 +231,7 @@ def _backtest_scores() -> pd.DataFrame:
     slices += [("symbol", symbol) for symbol in STOCKS]
     slices += [("fold", str(number)) for number in range(1, 17)]
     keys = []
-    for slice_and_value, protocol, predictor in product(slices, ("paper", "all"), PREDICTORS):
+    for slice_and_value, protocol, predictor in product(slices, ("published", "all"), PREDICTORS):
         keys.append((*slice_and_value, protocol, predictor))
     scores = pd.DataFrame(keys, columns=["slice", "value", "protocol", "predictor"])
     columns = [column.name for column in tables.backtest_score.c if column.name != "backtest_id"]
@@ -295,7 +297,7 @@ def _benchmark_seeds() -> pd.DataFrame:
 
 
 def _benchmark_scores() -> pd.DataFrame:
-    keys = product([*PREDICTORS, "lstm", "alstm"], ["paper", "all"])
+    keys = product([*PREDICTORS, "lstm", "alstm"], ["published", "all"])
     scores = pd.DataFrame(list(keys), columns=["predictor", "protocol"])
     columns = [column.name for column in tables.benchmark_score.c if column.name != "benchmark_id"]
     return scores.reindex(columns=columns).assign(

@@ -220,7 +220,7 @@ def needed_products(windows: Windows) -> float:
 
     That is two for each multiplication, and three times as many for both passes as forward.
     """
-    span = Span.of(windows, "paper", torch.device("cpu"))
+    span = Span.of(windows, "published", torch.device("cpu"))
     total = 0
     for days in span.days.split(BATCH):
         sessions = len(span.batch(days).rows)

@@ -33,23 +33,23 @@ class Store:
         with reading(self._engine) as conn:
             return predictions.prediction_history(conn, market=market, symbol=symbol)
 
-    def orders(self, market: str) -> pd.DataFrame:
-        """Return how each predictor ordered the stocks of each session.
+    def rankings(self, market: str) -> pd.DataFrame:
+        """Return how each predictor ranked the stocks of each session.
 
         The columns are those of the table stock_rank, and symbol.
         """
         with reading(self._engine) as conn:
-            return rankings.orders(conn, market, first=date.min, last=date.max)
+            return rankings.night_rankings(conn, market, first=date.min, last=date.max)
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the last running scores, with intervals, of directions and of orders.
+        """Return the last running scores, with intervals, of directions and of rankings.
 
         Each frame has a row for each predictor or rule.
         """
         with reading(self._engine) as conn:
             direction_scores = scores.last_running_scores(conn, market)
-            order_scores = rankings.last_rank_scores(conn, market, date.max)
-        return direction_scores, order_scores
+            rank_scores = rankings.last_rank_scores(conn, market, date.max)
+        return direction_scores, rank_scores
 
     def prices(self, market: str) -> pd.DataFrame:
         """Return the newest version of every bar, and when it was fetched."""

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from dtml.errors import DtmlError, UsageError
+from dtml.evaluation.splits import hold_out, known_before
 from dtml.markets.definition import Returns, ZClose
 from dtml.model import ModelConfig
 from dtml.training.recipe import Member, TrainingConfig
@@ -66,9 +67,9 @@ class Experiment:
         and from the first session predicted. Raises DtmlError when the history is too short.
         """
         past = windows.between(last=pd.Timestamp(as_of))
-        stop = len(past) - self.gap_sessions
-        cut = stop - self.validation_sessions
-        end = cut - self.gap_sessions
+        stop = known_before(len(past), horizon=1, gap=self.gap_sessions)
+        split = hold_out(stop, self.validation_sessions, horizon=1, gap=self.gap_sessions)
+        end = split.trained.stop
         begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
         if end - begin < MINIMUM_TRAIN_DAYS:
             raise DtmlError(
@@ -76,7 +77,7 @@ class Experiment:
                 f"{MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} validation sessions: "
                 "fetch a longer history"
             )
-        return past.days(slice(begin, end)), past.days(slice(cut, stop))
+        return past.days(slice(begin, end)), past.days(split.scored)
 
 
 def nightly() -> Experiment:

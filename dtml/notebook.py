@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.evaluation.ranking import decile_spreads, rank_ics, score_ranking
+from dtml.evaluation.splits import Split
 from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
 from dtml.own.admission import admit, past_of
@@ -26,7 +27,7 @@ from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import Grid
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import Fold, History, folds, market_panel
+from dtml.ranking.walk import History, folds, market_panel
 from dtml.sources import Source, open_source
 
 Day = str | date
@@ -128,7 +129,7 @@ class Study:
         self._history = History.of(
             self._panel,
             leg,
-            among=self.market.membership(self._panel.sessions),
+            among=self.market.is_constituent(self._panel.sessions),
             max_return=self.market.checks.max_return,
         )
         self.outcomes = self._frame(self._history.outcome, slice(None))
@@ -183,7 +184,7 @@ class Study:
             f"{sessions[0].date()} to {sessions[-1].date()}, {self.leg}"
         )
 
-    def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Fold]) -> Grid:
+    def _scores_of_estimator(self, estimator: Any, walk_folds: Sequence[Split]) -> Grid:
         """Fit a scikit-learn estimator or a torch module on each fold, and score its days."""
         history = self._history
         scores = np.full_like(history.outcome, np.nan)

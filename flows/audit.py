@@ -19,17 +19,18 @@ from db.rows import prices, runs
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead.audit import Finding
 from dtml.lookahead.pipeline import History, Pipeline
-from dtml.lookahead.ranks import SMALL, Ordering, audit_ranking, prove_ranking
+from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking, prove_ranking
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OWN, OwnCode
 from dtml.own.process import Asked
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Fold, Nights
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import save_universe
-from flows.nightly.order import rankers_for
 from flows.nightly.predict import forecast
+from flows.nightly.ranking import rankers_for
 from flows.nightly.train import load_model, train_model
 
 STOCKS, SESSIONS = 50, 1000  # at most: a part shows what the whole market does
@@ -82,13 +83,13 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
         rows += _rows(model.run_id, look_ahead.audit_model(model.ensemble, history, seed=SEED))
-    tell("the order of the stocks")
+    tell("the ranking of the stocks")
     largest_return = context.experiment.windows.largest_return
-    ordering = Ordering(RankersConfig(market.leg, boosting=SMALL), largest_return)
-    rows += _rows("ranking", audit_ranking(ordering, part, seed=SEED))
+    path = RankingPath(RankersConfig(market.leg, boosting=SMALL), largest_return)
+    rows += _rows("ranking", audit_ranking(path, part, seed=SEED))
     trained = rankers_for(context, as_of, only_stored=True)
     if trained is not None:
-        stored = replace(ordering, fit=lambda *_: trained.rankers)
+        stored = replace(path, fit=lambda *_: trained.rankers)
         rows += _rows(trained.row["id"], audit_ranking(stored, history, seed=SEED, trains=False))
     if market.code:
         for admitted in admit(Asked(OwnCode.read(market.code)), history, market.leg):
@@ -96,7 +97,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     tell("leaks planted on purpose")
     proofs = [
         look_ahead.prove(part, context.experiment, seed=SEED, dates=1),
-        prove_ranking(part, ordering, seed=SEED),
+        prove_ranking(part, path, seed=SEED),
     ]
     planted = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
     return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), planted)
@@ -186,7 +187,7 @@ def _nights(
         if restated is not None:
             train_model(mine, later)
         model = load_model(mine, at.date())
-        made = [forecast(mine, model, day, FETCHED).predictions for day in days]
+        made = [forecast(mine, model, NightBars(mine, day, FETCHED)).predictions for day in days]
         fold = Fold(1, days[0], next_session(mine.market.calendar, days[0]), later)
         walked, refused = Nights(mine, fold, FETCHED).predict(model)
         engine.dispose()

@@ -106,7 +106,7 @@ def print_scores(scores: pd.DataFrame) -> None:
     """
     titles = {
         "all": "all stock-days",
-        "paper": "the published labels: returns of +0.55 % or more and of -0.5 % or less",
+        "published": "the published labels: returns of +0.55 % or more and of -0.5 % or less",
     }
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]

@@ -13,7 +13,7 @@ class Night:
     """Run the night of a market, or find it done.
 
     `market` is a name or a TOML file, `as_of` a session (None: the last closed one). `row` is its
-    row in the store, `order` the stocks by the market's ranker, best first. The store lies where
+    row in the store, `ranking` the stocks by the market's ranker, best first. The store lies where
     `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
     """
 
@@ -39,7 +39,7 @@ class Night:
         self.row = result.row
         self.report = result.report
         with reading(context.engine) as conn:
-            self.order = rankings.night_order(conn, context.name, self.row["target"])
+            self.ranking = rankings.night_ranking(conn, context.name, self.row["target"])
 
     def __repr__(self) -> str:
         first_line = "{market}: {status}, {predictions} stocks for {target}".format_map(self.row)
@@ -47,4 +47,4 @@ class Night:
         return f"{first_line}\n{reason}".strip()
 
     def _repr_html_(self) -> str:
-        return f"<p>{self}</p>{self.order.to_html(index=False)}"
+        return f"<p>{self}</p>{self.ranking.to_html(index=False)}"

@@ -53,14 +53,14 @@ def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None
         )
 
 
-def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -> int:
+def save_constituents(conn: Connection, market: str, constituents: pd.DataFrame) -> int:
     """Store a market's whole list of stays of its constituents; return how many were new.
 
     Columns: symbol, valid_from (NaT: unknown), valid_to (NaT: it lasts), source. A stored stay that
     is no longer listed is deleted: the list is the market file's statement of the past.
     """
-    table = tables.membership
-    stays = identified(conn, market, memberships).sort_values("valid_from", na_position="first")
+    table = tables.constituent
+    stays = identified(conn, market, constituents).sort_values("valid_from", na_position="first")
     stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
     rows = records(table, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
     listed_keys = {(stay["instrument_id"], stay["spell"]) for stay in rows}
@@ -110,12 +110,12 @@ def instruments(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, statement)
 
 
-def memberships(conn: Connection, market: str) -> pd.DataFrame:
+def constituents(conn: Connection, market: str) -> pd.DataFrame:
     """Return stays in a market, by symbol and spell.
 
     Columns: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source.
     """
-    stay = tables.membership
+    stay = tables.constituent
     instrument = tables.instrument
     statement = (
         sa.select(

@@ -1,6 +1,7 @@
 """Prices: every version of every bar, and the bars that were rejected."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import cast
 
@@ -116,7 +117,36 @@ def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, shown("price_warning", "symbol", "reason", market=market))
 
 
-def prices(
+@dataclass(frozen=True)
+class KnownBars:
+    """The bars of some sessions as known at one moment, and those withdrawn by then.
+
+    `versions` has the columns of `prices`, sorted by symbol and session; `withdrawn` has symbol,
+    session and withdrawn_at, by session.
+    """
+
+    versions: pd.DataFrame
+    withdrawn: pd.DataFrame
+
+    def between(
+        self, first: date, last: date, symbols: Collection[str] | None = None
+    ) -> pd.DataFrame:
+        """Return the bars of first..last, of these symbols or of all, as `prices` does."""
+        versions = _cut(self.versions, first, last, symbols)
+        return _known_since_withdrawal(versions, _cut(self.withdrawn, first, last, symbols))
+
+
+def _cut(
+    rows: pd.DataFrame, first: date, last: date, symbols: Collection[str] | None
+) -> pd.DataFrame:
+    """Return the rows of first..last of these symbols, or of all."""
+    is_inside = rows["session"].between(pd.Timestamp(first), pd.Timestamp(last))
+    if symbols is not None:
+        is_inside &= rows["symbol"].isin(list(symbols))
+    return rows[is_inside].reset_index(drop=True)
+
+
+def known_bars(
     conn: Connection,
     market: str,
     first: date,
@@ -124,14 +154,10 @@ def prices(
     *,
     known_at: datetime | None = None,
     symbols: Collection[str] | None = None,
-) -> pd.DataFrame:
-    """Return the bars of first..last, both included, in the newest version known at `known_at`.
+) -> KnownBars:
+    """Read the bars of first..last, both included, as known at `known_at`, to cut them later.
 
-    By default in the newest version of all, and of all symbols. A bar that was withdrawn by then is
-    left out, and the bar before it is dated to the withdrawal: so a read as known at the newest
-    `known_at` of the result returns the same bars. Columns: symbol, session, open, high, low,
-    close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by symbol and
-    session.
+    By default in the newest version of all, and of all symbols.
     """
     ids = instrument_ids(conn, market)
     if symbols is not None:
@@ -153,7 +179,28 @@ def prices(
         *within(price.c.known_at, None, known_at),
     )
     versions = bars(conn.execute(statement), ids)
-    return _known_since_withdrawal(versions, _withdrawn(conn, ids, first, last, known_at))
+    return KnownBars(versions, _withdrawn(conn, ids, first, last, known_at))
+
+
+def prices(
+    conn: Connection,
+    market: str,
+    first: date,
+    last: date,
+    *,
+    known_at: datetime | None = None,
+    symbols: Collection[str] | None = None,
+) -> pd.DataFrame:
+    """Return the bars of first..last, both included, in the newest version known at `known_at`.
+
+    By default in the newest version of all, and of all symbols. A bar that was withdrawn by then is
+    left out, and the bar before it is dated to the withdrawal: so a read as known at the newest
+    `known_at` of the result returns the same bars. Columns: symbol, session, open, high, low,
+    close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by symbol and
+    session.
+    """
+    known = known_bars(conn, market, first, last, known_at=known_at, symbols=symbols)
+    return _known_since_withdrawal(known.versions, known.withdrawn)
 
 
 def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":

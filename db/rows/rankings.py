@@ -1,4 +1,4 @@
-"""Orders of a day's stocks: walks through history, the nights' rankers, their orders and scores."""
+"""Rankings of a day's stocks: walks through history, nights' rankers, their rankings and scores."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -36,7 +36,7 @@ def ranking_differences(conn: Connection, name: str) -> pd.DataFrame:
 
 
 def ranking_portfolios(conn: Connection, name: str) -> pd.DataFrame:
-    """Return the portfolios after costs of a ranking's orders.
+    """Return the portfolios of a ranking after costs.
 
     The columns are those of ranking_portfolio but ranking_id.
     """
@@ -76,7 +76,10 @@ def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
 def save_rank_scores(
     conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime
 ) -> int:
-    """Store or update scores of orders: the columns of rank_score but market and scored_at."""
+    """Store or update scores of nights' rankings.
+
+    The columns are those of rank_score but market and scored_at.
+    """
     return save_scores_of(conn, tables.rank_score, market, scores, scored_at=scored_at)
 
 
@@ -109,20 +112,20 @@ def rankers(conn: Connection) -> pd.DataFrame:
     return frame(conn, statement.order_by(ranker.id))
 
 
-def save_order(
-    conn: Connection, market: str, order: pd.DataFrame, *, known_at: datetime, made_at: datetime
+def save_night_ranking(
+    conn: Connection, market: str, ranking: pd.DataFrame, *, known_at: datetime, made_at: datetime
 ) -> int:
-    """Store the order of a session and return how many rows were new.
+    """Store the ranking of a session and return how many rows were new.
 
-    `order` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
-    speaks. A stored score never changes: raises StoreError, naming it, when it differs.
+    `ranking` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
+    chosen. A stored score never changes: raises StoreError, naming it, when it differs.
     """
-    if order.empty:
+    if ranking.empty:
         return 0
     table = tables.stock_rank
     key = ["ranker_id", "predictor", "target", "instrument_id"]
-    require_distinct(order, ["ranker_id", "predictor", "target", "symbol"])
-    rows = identified(conn, market, order).sort_values(key, ignore_index=True)
+    require_distinct(ranking, ["ranker_id", "predictor", "target", "symbol"])
+    rows = identified(conn, market, ranking).sort_values(key, ignore_index=True)
     new = unstored(
         rows,
         stored_on(conn, table, rows, "ranker_id"),
@@ -132,12 +135,12 @@ def save_order(
         shown=["predictor", "target", "symbol"],
         wrong="{} is already stored with a different score",
     )
-    new_ranks = new[[*key, "as_of", "score", "place", "probability", "speaks"]]
+    new_ranks = new[[*key, "as_of", "score", "place", "probability", "chosen"]]
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))
 
 
-def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
-    """Return the newest order of a session by the market's chosen predictor, best first.
+def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
+    """Return the newest ranking of a session by the market's chosen predictor, best first.
 
     Columns: place, symbol, name, sector, probability, predictor, leg. There may be no rows.
     """
@@ -156,8 +159,9 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
         .where(history.market == market, history.target == target, history.chosen == 1)
         .order_by(history.place)
     )
-    orders = frame(conn, statement)
-    newest: pd.DataFrame = orders[orders["made_at"] == orders["made_at"].max()]
+    rankings = frame(conn, statement)
+    is_newest = rankings["made_at"] == rankings["made_at"].max()
+    newest: pd.DataFrame = rankings[is_newest]
     return newest.drop(columns="made_at").reset_index(drop=True)
 
 
@@ -168,7 +172,7 @@ def champion(conn: Connection, market: str, target: date | None = None) -> dict[
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
-    """Return the predictor whose order of a session the market's nights show; None without one."""
+    """Return the predictor whose ranking of a session the nights show; None without one."""
     history = view("ranking_history").c
     statement = (
         sa.select(history.predictor)
@@ -182,7 +186,7 @@ def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
 def first_unscored(
     conn: Connection, market: str, leg: str, *, first: date, last: date
 ) -> date | None:
-    """Return the first session of first..last without a score of its order for the return `leg`.
+    """Return the first session of first..last without a score of its ranking for the return `leg`.
 
     None where every session has one.
     """
@@ -208,8 +212,8 @@ def first_unscored(
     return conn.execute(statement).scalar()
 
 
-def last_ordered(conn: Connection, market: str) -> date | None:
-    """Return the newest session whose stocks were ordered; None before the first."""
+def last_ranked(conn: Connection, market: str) -> date | None:
+    """Return the newest session whose stocks were ranked; None before the first."""
     rank = tables.stock_rank
     ranker = tables.ranker
     statement = (
@@ -220,8 +224,8 @@ def last_ordered(conn: Connection, market: str) -> date | None:
     return conn.execute(statement).scalar()
 
 
-def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
-    """Return the orders of the sessions first..last.
+def night_rankings(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
+    """Return the nights' rankings of the sessions first..last.
 
     The columns are those of stock_rank, with symbol in place of instrument_id.
     """
@@ -242,7 +246,10 @@ def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.Data
 def rank_scores(
     conn: Connection, market: str, *, span: str, leg: str | None = None
 ) -> pd.DataFrame:
-    """Return scores of a market's orders, for one return or for all: the columns of rank_score."""
+    """Return scores of a market's rankings, for one return or for all.
+
+    The columns are those of rank_score.
+    """
     table = tables.rank_score
     statement = (
         sa.select(table)
@@ -253,7 +260,7 @@ def rank_scores(
 
 
 def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return the running scores of a market's orders at the last scored session up to `last`.
+    """Return the running scores of a market's rankings at the last scored session up to `last`.
 
     There may be no rows.
     """
@@ -360,7 +367,7 @@ def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd
     return frame(conn, statement)
 
 
-def last_paper(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
+def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
     """Return the last booked session and its equity by portfolio.
 
     The portfolios are the paper account and its yardsticks; there may be none.
@@ -391,7 +398,7 @@ def save_targets(conn: Connection, market: str, aims: pd.DataFrame, *, decided_a
     return insert_missing(conn, table, records(table, decided.drop(columns="symbol")))
 
 
-def save_paper(
+def save_paper_account(
     conn: Connection, market: str, returns: pd.DataFrame, positions: pd.DataFrame
 ) -> int:
     """Store what the paper account earned and held; return how many rows were new.

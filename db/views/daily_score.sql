@@ -2,7 +2,7 @@
 --
 -- market            text       Name of the market.
 -- target            date       Session predicted.
--- protocol          text       'paper': only stock-days with a published label; 'all': every stock-day.
+-- protocol          text       'published': only stock-days with a published label; 'all': every stock-day.
 -- predictor         text       'dtml', or the name of a naive rule.
 -- n                 integer    Stock-days scored that night.
 -- rises             integer    Stock-days scored that night that rose.

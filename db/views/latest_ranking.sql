@@ -29,12 +29,12 @@ select
     s.ranker_id, s.known_at, s.made_at
 from newest n
 join ranker r on r.market = n.market
-join stock_rank s on s.ranker_id = r.id and s.target = n.target and s.speaks
+join stock_rank s on s.ranker_id = r.id and s.target = n.target and s.chosen
 join instrument i on i.id = s.instrument_id
 where not exists (
     select 1
     from ranker lr
-    join stock_rank later on later.ranker_id = lr.id and later.speaks and later.target = s.target
+    join stock_rank later on later.ranker_id = lr.id and later.chosen and later.target = s.target
         and later.instrument_id = s.instrument_id
     where lr.market = r.market and later.made_at > s.made_at
 )

@@ -18,7 +18,7 @@
 -- made_at          timestamp  When it was computed, UTC.
 select
     r.market, i.symbol, i.name, i.sector, s.as_of, s.target, r.leg, s.predictor,
-    case when s.speaks then 1 else 0 end as chosen,
+    case when s.chosen then 1 else 0 end as chosen,
     s.place, s.score, s.probability, o.realised_return, s.ranker_id, s.known_at, s.made_at
 from stock_rank s
 join ranker r on r.id = s.ranker_id

@@ -3,7 +3,7 @@
 -- market          text       Name of the market.
 -- benchmark_id    text       The benchmark: a row of benchmark.
 -- predictor       text       Name of the model or of the naive rule.
--- protocol        text       'paper': only stock-days with a published label; 'all': every stock-day.
+-- protocol        text       'published': only stock-days with a published label; 'all': every stock-day.
 -- test_first      date       First session of the test.
 -- test_last       date       Last session of the test.
 -- days            integer    Sessions scored.

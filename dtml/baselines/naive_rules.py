@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.markets.definition import AnyCalendar
-from dtml.prices.returns import paper_labels
+from dtml.prices.returns import published_labels
 from dtml.prices.sessions import sessions_up_to
 
 MODEL = "dtml"  # the name of the model among the predictors
@@ -106,7 +106,7 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
             "expected one row of each per day"
         )
     has_directions = directions.notna().all(axis=1).to_numpy()
-    labels = np.where(has_directions[:, None], paper_labels(movement), 0)
+    labels = np.where(has_directions[:, None], published_labels(movement), 0)
     if not labels.any():
         raise ValueError(
             f"no day of {len(directions)} has a direction of every rule "

@@ -72,7 +72,7 @@ def slice_scores(
     return scores.loc[scores["n"] > 0, [*FIRST_COLUMNS, *others]].reset_index(drop=True)
 
 
-def order_scores(
+def rank_ics_by_slice(
     probability: PerStock,
     losers: PerStock,
     movement: PerStock,

@@ -115,7 +115,7 @@ def scoreboard(
 
     A row is of the stock-days for which every model has a probability. `movement` is the return to
     `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known return,
-    'paper' those large enough for a label. Means and sd (ddof 1, NaN for one seed) are over the
+    'published' those large enough for a label. Means and sd (ddof 1, NaN for one seed) are over the
     seeds; all other figures are of the ensemble, the mean probability:
 
     - gains are paired differences to the rule `best_rule`;
@@ -159,7 +159,7 @@ def member_scores(
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
     """
     has_probability = np.isfinite(probability).all(axis=0)
-    counted = labelled(movement, "paper") & has_probability
+    counted = labelled(movement, "published") & has_probability
     if not counted.any():
         raise ValueError(
             f"none of {movement.size} stock-days has a label and a probability of every seed"

@@ -64,7 +64,7 @@ class LabelledRowsOnly(Leak):
     """
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
-        labelled = windows.labelled("paper").numpy()
+        labelled = windows.labelled("published").numpy()
         return super().predict(ensemble, windows.only(labelled))
 
 

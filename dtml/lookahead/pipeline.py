@@ -225,7 +225,7 @@ class Pipeline:
             index_symbol=history.market.index.symbol,
             config=self.experiment.windows,
         )
-        return windows.only(history.market.membership(windows.as_of, symbols))
+        return windows.only(history.market.is_constituent(windows.as_of, symbols))
 
     def symbols(self, market: Market) -> tuple[str, ...]:
         """Return the stocks of a window, in order."""

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.evaluation.ranking import MINIMUM_STOCKS
+from dtml.evaluation.splits import GAP
 from dtml.lookahead.audit import (
     LATEST_RETRAINING,
     LOOK_AHEAD,
@@ -30,10 +31,10 @@ from dtml.ranking.rankers import (
     Rankers,
     RankersConfig,
     fit_rankers,
-    order_of,
+    ranking_of_day,
     slope_of,
 )
-from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS
+from dtml.ranking.walk import MINIMUM_TRAIN_DAYS
 from dtml.ranking.walk import History as Ranked
 
 SMALL = BoostingConfig(trees=40, rate=0.1, rows_a_leaf=50)
@@ -48,7 +49,7 @@ def fit_honestly(inputs: Ranked, at: pd.Timestamp, config: RankersConfig) -> Ran
 
 
 @dataclass(frozen=True)
-class Ordering:
+class RankingPath:
     """The path from a history to rankings, in the steps of a night and of a walk.
 
     A leak spoils the inputs, or the fit. Both are honest by default. `fit` takes the inputs, the
@@ -69,14 +70,14 @@ class Ordering:
             symbols=market.symbols,
             returns=market.returns,
         )
-        among = np.asarray(market.membership(panel.sessions))
+        among = np.asarray(market.is_constituent(panel.sessions))
         inputs = Ranked.of(panel, self.config.leg, among, max_return=self.max_return)
         return self.spoil(inputs)
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
         """Return the rankings of the closes up to `at`, by rankers trained as of `trained`.
 
-        The columns are those of `order_of`.
+        The columns are those of `ranking_of_day`.
         """
         inputs = self.read(history)
         sessions = inputs.panel.sessions
@@ -87,40 +88,40 @@ class Ordering:
         orders = []
         for day in range(LOOK_BACK):
             scores_of_day = {name: by_day[day] for name, by_day in scores.items()}
-            orders.append(order_of(scores_of_day, rankers.slopes, inputs.panel.symbols))
+            orders.append(ranking_of_day(scores_of_day, rankers.slopes, inputs.panel.symbols))
         joined = pd.concat(orders, keys=sessions[days], names=["as_of", None])
         return joined.reset_index("as_of")
 
 
 def audit_ranking(
-    ordering: Ordering, history: History, *, seed: int = 0, trains: bool = True
+    path: RankingPath, history: History, *, seed: int = 0, trains: bool = True
 ) -> list[Finding]:
-    """Check the rankers of a history, and their slopes too if the ordering `trains`.
+    """Check the rankers of a history, and their slopes too if the path `trains`.
 
     Returns no finding where the history is too small for any check.
     """
-    sessions = ordering.read(history).panel.sessions
-    reach = 2 * sessions_to(ordering.config.leg)
+    sessions = path.read(history).panel.sessions
+    reach = 2 * sessions_to(path.config.leg)
     first = MINIMUM_TRAIN_DAYS + VALIDATION_DAYS + GAP + reach + LATEST_RETRAINING
     stop = len(sessions) - LOOK_AHEAD
     if stop <= first or len(history.market.symbols) < MINIMUM_STOCKS:
         return []
     generator = np.random.default_rng(seed)
     at = sessions[int(generator.integers(first, stop))]
-    findings = [same_orders(ordering, history, at, seed), same_ranks(ordering, history, at)]
+    findings = [same_rankings(path, history, at, seed), same_ranks(path, history, at)]
     if trains:
-        findings.append(slopes_of_chance(ordering, history, at, seed))
+        findings.append(slopes_of_chance(path, history, at, seed))
     return findings
 
 
-def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
+def same_rankings(path: RankingPath, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Scramble everything after `at`, train as of its close and rank the stocks.
 
     No score, place or probability may change.
     """
     before = history.with_holes(at, seed)
-    orders = ordering.orders(before, at, at)
-    others = ordering.orders(before.scrambled_after(at, seed), at, at)
+    orders = path.orders(before, at, at)
+    others = path.orders(before.scrambled_after(at, seed), at, at)
     passed = orders.equals(others)
     if passed:
         detail = (
@@ -130,37 +131,37 @@ def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: in
         merged = orders.merge(others, how="outer", indicator=True)
         changed = int((merged["_merge"] == "left_only").sum())
         detail = f"{changed} of {len(orders)} places change with later data"
-    return Finding("same_orders", at, passed and len(orders) > 0, detail)
+    return Finding("same_rankings", at, passed and len(orders) > 0, detail)
 
 
-def same_ranks(ordering: Ordering, history: History, at: pd.Timestamp) -> Finding:
+def same_ranks(path: RankingPath, history: History, at: pd.Timestamp) -> Finding:
     """Check that ranked features do not depend on the scale of past prices.
 
     Later dividends and splits set it.
     """
     past = history.known_at(at)
-    features = ordering.read(past).features
-    others = ordering.read(past.rescaled()).features
+    features = path.read(past).features
+    others = path.read(past.rescaled()).features
     passed = np.array_equal(features, others, equal_nan=True)
     compared = "the same" if passed else "different"
     detail = f"ranks of {len(features)} days are {compared} after later dividends and splits"
     return Finding("same_ranks", at, passed, detail)
 
 
-def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
+def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that no probability is learned where outcomes are drawn: any stock may come first.
 
     Even then rankers rank the days well that they were fitted to, and a slope that was measured on
     those days shows it.
     """
-    inputs = ordering.read(history)
+    inputs = path.read(history)
     generator = np.random.default_rng([seed, 3])
     has_outcome = np.isfinite(inputs.outcome)
     random_outcome = generator.random(has_outcome.shape)
     randomised = replace(inputs, outcome=np.where(has_outcome, random_outcome, np.nan))
     measured = _until(randomised, at).outcome[-VALIDATION_DAYS:]
     rows = int(np.isfinite(measured).sum())
-    slopes = ordering.fit(randomised, at, ordering.config).slopes
+    slopes = path.fit(randomised, at, path.config).slopes
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
     passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)
@@ -168,7 +169,7 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
     return Finding("slopes_of_chance", at, passed, detail)
 
 
-def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.DataFrame:
+def prove_ranking(history: History, path: RankingPath, *, seed: int = 0) -> pd.DataFrame:
     """Audit each planted leak and the honest path on part of a history.
 
     Returns rows of `audit.prove`, none where the history is too short.
@@ -177,7 +178,7 @@ def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.
     pipelines: dict[str, Mapping[str, Any]] = {"honest, ranking": {}, **LEAKS}
     rows = []
     for name, leak in pipelines.items():
-        findings = audit_ranking(replace(ordering, **leak), small, seed=seed)
+        findings = audit_ranking(replace(path, **leak), small, seed=seed)
         if not findings:
             break
         failed = [finding.check for finding in findings if finding.is_alarm]

@@ -432,5 +432,5 @@ def _code(table: Table) -> Path | None:
 def _model(table: Table) -> dict[str, object]:
     table.allow(*definition.MODEL_KEYS)
     table.choice("normalisation", ("per_stock", "shared"), default="shared")
-    table.choice("protocol", definition.LABEL_PROTOCOLS, default="paper")
+    table.choice("protocol", definition.LABEL_PROTOCOLS, default="published")
     return {key: table.typed(key, definition.MODEL_KEYS[key]) for key in table.values}

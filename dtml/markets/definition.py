@@ -25,7 +25,7 @@ Universe = Literal["list", "source"]  # whether the market or its source names t
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
 # Which stock-days count: those that the paper labels, or all.
-LabelProtocol = Literal["paper", "all"]
+LabelProtocol = Literal["published", "all"]
 Retrain = Literal["never", "missing"] | int
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
 RelativeName = Literal[
@@ -329,7 +329,7 @@ class Market:
         return settings
 
     @property
-    def speakers(self) -> tuple[RankerName, ...]:
+    def eligible_rankers(self) -> tuple[RankerName, ...]:
         """Return the rankers of which one ranks the stocks of a night.
 
         These are the one named, or all candidates.
@@ -356,7 +356,7 @@ class Market:
                 stays.append(stay)
         return tuple(stays)
 
-    def membership(
+    def is_constituent(
         self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None
     ) -> "npt.NDArray[np.bool_]":
         """Return which stocks were constituents on each day: [days, stocks].
@@ -379,7 +379,7 @@ class Market:
 
     @property
     def is_snapshot(self) -> bool:
-        """Return whether the list gives no dates of membership.
+        """Return whether the list gives no dates for its constituents.
 
         The constituents of one day then stand for all days.
         """

@@ -73,7 +73,7 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
     """
     sentences = (
         directions_verdict(backtest, scores),
-        order_verdict(scores),
+        ranking_verdict(scores),
         portfolio_verdict(performances),
         "Nothing here promises profit.",
     )
@@ -101,7 +101,7 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     )
 
 
-def order_verdict(scores: pd.DataFrame) -> str:
+def ranking_verdict(scores: pd.DataFrame) -> str:
     """Say how well the probabilities rank the stocks of a day; empty without a rank IC.
 
     The ranking is compared with the rule that yesterday's losers rise.
@@ -473,7 +473,7 @@ def _template() -> jinja2.Template:
     pages = environment(
         sample,
         directions_verdict,
-        order_verdict,
+        ranking_verdict,
         portfolio_verdict,
         survivorship,
         vintage,

@@ -29,9 +29,9 @@ from dtml.pages.figures import (
     with_std,
 )
 
-PROTOCOL_WORDS = {"paper": "the published labels", "all": "all stock-days"}
+PROTOCOL_WORDS = {"published": "the published labels", "all": "all stock-days"}
 LABELS = {
-    "paper": "only returns of +0.55 % or more (a rise) and of -0.5 % or less (a fall)",
+    "published": "only returns of +0.55 % or more (a rise) and of -0.5 % or less (a fall)",
     "all": "every return counts: a rise is a return above 0",
 }
 COLUMNS = (

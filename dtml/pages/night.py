@@ -62,7 +62,7 @@ def night_report(
     explanation: Row | None,
     rejected: pd.DataFrame,
     warnings: pd.DataFrame,
-    order: Mapping[str, Any],
+    ranking: Mapping[str, Any],
     rejected_sessions: int,
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
@@ -78,11 +78,11 @@ def night_report(
     columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
     `attention` is that between the stocks; `explanation` are the findings of its test
     (`dtml.attention.significance`), None without a test; `rejected` has `symbol, session, reason,
-    value`, `warnings` the doubts about a symbol's prices, `symbol, reason, value`; `order` is
-    `dtml.pages.order.order_part`; `receipt` describes how the predictions were made, with its
-    `config`. `calibrations` are those of runs by their ids: that of the night's run puts the range
-    of its seeds on the scale of the directions, and those of the runs in `bins` give the curve
-    after calibration. `drift` says in words whether the inputs, the skill or the coverage of the
+    value`, `warnings` the doubts about a symbol's prices, `symbol, reason, value`; `ranking` is
+    `dtml.pages.night_ranking.ranking_part`; `receipt` describes how the predictions were made, with
+    its `config`. `calibrations` are those of runs by their ids: that of the night's run puts the
+    range of its seeds on the scale of the directions, and those of the runs in `bins` give the
+    curve after calibration. `drift` says in words whether the inputs, the skill or the coverage of the
     model have changed. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
@@ -98,7 +98,7 @@ def night_report(
         **_attention(rows, attention, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
-        **order,
+        **ranking,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),

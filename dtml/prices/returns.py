@@ -102,7 +102,7 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     close = on_grid(stocks, "close", sessions, symbols)
     no_price = np.full((1, len(symbols)), np.nan)
     before = np.vstack([no_price, price[:-1]])
-    is_constituent = market.membership(sessions)
+    is_constituent = market.is_constituent(sessions)
     adjustment = np.where(is_constituent, price / (close * before), np.nan)
     relative = {
         name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES
@@ -130,7 +130,7 @@ def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessi
     return np.asarray(np.nanmean(filled, axis=1))
 
 
-def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
+def published_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
     """Return 1 for a rise, -1 for a fall (section 4.1 of Yoo et al., KDD 2021).
 
     A return between the thresholds is 0, and so is an unknown one.
@@ -146,5 +146,5 @@ def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[
     is_known = np.isfinite(change)
     if protocol == "all":
         return np.asarray(is_known)
-    has_label = paper_labels(change) != 0
+    has_label = published_labels(change) != 0
     return np.asarray(is_known & has_label)

@@ -17,6 +17,7 @@ from numpy import ndarray
 
 from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
+from dtml.evaluation.splits import Split, hold_out
 from dtml.own.code import OwnCode
 from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURES
@@ -33,7 +34,7 @@ from dtml.ranking.models import (
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import Features, There, places, ranked
 from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, fit_relative
-from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
+from dtml.ranking.walk import MINIMUM_TRAIN_DAYS, History
 
 VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
 BLEND = "blend"
@@ -107,10 +108,10 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them.
     Raises DtmlError for a history too short for that.
     """
-    (earlier_days, days), whole = spans_of(history)
-    earlier_rankers = Rankers(_fit_all(history, earlier_days, config), slopes={})
-    relative = history.relative[days]
-    scores_by_name = earlier_rankers.scores(history.features, history.there, days)
+    split, whole = spans_of(history)
+    earlier_rankers = Rankers(_fit_all(history, split.trained, config), slopes={})
+    relative = history.relative[split.scored]
+    scores_by_name = earlier_rankers.scores(history.features, history.there, split.scored)
     slopes = {name: slope_of(ranked(scores), relative) for name, scores in scores_by_name.items()}
     return Rankers(_fit_all(history, whole, config), slopes)
 
@@ -119,7 +120,7 @@ def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, 
     return {name: _fit(name, history, days, config) for name in config.trained}
 
 
-def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
+def spans_of(history: History) -> tuple[Split, slice]:
     """Return the days to fit and to score rankers on validation, and all days with an outcome.
 
     Raises DtmlError for too few.
@@ -127,17 +128,13 @@ def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
     has_outcome = np.isfinite(history.relative).any(axis=1)
     known_days = np.flatnonzero(has_outcome)
     stop = int(known_days[-1]) + 1 if len(known_days) else 0
-    cut = stop - VALIDATION_DAYS
-    end = cut - GAP - sessions_to(history.leg) + 1
-    if end < MINIMUM_TRAIN_DAYS:
+    split = hold_out(stop, VALIDATION_DAYS, horizon=sessions_to(history.leg))
+    if split.trained.stop < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
             f"{max(stop, 0)} sessions have an outcome, but rankers need {MINIMUM_TRAIN_DAYS} "
             f"before the last {VALIDATION_DAYS}: fetch a longer history"
         )
-    fitted = slice(0, end)
-    scored = slice(cut, stop)
-    whole = slice(0, stop)
-    return (fitted, scored), whole
+    return split, slice(0, stop)
 
 
 def _fit(name: str, history: History, days: slice, config: RankersConfig) -> Ranker | Relative:
@@ -170,7 +167,7 @@ def _blended(scores: Scores) -> Scores:
 
 def walk(
     history: History,
-    walked: Sequence[Fold],
+    walked: Sequence[Split],
     config: RankersConfig,
     once: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
@@ -204,7 +201,7 @@ class Training:
 
 
 def trainings(
-    history: History, walked: Sequence[Fold], config: RankersConfig
+    history: History, walked: Sequence[Split], config: RankersConfig
 ) -> Iterator[Training]:
     """Yield every training of a walk."""
     for predictor, folds in config.trained.items():
@@ -237,7 +234,7 @@ def slope_of(ranks: PerStock, relative: PerStock) -> float:
     return slope
 
 
-def order_of(
+def ranking_of_day(
     scores: Mapping[str, Float[ndarray, " stocks"]],
     slopes: Mapping[str, float],
     symbols: tuple[str, ...],
@@ -285,7 +282,7 @@ def save_rankers(
             tensors[name] = torch.from_numpy(value)
         card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.told}
     sha = hash_of(tensors, card)
-    file = stem.with_name(f"{stem.name}-{sha[:8]}-order.safetensors")
+    file = stem.with_name(f"{stem.name}-{sha[:8]}-rankers.safetensors")
     write_tensors(file, tensors, card, write)
     return file, sha
 

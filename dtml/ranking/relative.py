@@ -19,6 +19,7 @@ from torch import Tensor
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError
+from dtml.evaluation.splits import hold_out
 from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.markets.definition import NetworkName
 from dtml.model import ModelConfig
@@ -26,7 +27,7 @@ from dtml.ranking.features import FEATURES
 from dtml.ranking.models import blend
 from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import Features, There
-from dtml.ranking.walk import GAP, History
+from dtml.ranking.walk import History
 from dtml.training.fit import fit_members, stack_members
 from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import Windows
@@ -229,9 +230,8 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     """
     first, stop, _ = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)
-    validation_start = stop - config.validation
-    # Exclusive: the last outcome trained on ends GAP sessions before the first one of validation.
-    train_stop = validation_start - GAP - sessions_to(history.leg) + 1
+    split = hold_out(stop, config.validation, horizon=sessions_to(history.leg))
+    train_stop = split.trained.stop
     if train_stop <= train_start:
         raise DtmlError(
             f"{stop - train_start} sessions, {config.validation} of them to choose the epoch, "
@@ -240,7 +240,7 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     seeds = range(config.seeds)
     members = [Member(seed, config.model, config.training) for seed in seeds]
     train = windows_of(history, config, slice(train_start, train_stop))
-    validation = windows_of(history, config, slice(validation_start, stop))
+    validation = windows_of(history, config, split.scored)
     fits = fit_members(train, validation, members, device=torch.device("cpu"))
     stacked = stack_members(fits)
     weights = {name: value.numpy() for name, value in stacked.items()}

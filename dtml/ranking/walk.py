@@ -13,6 +13,7 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
+from dtml.evaluation.splits import GAP, Split, known_before, walk_forward
 from dtml.markets import Market
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import ALL, Names, ranked_features
@@ -21,7 +22,6 @@ from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
 MINIMUM_TRAIN_DAYS = 126  # fewer days teach nothing
 RETRAIN_EVERY = 63  # sessions that each model scores
-GAP = 1  # sessions between the last outcome trained on and the first session scored
 
 
 def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = ()) -> Panel:
@@ -94,14 +94,6 @@ class History:
         return self.features[days][has_outcome], relative[has_outcome]
 
 
-@dataclass(frozen=True)
-class Fold:
-    """Sessions scored by one model, and those it was trained on, as positions in the panel."""
-
-    trained: slice
-    scored: slice
-
-
 def earliest(leg: Leg) -> int:
     """Return the first position of a panel that a walk can score.
 
@@ -110,7 +102,7 @@ def earliest(leg: Leg) -> int:
     return MINIMUM_TRAIN_DAYS + GAP + sessions_to(leg) - 1
 
 
-def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fold]:
+def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Split]:
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
     Each model is trained on every session whose outcome ended `GAP` sessions before the first close
@@ -134,20 +126,11 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
             f"with known outcomes that differ ({history.leg}): "
             "choose other days, or fetch more stocks or later prices"
         )
-    days = _known_before(start, history.leg)
+    horizon = sessions_to(history.leg)
+    days = known_before(start, horizon=horizon)
     if days < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
             f"{max(days, 0)} sessions before {first.date()} have an outcome, but training needs "
             f"{MINIMUM_TRAIN_DAYS}: begin later, or give prices from before {sessions[0].date()}"
         )
-    walk_folds = []
-    for begin in range(start, stop, RETRAIN_EVERY):
-        end = min(begin + RETRAIN_EVERY, stop)
-        trained = slice(0, _known_before(begin, history.leg))
-        walk_folds.append(Fold(trained=trained, scored=slice(begin, end)))
-    return walk_folds
-
-
-def _known_before(position: int, leg: Leg) -> int:
-    """Return how many sessions have an outcome that ended `GAP` sessions before a position."""
-    return position - GAP - sessions_to(leg) + 1
+    return walk_forward(start, stop, retrain_every=RETRAIN_EVERY, horizon=horizon)

@@ -13,7 +13,7 @@ from dtml.markets.definition import LabelProtocol
 class TrainingConfig:
     """The recipe; the defaults are the paper's."""
 
-    protocol: LabelProtocol = "paper"  # the stock-days that the loss and the validation count
+    protocol: LabelProtocol = "published"  # the stock-days that the loss and the validation count
     epochs: int = 200
     batch_days: int = 64
     learning_rate: float = 1e-3

@@ -24,6 +24,7 @@ from db.engine import location, reading
 from db.rows import prices
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.errors import DtmlError, UsageError
+from dtml.evaluation.splits import walk_forward
 from dtml.inference import choose_device
 from dtml.markets.definition import FREE, Costs
 from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
@@ -419,10 +420,15 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:
         raise UsageError(f"no session lies in {first} .. {last}")
-    laid_out: list[Fold] = []
-    for number, begin in enumerate(range(start, stop, retrain_every), start=1):
-        end = min(begin + retrain_every, stop)
-        # The model of a fold is trained as of the session before its first one.
-        days = sessions[begin - 1 : end].date
-        laid_out.append(Fold(number=number, as_of=days[0], first=days[1], last=days[-1]))
-    return laid_out
+    # A model is trained as of the session before its first one; its experiment leaves the gap.
+    splits = walk_forward(start, stop, retrain_every=retrain_every, horizon=1, gap=0)
+    days = sessions.date
+    return [
+        Fold(
+            number=number,
+            as_of=days[split.trained.stop - 1],
+            first=days[split.scored.start],
+            last=days[split.scored.stop - 1],
+        )
+        for number, split in enumerate(splits, start=1)
+    ]

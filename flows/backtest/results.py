@@ -24,7 +24,7 @@ from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import (
     Directions,
-    order_scores,
+    rank_ics_by_slice,
     rolling_mcc,
     rolling_rank_ic,
     slice_scores,
@@ -36,6 +36,7 @@ from dtml.pages.backtest import backtest_page
 from dtml.prices.returns import on_grid, returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
 from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card
+from flows.nightly.bars import NightBars
 from flows.nightly.context import quotes_of, read_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
@@ -293,7 +294,12 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     symbols = pd.Index(record.symbols)[stock]
     rows = outcome_rows(symbols, record.target[day], record.movement[day, stock])
     record_outcomes(
-        conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=datetime.now(UTC)
+        conn,
+        backtest.context,
+        NightBars(backtest.context, backtest.plan.last),
+        rows,
+        known_at=backtest.known_at,
+        recorded_at=datetime.now(UTC),
     )
 
 
@@ -336,11 +342,11 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
 
 
 def _slice_scores(record: TrackRecord) -> pd.DataFrame:
-    """Return the scores of directions by slice, with the model's scores as an order of stocks."""
+    """Return the scores of directions by slice, and of the ranking by the probabilities."""
     scores = slice_scores(
         record.directions(), record.movement, record.target, record.fold, record.symbols
     )
-    ranks = order_scores(
+    ranks = rank_ics_by_slice(
         record.probability, record.losers, record.movement, record.target, record.fold
     )
     ranks = ranks.assign(predictor=MODEL, protocol="all")
@@ -419,7 +425,7 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
     market = backtest.context.market
     days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
     has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))
-    is_constituent = market.membership(days)
+    is_constituent = market.is_constituent(days)
     without_price = is_constituent & ~has_price
     return {
         "constituent_days": int(is_constituent.sum()),

@@ -29,6 +29,7 @@ from dtml.prices.returns import returns_between
 from dtml.training.fit import EpochReport, no_report
 from dtml.windows import Windows
 from flows.benchmark.train import PublishedExperiment, Trial, train_models, was_begun
+from flows.nightly.bars import NightBars
 from flows.nightly.night import Stage, directly
 from flows.nightly.score import outcome_rows, record_outcomes
 from flows.settings import data_folder, page_of, write_page
@@ -204,7 +205,12 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
             returns["symbol"], returns["target"], returns["realised_return"].to_numpy()
         )
         record_outcomes(
-            conn, experiment.context, outcomes, known_at=test.known_at, recorded_at=test.read_at
+            conn,
+            experiment.context,
+            NightBars(experiment.context, experiment.paper.test[1]),
+            outcomes,
+            known_at=test.known_at,
+            recorded_at=test.read_at,
         )
         benchmarks.save_benchmark(conn, row, scores, seeds)
     page_of("benchmark", row).unlink(missing_ok=True)  # it may be left from another store
@@ -227,7 +233,7 @@ def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
 def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the published figures beside a score: NaN unless it is of the paper's labels."""
     figure = None
-    if row["protocol"] == "paper":
+    if row["protocol"] == "published":
         figure = experiment.paper.published.get(row["predictor"])
     names = ("acc", "acc_sd", "mcc", "mcc_sd")
     return {

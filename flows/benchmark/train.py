@@ -196,7 +196,7 @@ class PublishedExperiment:
         """Return the days of a span; raise DtmlError if none of them has a label."""
         first, last = span
         days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
-        if not days.labelled("paper").any():
+        if not days.labelled("published").any():
             raise DtmlError(
                 f"the store holds no outcome of {self.paper.market} from {first} to {last}: "
                 "fetch the whole set, with --prices and --index"
@@ -357,7 +357,7 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
     members: list[TrainedMember] = []
     for seed in seeds:
         log.info("fitting %s, seed %d", kind, seed)
-        classifier = fit_classifier(kind, train, validation, "paper", seed)
+        classifier = fit_classifier(kind, train, validation, "published", seed)
         classifiers.append(classifier)
         members.append(TrainedMember(seed, classifier.validation_acc))
 

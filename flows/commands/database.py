@@ -201,7 +201,7 @@ def redate(
     engine = _existing()
     require_current(engine)
     with reading(engine) as conn:
-        if markets.memberships(conn, market).empty:
+        if markets.constituents(conn, market).empty:
             raise UsageError(f"nothing of market {market} is stored in {location(engine)}")
     with market_lock(engine, market), transaction(engine) as conn:
         moved = redate_moments(conn, market)

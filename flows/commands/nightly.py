@@ -16,10 +16,11 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
-from dtml.pages.order import ends, order_words
+from dtml.pages.night_ranking import ends, ranking_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
+from flows.nightly.bars import NightBars
 from flows.nightly.catch_up import missed_nights
 from flows.nightly.context import (
     MarketContext,
@@ -215,7 +216,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     """
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
-    scored = score_market(context, last)
+    scored = score_market(context, NightBars(context, last))
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
@@ -246,7 +247,7 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
         scores = stored_scores.scores(conn, context.name, last=row["as_of"], span="running")
         bands = calibration.bands(conn, row["run_id"])
         counts = calibration.band_counts(conn, context.name, row["as_of"])
-        order = rankings.night_order(conn, context.name, row["target"])
+        ranking = rankings.night_ranking(conn, context.name, row["target"])
         rank_scores = rankings.last_rank_scores(conn, context.name, row["as_of"])
         champion = rankings.champion(conn, context.name, row["target"])
     newest_scores = scores[scores["target"] == scores["target"].max()]
@@ -263,14 +264,14 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
             "predictions": directions,
             "scores": newest_scores,
             "coverage": coverage_at_level,
-            "order": order,
+            "ranking": ranking,
             "rank_scores": rank_scores,
         }
         return print_json(document)
-    words_of_order = ""
-    if len(order):
-        words_of_order = order_words(order, rank_scores, champion)
-    _print_nights(nights, directions, order, words_of_order)
+    words = ""
+    if len(ranking):
+        words = ranking_words(ranking, rank_scores, champion)
+    _print_nights(nights, directions, ranking, words)
     return _print_scores(night, newest_scores, coverage_at_level, location(context.engine))
 
 
@@ -315,7 +316,7 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
 
 
 def _print_nights(
-    nights: Sequence[Night], directions: pd.DataFrame, order: pd.DataFrame, words_of_order: str
+    nights: Sequence[Night], directions: pd.DataFrame, ranking: pd.DataFrame, words: str
 ) -> None:
     """Print what the last of these nights predicts, and what the others did."""
     *earlier_nights, night = nights
@@ -324,8 +325,8 @@ def _print_nights(
         out.print(f"night of {earlier.row['as_of']}: {_what_was_done(earlier)}", end="")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(directions)
-    if len(order):
-        _print_order(order, words_of_order)
+    if len(ranking):
+        _print_ranking(ranking, words)
     elif not row["reason"]:
         out.print(
             "the stocks are not ranked: rankers need a year of sessions; otherwise the night's log "
@@ -339,10 +340,10 @@ def _print_nights(
     _print_rejected(_rejected(nights))
 
 
-def _print_order(order: pd.DataFrame, words: str) -> None:
-    """Print a night's order in words, and its first and last stocks."""
+def _print_ranking(ranking: pd.DataFrame, words: str) -> None:
+    """Print a night's ranking in words, and its first and last stocks."""
     out.print(words, soft_wrap=True)
-    symbols = [stock["symbol"] for stock in ends(order)]
+    symbols = [stock["symbol"] for stock in ends(ranking)]
     half = len(symbols) // 2
     first = ", ".join(symbols[:half])
     last = ", ".join(symbols[half:])

@@ -1,4 +1,4 @@
-"""The commands of the order of a day's stocks: a walk of models and rules
+"""The commands that rank a day's stocks: a walk of models and rules
 through history, and orders for tomorrow.
 """
 

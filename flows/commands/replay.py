@@ -21,6 +21,7 @@ from dtml.training.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
+from flows.nightly.bars import NightBars
 from flows.nightly.context import RunRequest, experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
@@ -132,7 +133,8 @@ def report(
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
     context, _, _ = archive.of_night(night)
-    out.print(str(publish_night(context, night["as_of"], level)), soft_wrap=True)
+    night_bars = NightBars(context, night["as_of"], night["known_at"])
+    out.print(str(publish_night(context, night_bars, level)), soft_wrap=True)
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

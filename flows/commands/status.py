@@ -108,7 +108,7 @@ def _night(each: MarketStatus) -> dict[str, Any]:
         "next run": moment(each.next_run) if each.next_run else None,
         f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
         "alerts not sent": each.alerts_not_sent,
-        "ordered by": each.ordered_by,
+        "ranked by": each.ranked_by,
     }
 
 

@@ -173,7 +173,7 @@ def _benchmark(
 def _require_stored(request: RunRequest, advice: str) -> None:
     market = read_market(request.market, request.market_file).name
     with reading(open_store()) as conn:
-        if markets.memberships(conn, market).empty:
+        if markets.constituents(conn, market).empty:
             raise UsageError(f"nothing of {market} is stored: {advice}")
 
 

@@ -20,7 +20,7 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import predictor_charts
 from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
-from dtml.pages.order import order_part
+from dtml.pages.night_ranking import ranking_part
 from flows.dashboard.markets import FIGURES, STOCKS, NotThereError, Row, require_market, skill_of
 
 NIGHTS = 30  # in the table of a market
@@ -143,7 +143,7 @@ def market_page(
     rejected_bars = head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)
     return {
         **common,
-        **_order_of_night(conn, night),
+        **_ranking_of_night(conn, night),
         **_directions_of_night(conn, night, level, order),
         **_scores_up_to(conn, night),
         "before": previous_as_of,
@@ -161,15 +161,15 @@ def _target_of(night: Row) -> date:
     return target or night["as_of"] + timedelta(days=1)
 
 
-def _order_of_night(conn: Connection, night: Row) -> dict[str, Any]:
-    """Return a night's order of the stocks, and the running scores of all predictors of it."""
+def _ranking_of_night(conn: Connection, night: Row) -> dict[str, Any]:
+    """Return a night's ranking of the stocks, and the running scores of all its predictors."""
     market = night["market"]
     target = _target_of(night)
     rank_scores = rankings.last_rank_scores(conn, market, target)
     champion = rankings.champion(conn, market, target)
     best_first = rank_scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])
-    ordered = order_part(rankings.night_order(conn, market, target), rank_scores, champion)
-    return {**ordered, "rank_scores": records(best_first)}
+    ranking = ranking_part(rankings.night_ranking(conn, market, target), rank_scores, champion)
+    return {**ranking, "rank_scores": records(best_first)}
 
 
 def _directions_of_night(

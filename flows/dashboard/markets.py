@@ -55,7 +55,7 @@ def markets_page(conn: Connection, today: date) -> dict[str, Any]:
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
     """Return a row for each market.
 
-    It has the last night, the newest directions, the model, running scores, the order of the
+    It has the last night, the newest directions, the model, running scores, the ranking of the
     stocks, and the gain after costs.
     """
     direction_counts = predictions.newest_direction_counts(conn)
@@ -72,7 +72,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
                 "none": direction_counts.get((market, "none"), 0),
                 "run_id": None if model is None else model["run_id"],
                 **skill_of(stored_scores.last_running_scores(conn, market)),
-                **order_of(conn, market, night),
+                **ranking_of_day(conn, market, night),
                 **after_costs(conn, market),
             }
         )
@@ -125,19 +125,19 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     return skill
 
 
-def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
-    """Return the predictor that orders the stocks, and its scores beside the best one-line rule.
+def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
+    """Return the predictor that ranks the stocks, and its scores beside the best one-line rule.
 
     The scores are the rank IC so far, since when it is above 0, and the rank IC of the rule. What
     is unknown is None. `skill` says whether the interval of the rank IC lies above 0; None without
     an interval.
     """
-    order: dict[str, Any] = {
+    ranking: dict[str, Any] = {
         "rank_days": None,
         "rank_ic": None,
         "rank_ic_low": None,
         "rank_ic_high": None,
-        "orders": None,
+        "ranker": None,
         "skill": None,
         "since": None,
         "lasts": None,
@@ -145,32 +145,32 @@ def order_of(conn: Connection, market: str, night: Row | None) -> dict[str, Any]
         "rank_ic_rule": None,
     }
     if night is None:
-        return order
+        return ranking
     predictor = rankings.chosen_predictor(conn, market, night["target"])
     if predictor is None:
-        return order
-    order["orders"] = predictor
+        return ranking
+    ranking["ranker"] = predictor
 
     rank_scores = rankings.last_rank_scores(conn, market, night["target"])
     predictor_scores = rank_scores[rank_scores["predictor"] == predictor]
     if len(predictor_scores):
         score = predictor_scores.iloc[0]
-        order["rank_days"] = score["days"]
+        ranking["rank_days"] = score["days"]
         for end in ENDS:
-            order[f"rank_ic{end}"] = score[f"rank_ic{end}"]
-        order["skill"] = told_apart(score["rank_ic_low"], score["rank_ic_high"])
+            ranking[f"rank_ic{end}"] = score[f"rank_ic{end}"]
+        ranking["skill"] = told_apart(score["rank_ic_low"], score["rank_ic_high"])
         since, lasts = rankings.lasting_skill(
             conn, market, score["leg"], predictor, night["target"]
         )
-        order["since"] = since
-        order["lasts"] = lasts
+        ranking["since"] = since
+        ranking["lasts"] = lasts
 
     rule_scores = rank_scores[rank_scores["is_rule"] == 1].sort_values("rank_ic")
     if len(rule_scores):
         best_rule = rule_scores.iloc[-1]
-        order["rank_rule"] = best_rule["predictor"]
-        order["rank_ic_rule"] = best_rule["rank_ic"]
-    return order
+        ranking["rank_rule"] = best_rule["predictor"]
+        ranking["rank_ic_rule"] = best_rule["rank_ic"]
+    return ranking
 
 
 def after_costs(conn: Connection, market: str) -> dict[str, Any]:

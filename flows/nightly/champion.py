@@ -1,7 +1,7 @@
-"""Choose who orders the stocks where a market's file says that the order is to be earned.
+"""Choose whose ranking a night shows, where a market's file says `ranker = "earned"`.
 
 A first champion is chosen by a walk through the stored history; another replaces it when the nights
-since have shown, by a test that is valid at every look, that it orders better
+since have shown, by a test that is valid at every look, that it ranks better
 (`dtml.evaluation.evidence`).
 """
 
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 WALKED = 252  # sessions on which a first champion is chosen
 
 
-def speaker(
+def choose_ranker(
     context: MarketContext,
     as_of: date,
     history: History | None = None,
     *,
     otherwise: str | None = None,
 ) -> str:
-    """Return who orders the stocks of the session after `as_of`.
+    """Return the ranker whose ranking the night of `as_of` shows.
 
     The first champion is chosen on the `history`. Without a history, and without a champion, it is
     `otherwise`, whom the training named.
@@ -84,7 +84,7 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     """Replace the champion from the next night on, if a candidate proved better since it began.
 
     Only scores of the sessions up to `as_of` count: a night may be run after later ones. The next
-    night is the first that nobody has ordered yet. Returns the new row of `champion`, or None.
+    night is the first that is not ranked yet. Returns the new row of `champion`, or None.
     """
     market = context.market
     row = stored.champion(conn, context.name) if market.ranker == EARNED else None
@@ -105,14 +105,14 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     if winner is None:
         return None
     # By the champion, whether that night is stored yet or not.
-    ordered = [next_session(market.calendar, as_of)]
-    last_ordered = stored.last_ordered(conn, context.name)
-    if last_ordered is not None:
-        ordered.append(last_ordered)
+    ranked = [next_session(market.calendar, as_of)]
+    last_ranked = stored.last_ranked(conn, context.name)
+    if last_ranked is not None:
+        ranked.append(last_ranked)
     return _save_champion(
         conn,
         context,
-        since=next_session(market.calendar, max(ordered)),
+        since=next_session(market.calendar, max(ranked)),
         predictor=winner.challenger,
         replaced=champion,
         nights=winner.nights,
@@ -130,7 +130,7 @@ def _save_champion(
     nights: int,
     proof: Evidence | None = None,
 ) -> dict[str, Any]:
-    """Store who orders the stocks from a session on, with the proof where one was needed."""
+    """Store the champion from a session on, with the proof where one was needed."""
     row = {
         "market": context.name,
         "since": since,
@@ -144,7 +144,7 @@ def _save_champion(
     }
     stored.save_champion(conn, row)
     log.info(
-        "%s orders the stocks of %s from %s on, after %d nights",
+        "%s is the champion of %s from %s on, after %d nights",
         predictor,
         context.name,
         since,

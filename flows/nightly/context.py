@@ -135,17 +135,20 @@ def read_bars(
     """
     with reading(context.engine) as conn:
         bars = stored_prices.prices(conn, context.name, first, last, known_at=known_at)
-    if not bars.empty:
-        return bars
-    if known_at is not None:
-        raise DtmlError(
-            f"no bar of {context.name} from {first} to {last} was known at "
-            f"{known_at:%Y-%m-%d %H:%M} UTC"
+    if bars.empty:
+        raise no_bars_error(context.name, first, last, known_at)
+    return bars
+
+
+def no_bars_error(market: str, first: date, last: date, known_at: datetime | None) -> DtmlError:
+    """Return the error that says that a market had no bars at a moment (None: now)."""
+    if known_at is None:
+        return DtmlError(
+            f"the store holds no bars of {market} from {first} to {last}: "
+            "name the files with --prices, or fetch them"
         )
-    raise DtmlError(
-        f"the store holds no bars of {context.name} from {first} to {last}: "
-        "name the files with --prices, or fetch them"
-    )
+    moment = f"{known_at:%Y-%m-%d %H:%M} UTC"
+    return DtmlError(f"no bar of {market} from {first} to {last} was known at {moment}")
 
 
 def stored_bars(
@@ -155,7 +158,11 @@ def stored_bars(
 
     That is when the newest of them was fetched.
     """
-    bars = read_bars(context, first, last, known_at)
+    return with_watermark(read_bars(context, first, last, known_at))
+
+
+def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
+    """Return bars without their column `known_at`, and its newest moment."""
     watermark = bars["known_at"].max().to_pydatetime()
     return bars.drop(columns="known_at"), watermark
 
@@ -226,7 +233,7 @@ class StoredSource:
     def symbols(self) -> list[str]:
         """Return the stocks of the market's last night or fetch."""
         with reading(self.engine) as conn:
-            stored = markets.memberships(conn, self.market.name)
+            stored = markets.constituents(conn, self.market.name)
         if stored.empty:
             raise UsageError(
                 f"nothing of {self.market.name} is stored: "

@@ -20,18 +20,20 @@ from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, ski
 from dtml.features import FEATURES, HISTORY, MAX_GAP, features
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import panel_on
-from flows.nightly.context import MarketContext, read_bars
+from flows.nightly.bars import NightBars
+from flows.nightly.context import MarketContext, no_bars_error
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
 
-def watch_drift(context: MarketContext, as_of: date) -> None:
-    """Store what has drifted in the night of `as_of`.
+def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
+    """Store what has drifted in a night.
 
     What was stored stands, and a failure is a warning.
     """
+    as_of = night_bars.as_of
     with reading(context.engine) as conn:
         night = nights.night(conn, context.name, as_of)
         assert night is not None
@@ -39,7 +41,7 @@ def watch_drift(context: MarketContext, as_of: date) -> None:
     try:
         reference = _trained_on(context, run)
         # More than the mean needs, so that a session without bars does not end the watch.
-        recent = _features(context, as_of, RECENT + MAX_GAP)
+        recent = _features(context, night_bars, RECENT + MAX_GAP)
         input_drifts = list(reference.drift(recent, FEATURES))
     except DtmlError as error:  # such as bars of the training that this store lacks
         log.warning(
@@ -61,16 +63,21 @@ def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
     with suppress(OSError, ValueError, TypeError):
         return Inputs(**json.loads(file.read_text()))
-    inputs = Inputs.of(_features(context, run["train_last"], REFERENCE))
+    bars_of_training = NightBars(context, run["train_last"])
+    inputs = Inputs.of(_features(context, bars_of_training, REFERENCE))
     write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
     return inputs
 
 
-def _features(context: MarketContext, last: date, sessions: int) -> np.ndarray:
-    """Return the features of the last `sessions` up to `last`, [sessions, stocks, features]."""
+def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> np.ndarray:
+    """Return the features of the last `sessions` up to a night, [sessions, stocks, features]."""
     market = context.market
+    last = night_bars.as_of
     grid = sessions_up_to(market.calendar, last, sessions + HISTORY + MAX_GAP)
-    bars = read_bars(context, grid[0].date(), last)
+    first = grid[0].date()
+    bars = night_bars.newest(first)
+    if bars.empty:
+        raise no_bars_error(market.name, first, last, None)
     panel = panel_on(bars, grid, market.symbols, market.returns)
     largest_return = context.experiment.windows.largest_return
     values = features(panel, z_close=market.z_close, max_return=largest_return)

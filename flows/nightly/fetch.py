@@ -369,7 +369,7 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     source = market.facts[0] if market.facts else f"the file of market {market.name}"
     stays = stays.assign(source=source)
     stays = stays.astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
-    markets.save_memberships(conn, market.name, stays)
+    markets.save_constituents(conn, market.name, stays)
 
 
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:

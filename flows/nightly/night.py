@@ -17,18 +17,19 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, fetches, nights, prices, rankings
+from db.rows import attention, fetches, nights, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import REMEDY, next_known_session
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult, fetch_bars
-from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.own_code import change
-from flows.nightly.paper import follow_orders
+from flows.nightly.paper import follow_rankings
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
+from flows.nightly.ranking import Trained, rank_night, rankers_for
 from flows.nightly.report import page_file, publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
@@ -116,16 +117,17 @@ def run_night(
         completed = finished_night(context, as_of)
         if completed is not None:
             drop_states(context.name, as_of)
-            report = _ended(context, as_of, completed)
+            report = _ended(context, completed)
             return Night(row=completed, report=report, changed=_changed(context, as_of))
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
             fetch_result = stage("fetch", bars_of_night)  # which checks and stores the bars
             fetched.append(fetch_result)
-            _require_bars(context, as_of, fetch_result, known_at)
-            _require_target(context, as_of, stage)
-            _predict(context, as_of, stage, fetch_result, known_at, only_stored=only_stored)
-        scored, report = _end(context, as_of, stage)
+            night_bars = NightBars(context, as_of, known_at)
+            _require_bars(context, night_bars, fetch_result)
+            _require_target(context, night_bars, stage)
+            _predict(context, night_bars, stage, fetch_result, only_stored=only_stored)
+        scored, report = _end(context, night_bars, stage)
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(row=finished, report=report, fetch_result=fetch_result, scored=scored)
@@ -144,14 +146,15 @@ def _start(context: MarketContext, as_of: date) -> None:
 
 def _predict(
     context: MarketContext,
-    as_of: date,
+    night_bars: NightBars,
     stage: Stage,
     fetch_result: FetchResult,
-    known_at: datetime | None,
     *,
     only_stored: bool,
 ) -> None:
     """Find or train the night's models, and store what they predict and how they rank."""
+    as_of = night_bars.as_of
+    known_at = night_bars.known_at
 
     def models() -> tuple[Model, Trained | None]:
         if only_stored:
@@ -161,31 +164,32 @@ def _predict(
         return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
 
     model, rankers = stage("model", models)
-    predicted = stage("predict", lambda: forecast(context, model, as_of, known_at))
+    predicted = stage("predict", lambda: forecast(context, model, night_bars))
     _require_predictions(context, predicted, as_of)
-    order = pd.DataFrame()
+    ranking = pd.DataFrame()
     if rankers is not None:
         probabilities = predicted.predictions.set_index("symbol")["probability"]
-        order = order_night(context, rankers, as_of, probabilities, known_at)
-    stage("store", lambda: _store(context, as_of, fetch_result, model, predicted, order))
+        ranking = rank_night(context, rankers, night_bars, probabilities)
+    stage("store", lambda: _store(context, night_bars, fetch_result, model, predicted, ranking))
 
 
-def _end(context: MarketContext, as_of: date, stage: Stage) -> tuple[Scored, Path]:
+def _end(context: MarketContext, night_bars: NightBars, stage: Stage) -> tuple[Scored, Path]:
     """Do what follows the predictions of a night, and return what was scored and the page."""
-    scored = stage("score", lambda: score_market(context, as_of))
-    stage("orders", lambda: follow_orders(context, as_of))
-    stage("drift", lambda: watch_drift(context, as_of))
-    report = stage("report", lambda: publish_night(context, as_of))
+    scored = stage("score", lambda: score_market(context, night_bars))
+    stage("paper account", lambda: follow_rankings(context, night_bars))
+    stage("drift", lambda: watch_drift(context, night_bars))
+    report = stage("report", lambda: publish_night(context, night_bars))
     export_if_asked(context.engine, context.name)
     return scored, report
 
 
-def _ended(context: MarketContext, as_of: date, completed: Mapping[str, Any]) -> Path:
+def _ended(context: MarketContext, completed: Mapping[str, Any]) -> Path:
     """Return the page of a complete night, after the stages that end it if they are not done.
 
     The run that completed the night may have ended before them. The page is the last of them: one
     that was written since, and since the newest fetch up to that session, says that all are done.
     """
+    as_of = completed["as_of"]
     page = page_file(context, as_of, context.market.level)
     with reading(context.engine) as conn:
         fetched_at = fetches.newest_known_at(conn, context.name, as_of)
@@ -193,7 +197,7 @@ def _ended(context: MarketContext, as_of: date, completed: Mapping[str, Any]) ->
     if page.exists() and page.stat().st_mtime > changed_at.timestamp():
         export_if_asked(context.engine, context.name)
         return page
-    _, page = _end(context, as_of, directly)
+    _, page = _end(context, NightBars(context, as_of, completed["known_at"]), directly)
     return page
 
 
@@ -231,13 +235,9 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
         raise
 
 
-def _require_bars(
-    context: MarketContext, as_of: date, fetch_result: FetchResult, known_at: datetime | None
-) -> None:
+def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: FetchResult) -> None:
     """Raise DtmlError for a night without its index, or with too many stocks missing."""
-    with reading(context.engine) as conn:
-        today = prices.prices(conn, context.name, as_of, as_of, known_at=known_at)
-    short = shortage(context, as_of, set(today["symbol"]))
+    short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
     message = f"{short.what}: {_cause(fetch_result, short.missing)}"
@@ -247,13 +247,14 @@ def _require_bars(
     raise DtmlError(message)
 
 
-def _require_target(context: MarketContext, as_of: date, stage: Stage) -> None:
+def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage) -> None:
     """Score what was predicted and raise DtmlError where the next session is not known yet."""
+    as_of = night_bars.as_of
     calendar = context.market.calendar
     if next_known_session(calendar, as_of) is not None:
         return
-    stage("score", lambda: score_market(context, as_of))
-    stage("orders", lambda: follow_orders(context, as_of))
+    stage("score", lambda: score_market(context, night_bars))
+    stage("paper account", lambda: follow_rankings(context, night_bars))
     raise DtmlError(
         f"the calendar {calendar} ends on {as_of}, so the session to predict is not known; the "
         f"bars are stored and earlier nights are scored: {REMEDY}; the next night then predicts "
@@ -300,19 +301,21 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
 
 def _store(
     context: MarketContext,
-    as_of: date,
+    night_bars: NightBars,
     fetch_result: FetchResult,
     model: Model,
     predicted: Forecast,
-    order: pd.DataFrame,
+    ranking: pd.DataFrame,
 ) -> None:
     """Write the predictions and the night's end: a night is stored whole or not at all.
 
     A night that another process completed meanwhile stays as that one left it.
     """
     now = datetime.now(UTC)
+    as_of = night_bars.as_of
     market = context.name
     known_at = predicted.known_at
+    directions = rule_directions(context, night_bars)
     predictions = predicted.predictions.assign(run_id=model.run_id)
     looks = predicted.looks.assign(run_id=model.run_id)
     with transaction(context.engine) as conn:
@@ -321,9 +324,8 @@ def _store(
         stored_predictions.save_predictions(
             conn, market, predictions, known_at=known_at, made_at=now
         )
-        rankings.save_order(conn, market, order, known_at=known_at, made_at=now)
+        rankings.save_night_ranking(conn, market, ranking, known_at=known_at, made_at=now)
         attention.save_attention(conn, market, looks)
-        directions = rule_directions(conn, context, as_of, known_at)
         stored_predictions.save_rule_directions(conn, market, directions)
         nights.finish_night(
             conn,
@@ -335,7 +337,7 @@ def _store(
             gaps=[
                 {"symbol": symbol, "reason": reason} for symbol, reason in predicted.gaps.items()
             ],
-            reason=order.attrs.get("note") or None,
+            reason=ranking.attrs.get("note") or None,
             run_id=model.run_id,
             known_at=known_at,
             inputs_hash=predicted.inputs_hash,

@@ -1,11 +1,19 @@
 """Audit a user's own file when it is new, train it, and ask it in a market's nights.
 
 What fails in it ends it alone.
+
+A model carries the text of the own code that it was trained with, and a store or a backup may be a
+stranger's: only such text runs as this user once gave in a market's file. The texts that this
+user's nights trained lie in a folder of the user, outside of the data folder: no store, backup or
+cloned working folder brings files there.
 """
 
+import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +27,7 @@ from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
 from flows.nightly.context import MarketContext
-from flows.nightly.trusted_code import require_trusted, trust
+from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +88,11 @@ def train_own(
         record = named(context)[OWN]
         record_before = before.get(OWN, {})
         is_audited = "refused" not in record_before and _words(record_before) == _words(record)
-        tried, whole = spans_of(history)
-        spans = [tried, (whole, slice(0, 0))]
+        split, whole = spans_of(history)
+        spans = [(split.trained, split.scored), (whole, slice(0, 0))]
         scores, model = walk_own(context, history, bars, spans, audited=is_audited)
-        _, tried_days = tried
-        slope = slope_of(ranked(scores[tried_days]), history.relative[tried_days])
+        relative = history.relative[split.scored]
+        slope = slope_of(ranked(scores[split.scored]), relative)
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
         trust(model.code)
         return rankers, {OWN: {**record, "features": model.told["features"]}}
@@ -144,3 +152,59 @@ def _is_of_the_file(context: MarketContext, code: OwnCode) -> bool:
     """Whether the market's file names this very text now."""
     file = context.market.code
     return file is not None and file.exists() and OwnCode.read(file).sha256 == code.sha256
+
+
+def trusted_folder() -> Path:
+    """Return the folder of the texts that may run: below `XDG_STATE_HOME`, or `~/.local/state`."""
+    state = os.environ.get("XDG_STATE_HOME")
+    home = Path(state) if state else Path.home() / ".local" / "state"
+    return home / "dtml" / "own_code"
+
+
+def trust(code: OwnCode) -> None:
+    """Keep a text that came from this user's own file, so that its models may run it later.
+
+    Where the folder cannot be written, a warning says so: the text then runs as long as the
+    market's file names it.
+    """
+    try:
+        _keep(code, trusted_folder())
+    except OSError as error:
+        log.warning(
+            "%s cannot be kept in %s (%s): past nights that used it cannot be replayed once the "
+            "file has changed",
+            code.name,
+            trusted_folder(),
+            error.strerror,
+        )
+
+
+def require_trusted(code: OwnCode) -> None:
+    """Raise OwnCodeError for a text that no file of this user's ever held.
+
+    The text is then written beside the trusted ones, to be read.
+    """
+    trusted = trusted_folder() / _file_name(code)
+    if trusted.is_file() and hashlib.sha256(trusted.read_bytes()).hexdigest() == code.sha256:
+        return
+    refused = trusted_folder() / "refused"
+    try:
+        _keep(code, refused)
+    except OSError as error:
+        raise OwnCodeError(
+            f"{code.name} came with the store, was never run from a file of yours, and does not "
+            f"run; it cannot be shown, as {refused} cannot be written ({error.strerror})"
+        ) from error
+    raise OwnCodeError(
+        f"{code.name} came with the store, was never run from a file of yours, and does not run: "
+        f"read {refused / trusted.name}, and move it to {trusted} to let it run"
+    )
+
+
+def _keep(code: OwnCode, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / _file_name(code), lambda partial: partial.write_bytes(code.text.encode()))
+
+
+def _file_name(code: OwnCode) -> str:
+    return f"{code.sha256}.py"

@@ -1,4 +1,4 @@
-"""Follow the order of each night on paper.
+"""Follow the ranking of each night in a paper account.
 
 It says what to hold next, filled at the real next open, at the market's costs.
 """
@@ -35,7 +35,8 @@ from dtml.prices.sessions import (
     sessions_between,
     sessions_up_to,
 )
-from flows.nightly.context import MarketContext, quotes_of, quotes_on, read_bars
+from flows.nightly.bars import NightBars
+from flows.nightly.context import MarketContext, no_bars_error, quotes_of, quotes_on
 
 log = logging.getLogger(__name__)
 
@@ -48,28 +49,28 @@ EQUAL = "equal parts"
 INDEX = "index"
 
 
-def follow_orders(context: MarketContext, as_of: date) -> None:
-    """Decide what every order up to the night of `as_of` makes the account hold, and fill it.
+def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
+    """Decide what each ranking up to the night makes the account hold, and fill it.
 
     Filled is what was decided before. What was decided or booked once stands, so this may run at
     any time and again; each of the two is stored whole or not at all. What the account cannot do
     is a warning: it costs no night its page, and the next night goes on.
     """
     try:
-        aims = pd.DataFrame(list(_aims(context, as_of)))
+        aims = pd.DataFrame(list(_aims(context, night_bars.as_of)))
         if len(aims):
             with transaction(context.engine) as conn:
                 stored.save_targets(conn, context.name, aims, decided_at=datetime.now(UTC))
-        booked = _booked(context, as_of)
+        booked = _booked(context, night_bars)
         if booked is not None:
             with transaction(context.engine) as conn:
-                stored.save_paper(conn, context.name, booked.returns, booked.positions)
+                stored.save_paper_account(conn, context.name, booked.returns, booked.positions)
     except DtmlError as error:
         log.warning("the paper account of %s waits: %s", context.name, error)
 
 
 def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
-    """Yield what to hold after each order that nothing was decided from yet, the oldest first."""
+    """Yield what to hold after each ranking that nothing was decided from yet, the oldest first."""
     trading = context.market.trading
     calendar = context.market.calendar
     symbols = context.market.symbols
@@ -81,15 +82,15 @@ def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
         else:
             first = sessions_up_to(calendar, last, trading.smooth)[0].date()
             before = stored.targets(conn, context.name, last, last)
-        last_ordered = next_known_session(calendar, as_of) or as_of
-        orders = stored.orders(conn, context.name, first=first, last=last_ordered)
-    orders = orders[orders["speaks"].astype(bool)].sort_values("made_at")
-    orders = orders.drop_duplicates(["target", "symbol"], keep="last")
-    if orders.empty:
+        last_ranked = next_known_session(calendar, as_of) or as_of
+        rankings = stored.night_rankings(conn, context.name, first=first, last=last_ranked)
+    rankings = rankings[rankings["chosen"].astype(bool)].sort_values("made_at")
+    rankings = rankings.drop_duplicates(["target", "symbol"], keep="last")
+    if rankings.empty:
         return
-    targets = orders["target"]
+    targets = rankings["target"]
     sessions = sessions_between(calendar, targets.min().date(), targets.max().date())
-    scores = on_grid(orders.rename(columns={"target": "session"}), "score", sessions, symbols)
+    scores = on_grid(rankings.rename(columns={"target": "session"}), "score", sessions, symbols)
     is_aimed = np.isin(list(symbols), before["symbol"])
     for number, session in enumerate(sessions):
         is_decided = last is not None and session.date() <= last
@@ -115,15 +116,16 @@ class _Booked:
     positions: pd.DataFrame
 
 
-def _booked(context: MarketContext, as_of: date) -> _Booked | None:
-    """Fill what was decided since the last return booked, up to `as_of`.
+def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
+    """Fill what was decided since the last return booked, up to the night.
 
     None where nothing is to be filled.
     """
+    as_of = night_bars.as_of
     market = context.market
     calendar = market.calendar
     with reading(context.engine) as conn:
-        last = stored.last_paper(conn, context.name)
+        last = stored.last_booked(conn, context.name)
         last_day = last[ACCOUNT][0] if last else None
         after = next_known_session(calendar, last_day) if last_day else None
         if last_day and after is None:
@@ -138,7 +140,9 @@ def _booked(context: MarketContext, as_of: date) -> _Booked | None:
     fills = sessions_between(calendar, first, as_of)
     symbols = tuple(sorted({*market.symbols, *before["symbol"], *aims["symbol"]}))
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
-    bars = read_bars(context, begin, as_of).drop(columns="known_at")
+    bars = night_bars.newest(begin).drop(columns="known_at")
+    if bars.empty:
+        raise no_bars_error(market.name, begin, as_of, None)
     quotes = quotes_of(context, bars, symbols)
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]
     weights, kept = _grids(aims, fills, symbols)
@@ -171,7 +175,7 @@ def _yardsticks(
     index_quotes = quotes_of(context, bars, (market.index.symbol,))
     place = quotes.sessions.get_indexer(fills)
     decided = quotes.sessions[place - 1]
-    is_priced = market.membership(fills, quotes.symbols) & np.isfinite(quotes.open[place])
+    is_priced = market.is_constituent(fills, quotes.symbols) & np.isfinite(quotes.open[place])
     equal_parts = equal_weight_track(np.where(is_priced, 0.5, np.nan), decided, quotes, "next_open")
     return {
         EQUAL: equal_parts.assign(turnover=0.0),

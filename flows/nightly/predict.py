@@ -13,7 +13,8 @@ from dtml.features import MAX_GAP
 from dtml.inference import attention, choose_device, predict
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.bars import NightBars
+from flows.nightly.context import MarketContext
 from flows.nightly.train import Model, windows_of
 
 LOOKS = 3  # stocks kept for each stock: all pairs of 500 would be 250,000 rows a night
@@ -37,15 +38,13 @@ class Forecast:
     looks: pd.DataFrame
 
 
-def forecast(
-    context: MarketContext, model: Model, as_of: date, known_at: datetime | None = None
-) -> Forecast:
-    """Predict the session after `as_of` from bars as known at a moment (None: now).
+def forecast(context: MarketContext, model: Model, night_bars: NightBars) -> Forecast:
+    """Predict the session after the night's, from the bars that it knew.
 
-    It reads only the sessions that a window needs.
+    It looks only at the sessions that a window needs.
     """
-    first = first_needed(context, model.ensemble.windows, as_of)
-    bars, watermark = stored_bars(context, first, as_of, known_at)
+    as_of = night_bars.as_of
+    bars, watermark = night_bars.known(first_needed(context, model.ensemble.windows, as_of))
     tonight = night_windows(context, model, as_of, bars)
     predictions = predict_windows(context, model, tonight)
     target = next_session(context.market.calendar, as_of)

@@ -20,9 +20,10 @@ from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
 from dtml.pages.figures import records
 from dtml.pages.night import night_report
-from dtml.pages.order import order_part
+from dtml.pages.night_ranking import ranking_part
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.bars import NightBars
+from flows.nightly.context import MarketContext
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
 from flows.nightly.train import load_run
@@ -36,12 +37,15 @@ TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
 RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
 
 
-def publish_night(context: MarketContext, as_of: date, level: float | None = None) -> Path:
+def publish_night(
+    context: MarketContext, night_bars: NightBars, level: float | None = None
+) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
     Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`, by default
     the market's; another level is in the page's name: AS_OF-level-0.9.html.
     """
+    as_of = night_bars.as_of
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
     level = context.market.level if level is None else level
     with reading(context.engine) as conn:
@@ -55,13 +59,13 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
         stored: dict[str, Any] = {
             "directions": predictions.night_directions(conn, context.name, as_of),
             "scores": scores,
-            "rolling": rolling(conn, context, as_of, scores),
+            "rolling": rolling(conn, context, night_bars, scores),
             "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
             "rejected": rejected.assign(session=rejected["session"].dt.date),
-            "order": order_part(
-                rankings.night_order(conn, context.name, night["target"]),
+            "ranking": ranking_part(
+                rankings.night_ranking(conn, context.name, night["target"]),
                 rankings.last_rank_scores(conn, context.name, as_of),
                 rankings.champion(conn, context.name, night["target"]),
             ),
@@ -74,7 +78,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
         level=level,
         threshold=threshold_at(bands, level),
         coverage=coverage(counts),
-        attention=seen(context, night, run),
+        attention=seen(context, night_bars, night, run),
         rejected_sessions=REJECTED_SESSIONS,
         receipt=receipt(night, run, bands),
         **stored,
@@ -91,25 +95,31 @@ def page_file(context: MarketContext, as_of: date, level: float) -> Path:
 
 
 def rolling(
-    conn: Connection, context: MarketContext, as_of: date, scores: pd.DataFrame
+    conn: Connection, context: MarketContext, night_bars: NightBars, scores: pd.DataFrame
 ) -> pd.DataFrame:
     """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS`.
 
     Maybe none.
     """
+    as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
     # Without an outcome of these sessions' predictions, nothing is to be drawn.
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []
-    for counted in day_counts(conn, context, as_of, first.date()):
+    for counted in day_counts(conn, context, night_bars, as_of, first.date()):
         if counted.protocol == "all":
             rolled = rolling_scores(counted.counts, counted.target)
             frames.append(rolled.assign(predictor=counted.predictor))
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
-def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any]) -> Attention:
+def seen(
+    context: MarketContext,
+    night_bars: NightBars,
+    night: Mapping[str, Any],
+    run: Mapping[str, Any],
+) -> Attention:
     """Return who looked at whom, by asking the model again about what the night knew.
 
     Where the model or its bars are lost, return what is stored of the night, so that it still gets
@@ -118,7 +128,7 @@ def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any
     try:
         model = load_run(context, run)
         first = first_needed(context, model.ensemble.windows, night["as_of"])
-        bars, _ = stored_bars(context, first, night["as_of"], night["known_at"])
+        bars, _ = night_bars.known(first)
         return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning(

@@ -11,18 +11,19 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import transaction
-from db.rows import calibration, prices
+from db.rows import calibration
 from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
-from dtml.prices.returns import paper_labels, returns_of
+from dtml.prices.returns import published_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
-from flows.nightly.order import score_orders
+from flows.nightly.ranking import score_rankings
 
 FIGURES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
@@ -68,12 +69,13 @@ class DayCounts:
         return np.asarray(self.counts[:, 0] + self.counts[:, 1])
 
 
-def score_market(context: MarketContext, as_of: date) -> Scored:
+def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     """Record what became of the predictions, and score nights with new or restated outcomes.
 
     Outcomes and scores are stored in one transaction, with new running scores of every later night.
     """
     now = datetime.now(UTC)
+    as_of = night_bars.as_of
     calendar = context.market.calendar
     restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
     awaited = sessions_up_to(calendar, as_of, LATEST_OUTCOME)[0].date()
@@ -81,10 +83,10 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
         predicted = stored_outcomes.unsettled_directions(
             conn, context.name, awaited, as_of, since=restatable
         )
-        outcomes, known_at = _changed_outcomes(conn, context, predicted, as_of)
-        record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now)
+        outcomes, known_at = _changed_outcomes(context, night_bars, predicted)
+        record_outcomes(conn, context, night_bars, outcomes, known_at=known_at, recorded_at=now)
         nights = sorted(day.date() for day in outcomes["session"].unique())
-        score_orders(conn, context, as_of, nights)
+        score_rankings(conn, context, night_bars, nights)
     without_outcome = int(predicted["realised_return"].isna().sum())
     new_outcomes = int(outcomes["is_new"].sum())
     return Scored(outcomes=len(outcomes), nights=nights, unresolved=without_outcome - new_outcomes)
@@ -93,6 +95,7 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
 def record_outcomes(
     conn: Connection,
     context: MarketContext,
+    night_bars: NightBars,
     outcomes: pd.DataFrame,
     *,
     known_at: datetime,
@@ -108,7 +111,9 @@ def record_outcomes(
     )
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
     unscored = stored_outcomes.unscored(conn, context.name, sessions)
-    counted = day_counts(conn, context, unscored[-1], unscored[0]) if unscored else []
+    counted = []
+    if unscored:
+        counted = day_counts(conn, context, night_bars, unscored[-1], unscored[0])
     stored = stored_scores.scores(conn, context.name, span="night")
     changed = _out_of_step(counted, stored)
     if changed:
@@ -196,16 +201,16 @@ def _count_directions(
 
 
 def _changed_outcomes(
-    conn: Connection, context: MarketContext, predicted: pd.DataFrame, as_of: date
+    context: MarketContext, night_bars: NightBars, predicted: pd.DataFrame
 ) -> tuple[pd.DataFrame, datetime]:
     """Return returns that are new, or changed by restated bars, and their watermark.
 
     Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a
     good bar on both sessions.
     """
-    first = as_of if predicted.empty else predicted["as_of"].min().date()
+    first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()
-    bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)
+    bars = night_bars.newest(first, symbols=stocks)
     returns = returns_of(predicted, bars, context.market.returns)
     # Such a move is a recorded split, and no return.
     returns[np.abs(returns) > context.market.checks.max_return] = np.nan
@@ -263,7 +268,11 @@ def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[s
 
 
 def day_counts(
-    conn: Connection, context: MarketContext, last: date, first: date | None = None
+    conn: Connection,
+    context: MarketContext,
+    night_bars: NightBars,
+    last: date,
+    first: date | None = None,
 ) -> list[DayCounts]:
     """Count the model's and each rule's directions with an outcome, on both label protocols.
 
@@ -276,7 +285,7 @@ def day_counts(
     directions = stored.astype({"predicted": bool, "rise": bool, "labelled": bool})
     days = directions[["as_of", "target"]].drop_duplicates(ignore_index=True)
     target = pd.DatetimeIndex(days["target"])
-    rules = rules_on(conn, context, pd.DatetimeIndex(days["as_of"]))
+    rules = _newest_rules(context, night_bars, pd.DatetimeIndex(days["as_of"]))
     counted = []
     for protocol in LABEL_PROTOCOLS:
         of_protocol = directions if protocol == "all" else directions[directions["labelled"]]
@@ -295,6 +304,19 @@ def day_counts(
                 )
             )
     return counted
+
+
+def _newest_rules(
+    context: MarketContext, night_bars: NightBars, days: pd.DatetimeIndex
+) -> pd.DataFrame:
+    """Return what each naive rule predicts after each of `days`, from the newest bars.
+
+    A row a day, in their order; a column a rule.
+    """
+    first = rules_read_from(context.market.calendar, days.min().date())
+    index = context.market.index.symbol
+    bars = night_bars.newest(first, days.max().date(), symbols=[index])
+    return directions_on(days, bars, index)
 
 
 def _confusion(
@@ -328,33 +350,16 @@ def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     return sizes | dict(zip(FIGURES, values, strict=True))
 
 
-def rules_on(
-    conn: Connection,
-    context: MarketContext,
-    days: pd.DatetimeIndex,
-    known_at: datetime | None = None,
-) -> pd.DataFrame:
-    """Return what each naive rule predicts after each of `days`.
+def rule_directions(context: MarketContext, night_bars: NightBars) -> pd.DataFrame:
+    """Return each naive rule's direction for the session after the night's, from what it knew.
 
-    It reads the index as known at a moment (None: now). A row a day, in their order; a column a
-    rule.
+    Rows are those of `rule_direction`.
     """
-    first = rules_read_from(context.market.calendar, days.min().date())
-    last = days.max().date()
-    index = context.market.index.symbol
-    bars = prices.prices(conn, context.name, first, last, known_at=known_at, symbols=[index])
-    return directions_on(days, bars, index)
-
-
-def rule_directions(
-    conn: Connection, context: MarketContext, as_of: date, known_at: datetime | None = None
-) -> pd.DataFrame:
-    """Return each naive rule's direction for the session after `as_of`.
-
-    Rows are those of `rule_direction`; see `rules_on`.
-    """
-    predicted = rules_on(conn, context, pd.DatetimeIndex([as_of]), known_at)
-    target = pd.DatetimeIndex([next_session(context.market.calendar, as_of)])
+    market = context.market
+    as_of = night_bars.as_of
+    bars, _ = night_bars.known(rules_read_from(market.calendar, as_of))
+    predicted = directions_on(pd.DatetimeIndex([as_of]), bars, market.index.symbol)
+    target = pd.DatetimeIndex([next_session(market.calendar, as_of)])
     return dated_directions(predicted, target)
 
 
@@ -376,7 +381,7 @@ def outcome_rows(
     change: Float[ndarray, " rows"],
 ) -> pd.DataFrame:
     """Return what became of stock-days as rows of `outcome`, from their returns: ratios minus 1."""
-    labels = paper_labels(change)
+    labels = published_labels(change)
     return pd.DataFrame(
         {
             "symbol": symbol,

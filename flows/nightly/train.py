@@ -295,7 +295,7 @@ def windows_of(
         index_symbol=context.market.index.symbol,
         config=config,
     )
-    return windows.only(context.market.membership(windows.as_of, symbols))
+    return windows.only(context.market.is_constituent(windows.as_of, symbols))
 
 
 def _config(context: MarketContext) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Walk every ranking model and rule through the stored history of a market.
 
-The order of each day is scored once.
+The ranking of each day is scored once.
 """
 
 import hashlib
@@ -36,6 +36,7 @@ from db.rows import rankings
 from dtml.backtest.turnover import after_costs
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
+from dtml.evaluation.splits import Split
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
@@ -46,11 +47,11 @@ from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import NETWORKS, RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import Fold, History, earliest, folds
+from dtml.ranking.walk import History, earliest, folds
 from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
-from flows.nightly.order import history_of
 from flows.nightly.own_code import named, walk_own
+from flows.nightly.ranking import history_of
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
@@ -66,7 +67,7 @@ BEGINNING = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Plan:
-    """Say which closes a walk orders, from `first` to `last`, and by which leg of the return.
+    """Say on which closes, `first` to `last`, a walk ranks stocks, and by which leg of the return.
 
     The `networks` are trained too, with so many seeds each.
     """
@@ -168,7 +169,7 @@ class Walk:
         return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
 
     def outcome(self, leg: Leg) -> Grid:
-        """Return the return over a leg of each stock-day that is ordered, NaN for the others."""
+        """Return the return over a leg of each stock-day that is ranked, NaN for the others."""
         largest_return = self.context.experiment.windows.largest_return
         returns = outcomes(self.history.panel, leg, max_return=largest_return)
         return np.where(self.history.there, returns, np.nan)
@@ -202,7 +203,7 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     return stored
 
 
-def _own_scores(walk: Walk, walked: list[Fold], workers: int) -> Grid:
+def _own_scores(walk: Walk, walked: list[Split], workers: int) -> Grid:
     """Return the scores of the market's own model."""
     bars, _ = walk.bars
     spans = [(fold.trained, fold.scored) for fold in walked]
@@ -231,7 +232,7 @@ def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     return scores
 
 
-def _train_apart(walk: Walk, walked: list[Fold], folder: Path, workers: int) -> None:
+def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) -> None:
     """Run the trainings that the folder lacks in processes of their own, the slowest kind first."""
     all_trainings = trainings(walk.history, walked, walk.rankers)
     missing = [training for training in all_trainings if not _file(folder, training.name).exists()]
@@ -293,9 +294,9 @@ def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
 
 
 def _portfolios(
-    walk: Walk, walked: list[Fold], order: Grid, once: Callable[..., Grid]
+    walk: Walk, walked: list[Split], scores: Grid, once: Callable[..., Grid]
 ) -> pd.DataFrame:
-    """Return the portfolios that trade an order, after the costs of the market.
+    """Return the portfolios that trade a ranking, after the costs of the market.
 
     How much to trade is chosen on the last sessions before the first close, if the history has
     enough of them. Their scores too come from models of the days before.
@@ -304,7 +305,7 @@ def _portfolios(
     sessions = history.panel.sessions
     first = walked[0].scored.start
     last = walked[-1].scored.stop
-    scores = order.copy()
+    scores = scores.copy()
     begin = max(first - VALIDATION, earliest(history.leg))
     if first - begin >= MINIMUM_DAYS:
         validation_scores = walk_rankers(
@@ -329,7 +330,7 @@ def _portfolios(
 
 def _store(
     walk: Walk,
-    walked: list[Fold],
+    walked: list[Split],
     models: Mapping[str, Grid],
     portfolios: pd.DataFrame,
     start: float,
@@ -342,7 +343,7 @@ def _store(
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
     returns = {leg: walk.outcome(leg)[days] for leg in LEGS}
     parts = dict(_parts(walk, days))
-    ordered_stocks = np.isfinite(predictions["ridge"]).any(axis=0)
+    ranked_stocks = np.isfinite(predictions["ridge"]).any(axis=0)
     _, watermark = walk.bars
     row = {
         "id": walk.id,
@@ -351,7 +352,7 @@ def _store(
         "last": walk.plan.last,
         "leg": walk.plan.leg,
         "config": walk.config,
-        "stocks": int(ordered_stocks.sum()),
+        "stocks": int(ranked_stocks.sum()),
         "folds": len(walked),
         "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
         "code_version": version("dtml-nightshift"),

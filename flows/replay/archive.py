@@ -24,9 +24,10 @@ from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.markets import Constituent, Market
 from flows.market_files import read_market
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, RunRequest, StoredSource, experiment_for, read_bars
-from flows.nightly.order import load_trained, order_night
 from flows.nightly.predict import first_needed, night_windows, predict_windows
+from flows.nightly.ranking import load_trained, rank_night
 from flows.nightly.train import Model, load_run
 
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
@@ -235,8 +236,8 @@ class Replay:
 
     `predictions` has a row for each stock: `symbol` and `FIGURES` as stored, and
     `replayed_probability` and so on as predicted again on `device`, missing where there is no
-    prediction. `failure` says why nothing could be predicted, `reordered` what differs in the order
-    of the stocks.
+    prediction. `failure` says why nothing could be predicted, `ranking_differences` what differs in
+    the ranking of the stocks.
     """
 
     night: Mapping[str, Any]
@@ -246,7 +247,7 @@ class Replay:
     predictions: pd.DataFrame
     inputs_hash: str | None = None
     failure: str | None = None
-    reordered: str | None = None
+    ranking_differences: str | None = None
 
     @property
     def inputs_equal(self) -> bool | None:
@@ -311,8 +312,8 @@ class Replay:
             now = ", ".join(self.left_out_again) or "none"
             reasons.append(f"stocks left out: {then} then, {now} now")
         reasons += self._differences()
-        if self.reordered:
-            reasons.append(self.reordered)
+        if self.ranking_differences:
+            reasons.append(self.ranking_differences)
         return reasons
 
     def _differences(self) -> list[str]:
@@ -345,10 +346,10 @@ def replay_of(
     again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})
     inputs_hash = None
     failure = None
-    reordered = None
+    ranking_differences = None
     try:
         again, inputs_hash = archive.again(context, archive.model(run), night["as_of"], moment)
-        reordered = _reordered(context, night, moment, again)
+        ranking_differences = _ranking_differences(context, night, moment, again)
     except DtmlError as error:
         failure = str(error)
     replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
@@ -362,33 +363,34 @@ def replay_of(
         predictions=predictions.sort_values("symbol", ignore_index=True),
         inputs_hash=inputs_hash,
         failure=failure,
-        reordered=reordered,
+        ranking_differences=ranking_differences,
     )
 
 
-def _reordered(
+def _ranking_differences(
     context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
 ) -> str | None:
-    """Say how many places and scores differ when a night's stocks are ordered again.
+    """Say how many places and scores differ when a night's stocks are ranked again.
 
-    None where none differs, or where the night ordered no stocks.
+    None where none differs, or where the night ranked no stocks.
     """
     target = night["target"]
     with reading(context.engine) as conn:
-        stored = rankings.orders(conn, context.name, first=target, last=target)
+        stored = rankings.night_rankings(conn, context.name, first=target, last=target)
         if stored.empty:
             return None
         ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
         trained = load_trained(context, ranker or {})
     stored = stored[stored["ranker_id"] == trained.row["id"]]
     probabilities = again.set_index("symbol")["probability"]
-    order = order_night(context, trained, night["as_of"], probabilities, moment)
-    beside = stored.merge(order, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
+    night_bars = NightBars(context, night["as_of"], moment)
+    ranking = rank_night(context, trained, night_bars, probabilities)
+    beside = stored.merge(ranking, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
     differing = int((~is_same).sum())
     if differing == 0:
         return None
-    return f"order: {differing} of {len(beside)} places and scores"
+    return f"ranking: {differing} of {len(beside)} places and scores"
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:

@@ -23,7 +23,7 @@ from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
 from dtml.pages.figures import records, with_interval
-from dtml.pages.order import promotion_words
+from dtml.pages.night_ranking import promotion_words
 from flows.service.schedules import DELAY
 from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 

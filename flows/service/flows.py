@@ -37,7 +37,7 @@ from flows.nightly.context import (
 )
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, run_night
-from flows.nightly.order import rankers_for
+from flows.nightly.ranking import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
 from flows.service.schedules import DELAY, skip_reason

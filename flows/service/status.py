@@ -99,7 +99,7 @@ class MarketStatus:
     acc: Skill | None
     mcc: Skill | None
     alerts_not_sent: int
-    ordered_by: str | None
+    ranked_by: str | None
     calendar_ends: date | None  # where that is less than 60 days ahead, or past
     note: str | None
 
@@ -169,7 +169,7 @@ def market_status(
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
-        ordered_by = _ordered_by(conn, name, complete)
+        ranked_by = _ranked_by(conn, name, complete)
     night: Mapping[str, Any] = last or {}
     outcome = night.get("status")
     if outcome == "running" and is_free(engine, name):  # whatever its row says
@@ -192,7 +192,7 @@ def market_status(
         acc=_skill(scores, "acc"),
         mcc=_skill(scores, "mcc"),
         alerts_not_sent=len(unsent),
-        ordered_by=ordered_by,
+        ranked_by=ranked_by,
         calendar_ends=clock.calendar_ends,
         note=clock.note,
     )
@@ -205,8 +205,8 @@ def _is_late(last_complete: date | None, due: Due | None) -> bool:
     return last_complete is None or last_complete < due.as_of
 
 
-def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
-    """Return the predictor that ordered the stocks of the last complete night.
+def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
+    """Return the predictor that ranked the stocks of the last complete night.
 
     If it is the champion, the text says since when.
     """

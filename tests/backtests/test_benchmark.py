@@ -115,7 +115,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
         "index_reversal",
         "index_below_mean20",
     }
-    assert scores.loc[("paper", "dtml"), "published_acc"] == 0.5744
+    assert scores.loc[("published", "dtml"), "published_acc"] == 0.5744
     assert np.isnan(scores.loc[("all", "dtml"), "published_acc"])
     assert found.row["best_rule"] in scores.loc["all"].index
     with reading(experiment.context.engine) as conn:
@@ -138,7 +138,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
     assert found.scores.loc[found.scores["is_rule"], ["seeds", "acc_mean"]].isna().all(axis=None)
     seeds = found.seeds
     dtml = seeds[seeds["predictor"] == "dtml"]
-    assert dtml["acc"].mean() == in_float64(scores.loc[("paper", "dtml"), "acc_mean"])
+    assert dtml["acc"].mean() == in_float64(scores.loc[("published", "dtml"), "acc_mean"])
     assert seeds.groupby("predictor").size().to_dict() == {
         "adv_alstm": 2,
         "dtml": 2,
@@ -210,7 +210,7 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     assert dtml[dtml["kept"]]["configuration"].unique().tolist() == [0]
     assert by_configuration[0] == by_configuration.max()
     row = found.scores[
-        (found.scores["predictor"] == "dtml") & (found.scores["protocol"] == "paper")
+        (found.scores["predictor"] == "dtml") & (found.scores["protocol"] == "published")
     ].iloc[0]
     assert row["configurations"] == 3
     with reading(stored.engine) as conn:

@@ -13,7 +13,7 @@ from dtml.errors import UsageError
 from dtml.evaluation.breakdowns import (
     ROLLING_SESSIONS,
     confusion_by_stock,
-    order_scores,
+    rank_ics_by_slice,
     rolling_mcc,
     rolling_rank_ic,
     slice_scores,
@@ -98,7 +98,7 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
 
 def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
     oracle, losers = MOVEMENT.copy(), GENERATOR.normal(0, 1, MOVEMENT.shape)
-    found = order_scores(oracle, losers, MOVEMENT, DAYS, FOLD).set_index(["slice", "value"])
+    found = rank_ics_by_slice(oracle, losers, MOVEMENT, DAYS, FOLD).set_index(["slice", "value"])
     assert found["rank_ic"].tolist() == in_float64([1.0] * len(found))
     daily = [
         spearmanr(losers[day], MOVEMENT[day]).statistic
@@ -131,7 +131,7 @@ def test_a_rolling_rank_ic_is_the_mean_of_its_last_days() -> None:
 def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -> None:
     counts = confusion_by_stock(CALLS, MOVEMENT, "all")
     assert (counts.sum(axis=(0, 2, 3)) == np.isfinite(MODEL * MOVEMENT).sum()).all()
-    paper = confusion_by_stock(CALLS, MOVEMENT, "paper")
+    paper = confusion_by_stock(CALLS, MOVEMENT, "published")
     large = (MOVEMENT >= 0.0055) | (MOVEMENT <= -0.005)
     assert paper[:, 0].sum() == (large & np.isfinite(MODEL)).sum()
 

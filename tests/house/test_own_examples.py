@@ -77,7 +77,7 @@ def test_what_the_page_does_in_a_notebook_runs(
     assert "pairs.py: rank IC ." in said[1]
     assert said[2] == "home: complete, 9 stocks for 2024-07-02"
     assert held["study"].audit("mine.py")["passed"].all()
-    assert set(held["store"].orders("home")["predictor"]) == {
+    assert set(held["store"].rankings("home")["predictor"]) == {
         "ridge",
         "boosting",
         "blend",

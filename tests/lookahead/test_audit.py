@@ -338,9 +338,9 @@ def test_another_future_leaves_the_past_as_it_was() -> None:
     assert (both["close"] != both["close_other"]).all()
     assert 0.5 * len(future) < len(both) < 0.9 * len(future)
     days = DATED.sessions[DATED.sessions <= AT]
-    assert (other.market.membership(days) == DATED.market.membership(days)).all()
+    assert (other.market.is_constituent(days) == DATED.market.is_constituent(days)).all()
     later = DATED.sessions[DATED.sessions > AT]
-    assert (other.market.membership(later) != DATED.market.membership(later)).any()
+    assert (other.market.is_constituent(later) != DATED.market.is_constituent(later)).any()
 
 
 def test_what_was_known_on_a_day_holds_no_later_bar_entry_or_exit() -> None:

@@ -13,11 +13,11 @@ from dtml.lookahead.audit import fit_for_leaks
 from dtml.lookahead.pipeline import History
 from dtml.lookahead.ranks import (
     LEAKS,
-    Ordering,
+    RankingPath,
     audit_ranking,
     fit_honestly,
     prove_ranking,
-    same_orders,
+    same_rankings,
     same_ranks,
     slopes_of_chance,
 )
@@ -59,14 +59,14 @@ MARKETS = {"simulated": made(), "other entries": made(1), "turning": turning(mad
 @pytest.mark.one_case
 @pytest.mark.parametrize("name", MARKETS)
 def test_honest_rankers_raise_no_alarm(name: str) -> None:
-    found = audit_ranking(Ordering(), MARKETS[name])
-    assert [each.check for each in found] == ["same_orders", "same_ranks", "slopes_of_chance"]
+    found = audit_ranking(RankingPath(), MARKETS[name])
+    assert [each.check for each in found] == ["same_rankings", "same_ranks", "slopes_of_chance"]
     assert all(each.passed for each in found), found
 
 
 @pytest.mark.soak
 def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> None:
-    proof = prove_ranking(MARKETS["simulated"], Ordering())
+    proof = prove_ranking(MARKETS["simulated"], RankingPath())
     assert proof["planted"].sum() == len(LEAKS) == 8
     assert proof["caught"].equals(proof["planted"].rename("caught")), proof
 
@@ -85,30 +85,30 @@ def test_every_planted_leak_is_caught_and_honest_rankers_are_not_accused() -> No
 )
 @pytest.mark.parametrize("name", MARKETS)
 def test_an_order_that_changes_with_what_came_later_is_found(leak: str, name: str) -> None:
-    assert not same_orders(Ordering(**LEAKS[leak]), MARKETS[name], AT, seed=0).passed
+    assert not same_rankings(RankingPath(**LEAKS[leak]), MARKETS[name], AT, seed=0).passed
 
 
 def test_a_feature_that_knows_later_dividends_and_splits_is_found() -> None:
-    assert not same_ranks(Ordering(**LEAKS["PriceAsFeature"]), MARKETS["simulated"], AT).passed
-    assert same_ranks(Ordering(), MARKETS["simulated"], AT).passed
+    assert not same_ranks(RankingPath(**LEAKS["PriceAsFeature"]), MARKETS["simulated"], AT).passed
+    assert same_ranks(RankingPath(), MARKETS["simulated"], AT).passed
 
 
 @pytest.mark.parametrize("name", MARKETS)
 def test_a_slope_that_was_measured_on_fitted_days_is_found(name: str) -> None:
-    found = slopes_of_chance(Ordering(**LEAKS["SlopeOnFittedDays"]), MARKETS[name], AT, seed=0)
+    found = slopes_of_chance(RankingPath(**LEAKS["SlopeOnFittedDays"]), MARKETS[name], AT, seed=0)
     assert not found.passed, found.detail
-    assert slopes_of_chance(Ordering(), MARKETS[name], AT, seed=0).passed
+    assert slopes_of_chance(RankingPath(), MARKETS[name], AT, seed=0).passed
 
 
 def test_rankers_that_are_trained_are_checked_by_what_they_say() -> None:
-    history, honest = MARKETS["simulated"], Ordering()
+    history, honest = MARKETS["simulated"], RankingPath()
     rankers = fit_honestly(honest.read(history), AT, honest.config)
     found = audit_ranking(replace(honest, fit=lambda *_: rankers), history, trains=False)
-    assert [each.check for each in found] == ["same_orders", "same_ranks"]
+    assert [each.check for each in found] == ["same_rankings", "same_ranks"]
     assert all(each.passed for each in found)
 
 
 def test_a_history_too_short_for_rankers_has_none_to_audit() -> None:
     short = MARKETS["simulated"].cut(stocks=12, sessions=200, seed=0)
-    assert audit_ranking(Ordering(), short) == []
-    assert prove_ranking(short, Ordering()).empty
+    assert audit_ranking(RankingPath(), short) == []
+    assert prove_ranking(short, RankingPath()).empty

@@ -53,13 +53,13 @@ def test_a_row_of_the_design_is_the_window_of_a_stock_and_of_the_index() -> None
 def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(
     kind: Kind,
 ) -> None:
-    fitted = fit_classifier(kind, TRAIN, VALIDATION, "paper", seed=0)
+    fitted = fit_classifier(kind, TRAIN, VALIDATION, "published", seed=0)
     found = fitted.probability(TEST)
     np.testing.assert_array_equal(np.isnan(found), ~TEST.observed.numpy())
     seen = TEST.labelled("all").numpy()
     assert ((found > 0.5) == TEST.rises().numpy())[seen].mean() > 0.8
     assert 0 <= np.nanmin(found) < np.nanmax(found) <= 1
-    counted = VALIDATION.labelled("paper").numpy()
+    counted = VALIDATION.labelled("published").numpy()
     right = (fitted.probability(VALIDATION) > 0.5) == VALIDATION.rises().numpy()
     assert fitted.validation_acc == in_float64(right[counted].mean())
 

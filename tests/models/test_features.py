@@ -277,7 +277,15 @@ def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
         [[0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]], dtype=torch.float64
     )
     windows.movement.copy_(returns.float())
-    assert windows.labelled("paper")[0].tolist() == [True, False, False, False, True, False, True]
+    assert windows.labelled("published")[0].tolist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
     assert windows.labelled("all")[0].tolist() == [True, True, True, True, True, False, True]
     assert windows.rises()[0].tolist() == [True, True, False, False, False, False, True]
 

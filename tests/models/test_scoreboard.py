@@ -177,7 +177,7 @@ def test_the_papers_protocol_drops_small_moves(
     movement = np.round(movement, 4)
     movement[:2] = 0.0054
     movement[2, 0], movement[3, 0] = 0.0055, -0.005
-    row = table(model, rule, movement=movement, protocol="paper").loc["model"]
+    row = table(model, rule, movement=movement, protocol="published").loc["model"]
     large = (movement >= 0.0055) | (movement <= -0.005)
     assert (row["days"], row["n"], row["rises"]) == (
         DAYS - 2,
@@ -193,7 +193,7 @@ def test_each_member_is_scored_on_the_papers_labels(
     movement: np.ndarray, model: Predictor, rule: Predictor
 ) -> None:
     acc, mcc = member_scores(model.probability, movement)
-    row = table(model, rule, movement=movement, protocol="paper").loc["model"]
+    row = table(model, rule, movement=movement, protocol="published").loc["model"]
     assert (acc.mean(), acc.std(ddof=1)) == in_float64((row["acc_mean"], row["acc_sd"]))
     assert (mcc.mean(), mcc.std(ddof=1)) == in_float64((row["mcc_mean"], row["mcc_sd"]))
     with pytest.raises(ValueError, match="none of 217 stock-days"):
@@ -236,7 +236,7 @@ def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     assert set(rows["days"]) == {DAYS - 1}
     common = common_stock_days((model, partial, rule), movement, TARGET)
     acc, _ = member_scores(model.probability, np.where(common, movement, np.nan))
-    row = table(model, partial, rule, movement=movement, protocol="paper").loc["model"]
+    row = table(model, partial, rule, movement=movement, protocol="published").loc["model"]
     assert acc.mean() == in_float64(row["acc_mean"])
     model.probability[:, :3, 2], model.probability[:, 7] = 0.01, 0.99
     rule.probability[:, 7] = np.nan
@@ -315,5 +315,5 @@ def test_what_does_not_fit_is_an_error(
         table(model, rule, movement=movement[:, :5])
     with pytest.raises(ValueError, match="30 targets"):
         scoreboard((model, rule), movement=movement, target=TARGET[1:], best_rule="rule")
-    with pytest.raises(ValueError, match="counts under 'paper'"):
+    with pytest.raises(ValueError, match="counts under 'published'"):
         table(model, rule, movement=np.full_like(movement, 0.001))

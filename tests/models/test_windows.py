@@ -11,7 +11,7 @@ import torch
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import Panel, features
-from dtml.prices.returns import adjusted_price, labelled, paper_labels, returns_between
+from dtml.prices.returns import adjusted_price, labelled, published_labels, returns_between
 from dtml.windows import WindowConfig, Windows, build_windows
 from tests.support.bounds import assert_arrays_cast_to_float32, assert_arrays_close_in_float64
 
@@ -201,8 +201,10 @@ def test_the_largest_move_is_none_or_a_number_and_a_window_one_session_or_more()
 
 def test_labels_at_the_papers_thresholds() -> None:
     change = np.array([[0.0055, 0.00549, -0.005, -0.00499, 0.0, np.nan, np.inf]])
-    assert paper_labels(change).tolist() == [[1, 0, -1, 0, 0, 0, 1]]
-    assert labelled(change, "paper").tolist() == [[True, False, True, False, False, False, False]]
+    assert published_labels(change).tolist() == [[1, 0, -1, 0, 0, 0, 1]]
+    assert labelled(change, "published").tolist() == [
+        [True, False, True, False, False, False, False]
+    ]
     assert labelled(change, "all").tolist() == [[True, True, True, True, True, False, False]]
 
 

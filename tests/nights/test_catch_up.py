@@ -22,6 +22,7 @@ from db.rows import markets, predictions, prices, runs
 from db.rows import nights as stored_nights
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
+from flows.nightly.bars import NightBars
 from flows.nightly.catch_up import LIMIT, catch_up, missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, fetch_bars
@@ -112,7 +113,9 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(
     catch_up(context, FOLLOWING[1])
     with reading(context.engine) as conn:
         caught = predictions.predictions(conn, context.name, target=FOLLOWING[2])
-    made = forecast(context, load_model(context, AS_OF), FOLLOWING[1]).predictions
+    made = forecast(
+        context, load_model(context, AS_OF), NightBars(context, FOLLOWING[1])
+    ).predictions
     assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
 
 
@@ -169,7 +172,7 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     fetch_bars(context, AS_OF, known_at=evenings[0])
     run_night(context, AS_OF)
     fetch_bars(context, FOLLOWING[0], known_at=evenings[1])
-    then = forecast(context, load_model(context, AS_OF), FOLLOWING[0])
+    then = forecast(context, load_model(context, AS_OF), NightBars(context, FOLLOWING[0]))
     later = replace(context, source=FrameSource(restated(date(2024, 6, 26), FOLLOWING[0])))
     catch_up(later, FOLLOWING[1])
     with reading(context.engine) as conn:

@@ -19,6 +19,7 @@ from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import night as night_module
 from flows.nightly import predict
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, StoredSource, stored_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
@@ -112,7 +113,7 @@ def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None
     prices = ["open", "high", "low", "close", "adj_close"]
     scrambled.loc[later, prices] = scrambled.loc[later, prices].to_numpy() * 1.3
     fetch_bars(replace(context, source=FrameSource(scrambled)), date(2024, 8, 30))
-    made = forecast(context, load_model(context, AS_OF), AS_OF)
+    made = forecast(context, load_model(context, AS_OF), NightBars(context, AS_OF))
     stored = stored_predictions(context, AS_OF)
     assert (made.predictions["probability"].to_numpy() == stored["probability"].to_numpy()).all()
     assert made.known_at == first.row["known_at"]
@@ -123,10 +124,12 @@ def test_a_night_reads_only_the_sessions_it_needs_and_predicts_as_from_all(
 ) -> None:
     fetch_bars(context, AS_OF)
     model = train_model(context, AS_OF)
-    few = forecast(context, model, AS_OF)
+    few = forecast(context, model, NightBars(context, AS_OF))
     monkeypatch.setattr(predict, "first_needed", lambda *_: date(2022, 1, 3))
     pd.testing.assert_frame_equal(
-        few.predictions, forecast(context, model, AS_OF).predictions, check_exact=True
+        few.predictions,
+        forecast(context, model, NightBars(context, AS_OF)).predictions,
+        check_exact=True,
     )
 
 
@@ -223,7 +226,7 @@ def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(
         restatements = conn.execute(text("select count(*) from price_restatement")).scalar_one()
     assert restatements > OVERLAP
     model = load_model(context, AS_OF)
-    as_known = forecast(context, model, AS_OF, first.row["known_at"])
+    as_known = forecast(context, model, NightBars(context, AS_OF, first.row["known_at"]))
     assert (
         as_known.predictions["probability"].to_numpy() == before["probability"].to_numpy()
     ).all()

@@ -73,7 +73,7 @@ def trusted(owned: MarketContext, monkeypatch: pytest.MonkeyPatch) -> MarketCont
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
     with reading(context.engine) as conn:
-        made = rankings.orders(conn, context.name, first=target, last=target)
+        made = rankings.night_rankings(conn, context.name, first=target, last=target)
     return made[made["predictor"] == "own"]
 
 
@@ -215,7 +215,7 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
     assert BAD[bad] in str(reason(owned))
     assert BAD[bad] in str(recorded(owned)["refused"])
     with reading(owned.engine) as conn:
-        others = rankings.orders(conn, owned.name, first=TARGET, last=TARGET)
+        others = rankings.night_rankings(conn, owned.name, first=TARGET, last=TARGET)
     assert set(others["predictor"]) == {"ridge", "boosting", "blend", "dtml"}
 
 

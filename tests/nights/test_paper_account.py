@@ -23,11 +23,12 @@ from dtml.markets.definition import FREE, Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.markets import after_costs
 from flows.nightly import paper
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.nightly.paper import follow_orders, next_orders
+from flows.nightly.paper import follow_rankings, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
@@ -65,11 +66,11 @@ def say(context: MarketContext, *nights: int) -> None:
         target = next_session("XNYS", NIGHTS[night].date())
         rows = pd.DataFrame({"symbol": context.market.symbols, "score": scores_of(context)[night]})
         rows = rows.assign(
-            place=1, probability=np.nan, speaks=True, predictor="ridge", as_of=NIGHTS[night]
+            place=1, probability=np.nan, chosen=True, predictor="ridge", as_of=NIGHTS[night]
         )
         rows = rows.assign(ranker_id=ranker()["id"], target=pd.Timestamp(target))
         with transaction(context.engine) as conn:
-            rankings.save_order(conn, context.name, rows, known_at=now, made_at=now)
+            rankings.save_night_ranking(conn, context.name, rows, known_at=now, made_at=now)
 
 
 def account(context: MarketContext) -> pd.DataFrame:
@@ -104,7 +105,7 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(
 ) -> None:
     for night in range(YEAR):
         say(traded, night)
-        follow_orders(traded, NIGHTS[night].date())
+        follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
     assert_as(account(traded), backtest(traded))
     with reading(traded.engine) as conn:
         found = rankings.paper_returns(conn, traded.name).pivot(
@@ -127,7 +128,7 @@ def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("at", ["save_targets", "save_paper"])
+@pytest.mark.parametrize("at", ["save_targets", "save_paper_account"])
 def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
     traded: MarketContext, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -144,12 +145,12 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
             with monkeypatch.context() as patched:
                 patched.setattr(paper.stored, at, dies)
                 with pytest.raises(KeyboardInterrupt):
-                    follow_orders(traded, NIGHTS[night].date())
+                    follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
         if how != 1:  # else a later night catches up
-            follow_orders(traded, NIGHTS[night].date())
+            follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
         if how == 2:
-            follow_orders(traded, NIGHTS[night].date())
-    follow_orders(traded, NIGHTS[FEW - 1].date())
+            follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
+    follow_rankings(traded, NightBars(traded, NIGHTS[FEW - 1].date()))
     assert_as(account(traded), backtest(traded), FEW)
 
 
@@ -159,14 +160,14 @@ def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) ->
     for night in range(FEW):
         if night not in refused:
             say(traded, night)
-            follow_orders(traded, NIGHTS[night].date())
+            follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
     found = account(traded)
     assert_as(found, backtest(traded, *refused), FEW)
     assert (found.loc[list(refused), "turnover"] == 0).all()
 
 
 def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
-    follow_orders(traded, AS_OF)
+    follow_rankings(traded, NightBars(traded, AS_OF))
     assert account(traded).empty
 
 
@@ -176,7 +177,7 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
 ) -> None:
     for night in range(FEW):
         say(traded, night)
-        follow_orders(traded, NIGHTS[night].date())
+        follow_rankings(traded, NightBars(traded, NIGHTS[night].date()))
     market = replace(traded.market, trading=replace(TRADING, lot=10))
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, 100_000.0)
@@ -214,7 +215,7 @@ def followed(context: MarketContext, nights: int) -> None:
     """Order and follow so many nights, and one more that nobody filled yet."""
     for night in range(nights):
         say(context, night)
-        follow_orders(context, NIGHTS[night].date())
+        follow_rankings(context, NightBars(context, NIGHTS[night].date()))
 
 
 def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
@@ -304,11 +305,11 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
             conn.execute(sa.delete(table))
         is_first = tables.price.c.session == NIGHTS[1]
         conn.execute(sa.update(tables.price).where(is_stock, is_first).values(open=None))
-    follow_orders(traded, NIGHTS[1].date())
+    follow_rankings(traded, NightBars(traded, NIGHTS[1].date()))
     with reading(traded.engine) as conn:
         found = next_orders(conn, market, 1e6)
     assert found is not None
-    follow_orders(traded, NIGHTS[2].date())
+    follow_rankings(traded, NightBars(traded, NIGHTS[2].date()))
     with reading(traded.engine) as conn:
         held = rankings.paper_positions(conn, traded.name, NIGHTS[1].date(), NIGHTS[2].date())
     days = held.loc[held["symbol"] == stock, "session"].tolist()
@@ -359,7 +360,7 @@ def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> 
     with reading(traded.engine) as conn:
         assert next_orders(conn, traded.market, 1000.0) is None
     say(traded, 0)
-    follow_orders(traded, NIGHTS[0].date())
+    follow_rankings(traded, NightBars(traded, NIGHTS[0].date()))
     with reading(traded.engine) as conn, pytest.raises(DtmlError, match="no close of GONE up to"):
         next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
 
@@ -369,7 +370,7 @@ def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketConte
         assert after_costs(conn, traded.name)["left_figures"] is None
     for night in range(FEW):
         say(traded, night)
-    follow_orders(traded, NIGHTS[FEW - 1].date())
+    follow_rankings(traded, NightBars(traded, NIGHTS[FEW - 1].date()))
     with reading(traded.engine) as conn:
         said = after_costs(conn, traded.name)
         found = rankings.paper_returns(conn, traded.name).pivot(
@@ -423,7 +424,7 @@ def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
         conn.execute(sa.delete(tables.night_drift))
         gone = sessions_up_to("XNYS", AS_OF, 6)[0].date()
         conn.execute(sa.delete(tables.price).where(tables.price.c.session == gone))
-    watch_drift(context, AS_OF)
+    watch_drift(context, NightBars(context, AS_OF))
     with reading(context.engine) as conn:
         told = nights.drift(conn, context.name, AS_OF)
     assert set(told["measure"]) >= {*FEATURES, "stock-day"}

@@ -16,6 +16,7 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import score
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
@@ -41,7 +42,7 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
     with reading(context.engine) as conn:
         counted = {
             each.predictor: each
-            for each in day_counts(conn, context, DAYS[-1])
+            for each in day_counts(conn, context, NightBars(context, DAYS[-1]), DAYS[-1])
             if each.protocol == "all"
         }
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
@@ -61,7 +62,8 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(
 ) -> None:
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
-        counted = [each for each in day_counts(conn, context, DAYS[-1]) if each.predictor == "dtml"]
+        all_counts = day_counts(conn, context, NightBars(context, DAYS[-1]), DAYS[-1])
+        counted = [each for each in all_counts if each.predictor == "dtml"]
         history = predictions.prediction_history(conn, market=context.name, last=DAYS[-1]).dropna(
             subset=["realised_return"]
         )
@@ -123,7 +125,7 @@ def test_nights_run_out_of_order_end_with_the_same_running_scores(context: Marke
     run_night(context, DAYS[0])
     for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):
         run_night(context, day)
-    score_market(context, DAYS[4])
+    score_market(context, NightBars(context, DAYS[4]))
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
 
 
@@ -140,7 +142,7 @@ def test_running_scores_after_a_night_that_is_run_later_count_it_too(
         DAYS[2],
     ):  # the last is complete and only scored
         run_night(context, day)
-    score_market(context, DAYS[4])
+    score_market(context, NightBars(context, DAYS[4]))
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
     assert [finding.check for finding in check_store(context.engine) if finding.found] == []
 
@@ -210,7 +212,7 @@ def fetch_history(context: MarketContext, symbol: str) -> pd.DataFrame:
 
 def test_scoring_with_nothing_predicted_does_nothing(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
-    found = score_market(context, next_session("XNYS", AS_OF))
+    found = score_market(context, NightBars(context, next_session("XNYS", AS_OF)))
     assert (found.outcomes, found.nights, found.unresolved) == (0, [], 0)
 
 
@@ -239,7 +241,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
     for day in (DAYS[3], DAYS[2], DAYS[4]):
         run_night(replace(context, source=FrameSource(corrected)), day)
-    score_market(context, DAYS[4])
+    score_market(context, NightBars(context, DAYS[4]))
     with reading(context.engine) as conn:
         grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
         counted = honest(conn, context, date.max)

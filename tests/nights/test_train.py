@@ -70,16 +70,16 @@ UNMOVED = "no known return is large enough for a label: check that the prices ch
 NOTHING_TO_LEARN = {
     "weekly prices": (
         lambda bars: bars[bars["session"].dt.day_of_week == 0],
-        "paper",
+        "published",
         "no return is known: check that the prices have a bar",
     ),
-    "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "paper", UNMOVED),
+    "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "published", UNMOVED),
     "flat prices, every return counted": (
         lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)),
         "all",
         UNMOVED,
     ),
-    "a constant adjusted close": (lambda bars: bars.assign(adj_close=100.0), "paper", UNMOVED),
+    "a constant adjusted close": (lambda bars: bars.assign(adj_close=100.0), "published", UNMOVED),
 }
 
 

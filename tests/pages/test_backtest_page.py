@@ -259,7 +259,7 @@ def test_the_verdict_on_directions_follows_the_paired_difference(
         **gain,
     )
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0)
-    paper = score("always_up", protocol="paper", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
+    paper = score("always_up", protocol="published", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
     assert whole.startswith("Over 252 days and 7,398 stock-days of sp500 DTML (MCC .0411")
     assert f"ACC .5200 [.500, .540]) {said}" in whole

@@ -74,7 +74,7 @@ def random_scores(predictors: list[str]) -> pd.DataFrame:
     """Every figure of a model another one; a rule's as they can be."""
     generator = np.random.default_rng(7)
     rows = []
-    for protocol in ("paper", "all"):
+    for protocol in ("published", "all"):
         for predictor in [*predictors, *RULES]:
             gains = () if predictor == "index_reversal" else GAINS
             names = (*ENSEMBLE, *gains, *(() if predictor in RULES else OF_MODELS))
@@ -171,7 +171,9 @@ def test_the_verdict_follows_the_interval_of_the_paired_gain(
 ) -> None:
     gain = {"acc_gain": 0.021, "acc_gain_low": low, "acc_gain_high": high}
     other = {"acc_gain": -0.02, "acc_gain_low": -0.03, "acc_gain_high": -0.01}
-    scores = pd.DataFrame([score_row("dtml", "paper", **gain), score_row("dtml", "all", **other)])
+    scores = pd.DataFrame(
+        [score_row("dtml", "published", **gain), score_row("dtml", "all", **other)]
+    )
     assert verdict(BENCHMARK, scores) == (
         "Against the naive rule that was best on the training span, index_reversal, over 252 test "
         "days of kdd17: "
@@ -220,7 +222,9 @@ def test_every_row_and_every_member_has_its_mark() -> None:
 
 def test_the_page_shows_what_there_is() -> None:
     nothing = random_members(["dtml"]).iloc[:0]
-    scores = pd.DataFrame([score_row("dtml", "paper"), score_row("index_reversal", "paper")])
+    scores = pd.DataFrame(
+        [score_row("dtml", "published"), score_row("index_reversal", "published")]
+    )
     text = without_script(
         benchmark_page(benchmark=BENCHMARK | {"seconds": None}, scores=scores, seed_scores=nothing)
     )
@@ -275,7 +279,10 @@ def small_scores() -> pd.DataFrame:
     }
     dtml |= {"mcc_high": 0.027, "auc": 0.507, "auc_low": 0.498, "auc_high": 0.516}
     rule = {"acc": 0.551, "acc_low": 0.51, "acc_high": 0.59, "mcc": 0.108}
-    rows = [score_row("index_reversal", "paper", **rule), score_row("dtml", "paper", **dtml)]
+    rows = [
+        score_row("index_reversal", "published", **rule),
+        score_row("dtml", "published", **dtml),
+    ]
     return pd.DataFrame([*rows, score_row("dtml", "all", acc=1.0, acc_mean=0.5)])
 
 

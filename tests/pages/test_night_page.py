@@ -10,7 +10,7 @@ import pytest
 from dtml.attention.weights import Attention
 from dtml.pages.figures import figure
 from dtml.pages.night import direction_rows
-from dtml.pages.order import order_part
+from dtml.pages.night_ranking import ranking_part
 from tests.support.night_page import (
     EVIL,
     LINE,
@@ -212,10 +212,10 @@ def test_what_a_night_says_of_own_code_is_on_its_page() -> None:
 
 
 def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> None:
-    order = pd.DataFrame(
+    ranking = pd.DataFrame(
         {"place": [1, 2], "symbol": ["S002", "S001"], "name": None, "probability": [0.6, 0.4]}
     )
-    order = order.assign(predictor="blend", leg="open_to_open")
+    ranking = ranking.assign(predictor="blend", leg="open_to_open")
     blank = {"is_rule": [False, True, True], "days": 40, "rank_ic": [0.08, 0.01, 0.03]}
     scored = pd.DataFrame({"predictor": ["blend", "volume_shock", "day_losers"], **blank})
     scored = scored.assign(
@@ -228,7 +228,7 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
         "nights": 41,
         "gain": 0.012,
     }
-    text = page(order=order_part(order, scored, champion | {"stake": 71.4, "needed": 60.0}))
+    text = page(ranking=ranking_part(ranking, scored, champion | {"stake": 71.4, "needed": 60.0}))
     assert region(text, "The ranking of the stocks")[1:] == [
         ["S002", "1", ".600"],
         ["S001", "2", ".400"],
@@ -243,7 +243,7 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     )
     evidence = "rank IC gain +.0120 over 41 nights, wealth 71, where 60 was needed"
     assert f"blend has been champion since 2026-03-02 in place of ridge: {evidence}." in text
-    assert 'href="#order"' not in page()
+    assert 'href="#ranking"' not in page()
     assert "No ranking of this market has an outcome yet" in page(
-        order=order_part(order, scored.iloc[:0])
+        ranking=ranking_part(ranking, scored.iloc[:0])
     )

@@ -325,4 +325,4 @@ def test_a_stock_that_came_back_is_a_member_in_each_of_its_stays(tmp_path: Path)
         ]
         assert members == [{"A", "B"}, {"B"}, {"A", "B"}]
         days = pd.DatetimeIndex(["2010-01-03", "2011-01-03", "2013-01-03"])
-        assert known.membership(days).tolist() == [[True, True], [False, True], [True, True]]
+        assert known.is_constituent(days).tolist() == [[True, True], [False, True], [True, True]]

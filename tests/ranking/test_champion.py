@@ -94,16 +94,16 @@ def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
     assert first["predictor"] in earning.market.candidates
     assert first["nights"] > 0
     with reading(earning.engine) as conn:
-        said = rankings.orders(conn, earning.name, first=TARGET, last=TARGET)
+        said = rankings.night_rankings(conn, earning.name, first=TARGET, last=TARGET)
         latest = pd.read_sql(text("select * from latest_ranking"), conn)
-    assert said.groupby("predictor")["speaks"].all().to_dict() == {
+    assert said.groupby("predictor")["chosen"].all().to_dict() == {
         name: name == first["predictor"] for name in ("blend", "boosting", "dtml", "ridge")
     }
     assert latest["predictor"].unique().tolist() == [first["predictor"]]
     run_night(earning, AS_OF)
     assert stored(earning) == first
     status = market_status(earning.engine, earning.name, earning.market, datetime.now(UTC))
-    assert status.ordered_by == f"{first['predictor']} since {TARGET}"
+    assert status.ranked_by == f"{first['predictor']} since {TARGET}"
 
 
 @pytest.mark.parametrize("gain", [0.2, 0.0])
@@ -164,7 +164,7 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
         {"symbol": earning.market.symbols, "score": 0.0, "place": 1, "probability": np.nan}
     )
     rows = rows.assign(
-        speaks=True, predictor="ridge", ranker_id=ranker()["id"], target=pd.Timestamp(ordered)
+        chosen=True, predictor="ridge", ranker_id=ranker()["id"], target=pd.Timestamp(ordered)
     )
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, early) is None
@@ -173,7 +173,7 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
             kind="stock", source_symbol=rows["symbol"], name=None, sector=None
         )
         save_instruments(conn, earning.name, stocks)
-        rankings.save_order(
+        rankings.save_night_ranking(
             conn,
             earning.name,
             rows.assign(as_of=pd.Timestamp(days[NIGHTS + 2])),
@@ -221,7 +221,7 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     text_of += '{}\n[index]\nsymbol = "I"\nname = "I"\n'
     file = tmp_path / "home.toml"
     file.write_text(text_of.format('ranker = "earned"\ncandidates = ["ridge", "lstm_relative"]'))
-    assert read_market(file).speakers == ("ridge", "lstm_relative")
+    assert read_market(file).eligible_rankers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
         ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "unknown ranker"),

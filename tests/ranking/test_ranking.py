@@ -12,13 +12,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import Ridge as TheirRidge
 
 from dtml.errors import DtmlError
+from dtml.evaluation.splits import GAP
 from dtml.ranking.features import FEATURES, HISTORY, Bars, peer_returns, ranked_features
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
-from dtml.ranking.rankers import RankersConfig, order_of, slope_of, walk
+from dtml.ranking.rankers import RankersConfig, ranking_of_day, slope_of, walk
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds
+from dtml.ranking.walk import RETRAIN_EVERY, History, folds
 from tests.support.bounds import as_solved, assert_arrays_close_in_float64, in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel
 
@@ -336,7 +337,7 @@ def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int
     symbols = tuple(f"S{number:02}" for number in drawn.permutation(stocks))
     for found, total in zip(blends, totals, strict=True):
         assert len(np.unique(found)) == len(np.unique(total))
-        order = order_of({"blend": found}, {}, symbols)
+        order = ranking_of_day({"blend": found}, {}, symbols)
         by_hand = sorted(range(stocks), key=lambda stock: (-total[stock], symbols[stock]))
         assert order["symbol"].tolist() == [symbols[stock] for stock in by_hand]
         assert order["place"].tolist() == list(range(1, stocks + 1))

@@ -1,4 +1,4 @@
-"""The order of each night's stocks: kept, replayed, scored beside one-line
+"""The ranking of each night's stocks: kept, replayed, scored beside one-line
 rules, and made of the past alone.
 """
 
@@ -23,7 +23,8 @@ from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session
 from dtml.ranking.rules import RULES
 from flows.dashboard.app import dashboard
-from flows.nightly import order
+from flows.nightly import ranking
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.score import score_market
@@ -44,7 +45,7 @@ def long(context: MarketContext) -> MarketContext:
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
     with reading(context.engine) as conn:
-        return rankings.orders(conn, context.name, first=target, last=target)
+        return rankings.night_rankings(conn, context.name, first=target, last=target)
 
 
 def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
@@ -125,7 +126,7 @@ def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
         pytest.raises(StoreError, match="stored with a different score"),
         transaction(long.engine) as conn,
     ):
-        rankings.save_order(
+        rankings.save_night_ranking(
             conn, long.name, other, known_at=other["known_at"][0], made_at=other["made_at"][0]
         )
 
@@ -137,10 +138,10 @@ def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) ->
     scrambled = BARS.assign(**{name: BARS[name].where(~later, BARS[name] * 1.1) for name in prices})
     before = said(long)
     run_night(replace(long, source=FrameSource(scrambled)), TARGET)
-    trained = order.rankers_for(long, AS_OF)
+    trained = ranking.rankers_for(long, AS_OF)
     assert trained is not None
     probabilities = before[before["predictor"] == "dtml"].set_index("symbol")["score"]
-    again = order.order_night(long, trained, AS_OF, probabilities)
+    again = ranking.rank_night(long, trained, NightBars(long, AS_OF), probabilities)
     both = before.merge(again, on=["predictor", "symbol"], suffixes=("", "_again"))
     assert len(both) == 36
     assert (both["score"] == both["score_again"]).all()
@@ -158,7 +159,7 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
                 "update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"
             )
         )
-    assert replay_of(archive, night).reasons == ["order: 1 of 36 places and scores"]
+    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores"]
 
 
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
@@ -214,9 +215,9 @@ def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: Market
     run_night(long, TARGET)
     with transaction(
         long.engine
-    ) as conn:  # as a store in which outcomes were there before the order
+    ) as conn:  # as a store in which outcomes were there before the ranking
         conn.execute(text("delete from rank_score"))
-    score_market(long, TARGET)
+    score_market(long, NightBars(long, TARGET))
     assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
 
 
@@ -230,7 +231,7 @@ def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -
     row = (corrected["symbol"] == symbol) & (corrected["session"] == pd.Timestamp(TARGET))
     corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= 1.2
     run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
-    score_market(long, next_session("XNYS", TARGET))
+    score_market(long, NightBars(long, next_session("XNYS", TARGET)))
     after = scored(long)
     after = after[after["target"] == pd.Timestamp(TARGET)].set_index(["leg", "predictor"])[
         "rank_ic"
@@ -241,7 +242,7 @@ def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -
 def test_a_market_with_too_little_history_has_its_night_without_an_order(
     context: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="flows.nightly.order"):
+    with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert run_night(context, AS_OF).row["status"] == "complete"
     assert said(context).empty
     assert "rankers need 126 before the last 126: fetch a longer history" in caplog.text
@@ -249,16 +250,16 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
 
 @pytest.mark.soak
 def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(long: MarketContext) -> None:
-    first = order.rankers_for(fetched(long), AS_OF)
+    first = ranking.rankers_for(fetched(long), AS_OF)
     assert first is not None
     later = date(2024, 10, 1)
     every = replace(long, market=replace(long.market, retrain=21))
-    assert order.rankers_for(long, later, only_stored=True).row == first.row  # type: ignore[union-attr]
-    assert order.rankers_for(fetched(every, later), later).row["train_last"] == later  # type: ignore[union-attr]
+    assert ranking.rankers_for(long, later, only_stored=True).row == first.row  # type: ignore[union-attr]
+    assert ranking.rankers_for(fetched(every, later), later).row["train_last"] == later  # type: ignore[union-attr]
     other = replace(long, market=replace(long.market, leg="open_to_open"))
-    assert order.rankers_for(other, later).row["leg"] == "open_to_open"  # type: ignore[union-attr]
+    assert ranking.rankers_for(other, later).row["leg"] == "open_to_open"  # type: ignore[union-attr]
     never = replace(long, market=replace(long.market, retrain="never", name="other"))
-    assert order.rankers_for(never, later) is None
+    assert ranking.rankers_for(never, later) is None
 
 
 def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
@@ -269,45 +270,45 @@ def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
 
 
 def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engine: Engine) -> None:
-    trained = order.train_rankers(fetched(long), AS_OF)
-    again = order.load_trained(long, trained.row)
+    trained = ranking.train_rankers(fetched(long), AS_OF)
+    again = ranking.load_trained(long, trained.row)
     for name, model in trained.rankers.models.items():
         for part, value in vars(model).items():
             np.testing.assert_array_equal(value, getattr(again.rankers.models[name], part))
     with pytest.raises(DtmlError, match="is missing or changed: restore it from a backup"):
-        order.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
+        ranking.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
 
 
 @pytest.mark.soak
 def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
     long: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = order.rankers_for(fetched(long), AS_OF)
+    first = ranking.rankers_for(fetched(long), AS_OF)
     assert first is not None
     file = data_folder() / first.row["checkpoint_path"]
     kept = file.read_bytes()
     file.unlink()
-    again = order.rankers_for(long, AS_OF)
+    again = ranking.rankers_for(long, AS_OF)
     assert again is not None
     assert (again.row["id"], file.read_bytes()) == (first.row["id"], kept)
     file.unlink()
-    fit = order.fit_rankers
+    fit = ranking.fit_rankers
 
     def other(*given: Any) -> Any:
         return replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})
 
     # as another processor computes other last bits
-    monkeypatch.setattr(order, "fit_rankers", other)
-    beside = order.rankers_for(long, AS_OF)
+    monkeypatch.setattr(ranking, "fit_rankers", other)
+    beside = ranking.rankers_for(long, AS_OF)
     assert beside is not None
     assert beside.row["id"] != first.row["id"]
-    assert order.rankers_for(long, AS_OF).row["id"] == beside.row["id"]  # type: ignore[union-attr]
-    assert order.rankers_for(long, AS_OF, only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    assert ranking.rankers_for(long, AS_OF).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    assert ranking.rankers_for(long, AS_OF, only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
 
 
 def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
     long: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="flows.nightly.order"):
-        assert order.rankers_for(fetched(long), AS_OF, only_stored=True) is None
+    with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
+        assert ranking.rankers_for(fetched(long), AS_OF, only_stored=True) is None
     assert "it has no rankers: run `dtml train simulated`" in caplog.text

@@ -117,7 +117,7 @@ def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_momen
         )
         assert benchmarks.benchmarks(conn)["id"].tolist() == ["a", "b"]
     assert found == [
-        [protocol, name] for protocol in ("all", "paper") for name in scores()["predictor"]
+        [protocol, name] for protocol in ("all", "published") for name in scores()["predictor"]
     ]
 
 

@@ -100,8 +100,8 @@ TAMPERED = {
     "probability = 0.25": r"0\.25, .*0\.2500000000000001",
     "delete from price_fetch": "price_fetch differs.* became no row",
     "update night set gaps = '[ ]'": "night differs",
-    "insert into membership select max(instrument_id), 2, null, null, 'a list' from "
-    "membership": "no row became",
+    "insert into constituent select max(instrument_id), 2, null, null, 'a list' from "
+    "constituent": "no row became",
 }
 
 

@@ -195,11 +195,11 @@ def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_
     assert brought_up_to_date(store, out, ("prediction_history",)).written == 1
     with transaction(store) as conn:
         order = made[["symbol", "as_of", "target"]].assign(
-            score=1.0, place=1, probability=0.5, speaks=True
+            score=1.0, place=1, probability=0.5, chosen=True
         )
         ranker = conn.execute(text("select id, chosen from ranker")).one()
         order = order.assign(ranker_id=ranker.id, predictor=ranker.chosen)
-        rankings.save_order(conn, "toy", order, known_at=later, made_at=later)
+        rankings.save_night_ranking(conn, "toy", order, known_at=later, made_at=later)
     assert brought_up_to_date(store, out, ("prediction_history",)).written == 1
     assert brought_up_to_date(store, out, ("ranking_history",)).written == 1
     with transaction(store) as conn:

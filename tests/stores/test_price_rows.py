@@ -338,7 +338,7 @@ def test_instruments_are_stored_once_and_kept_up_to_date(store: Engine) -> None:
     assert after["symbol"].tolist() == list(SYMBOLS)
 
 
-def test_memberships_are_what_the_list_says_now(store: Engine) -> None:
+def test_constituents_are_what_the_list_says_now(store: Engine) -> None:
     day = pd.Timestamp
     listed = pd.DataFrame(
         {
@@ -349,13 +349,13 @@ def test_memberships_are_what_the_list_says_now(store: Engine) -> None:
         }
     )
     with transaction(store) as conn:
-        assert markets.save_memberships(conn, "toy", listed) == 3
-        assert markets.save_memberships(conn, "toy", listed) == 0
-        stays = markets.memberships(conn, "toy")
+        assert markets.save_constituents(conn, "toy", listed) == 3
+        assert markets.save_constituents(conn, "toy", listed) == 0
+        stays = markets.constituents(conn, "toy")
         assert stays["spell"].tolist() == [1, 2, 1]
         assert stays["valid_to"].tolist() == [day("2019-12-31"), pd.NaT, pd.NaT]
-        assert markets.save_memberships(conn, "toy", listed.iloc[:1]) == 0
-        assert markets.memberships(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
+        assert markets.save_constituents(conn, "toy", listed.iloc[:1]) == 0
+        assert markets.constituents(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
 
 
 def test_a_rejected_bar_is_recorded_once_for_each_reason(store: Engine) -> None:

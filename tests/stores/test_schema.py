@@ -22,7 +22,7 @@ from db.views import views as documented_views
 from tests.support.revisions import tables_and_views
 
 FACTS = {
-    "membership",
+    "constituent",
     "price",
     "rejected_bar",
     "symbol_warning",
@@ -136,7 +136,7 @@ def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) 
     with transaction(engine) as conn:
         conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
         conn.execute(sa.text(f"insert into alembic_version values ('{REVISION}')"))
-        for table in (tables.instrument, tables.membership, tables.price, tables.rejected_bar):
+        for table in (tables.instrument, tables.constituent, tables.price, tables.rejected_bar):
             table.create(conn)
     for use in (require_current, prepare, upgrade):
         with pytest.raises(

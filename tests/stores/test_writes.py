@@ -80,10 +80,10 @@ def test_stays_are_numbered_by_their_beginning_and_those_of_other_markets_stay(
         {"symbol": ["A", "A", "A"], "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")}
     )
     with transaction(store) as conn:
-        assert markets.save_memberships(conn, "far", listed) == 3
-        assert markets.save_memberships(conn, "toy", listed) == 3
-        assert markets.save_memberships(conn, "toy", listed.iloc[1:].assign(source="w")) == 0
-        rows = table(conn, tables.membership)
+        assert markets.save_constituents(conn, "far", listed) == 3
+        assert markets.save_constituents(conn, "toy", listed) == 3
+        assert markets.save_constituents(conn, "toy", listed.iloc[1:].assign(source="w")) == 0
+        rows = table(conn, tables.constituent)
     assert rows == [
         (1, 1, None, None, "w"),
         (1, 2, date(2021, 5, 1), None, "w"),

@@ -98,7 +98,7 @@ def random_scores(symbols: int = 25, folds: int = 6) -> pd.DataFrame:
             *breakdowns,
             *(("symbol", f"S{number:03d}") for number in range(symbols)),
         ]
-        for protocol in ("paper", "all")
+        for protocol in ("published", "all")
         for predictor in ("dtml", *RULES)
     ]
     return pd.DataFrame(rows)

@@ -55,7 +55,7 @@ def scores() -> pd.DataFrame:
         {
             "slice": ["all", "all", "all", "fold", "symbol", "year"],
             "value": ["", "", "", "1", "A", "2024"],
-            "protocol": ["all", "all", "all", "all", "all", "paper"],
+            "protocol": ["all", "all", "all", "all", "all", "published"],
             "predictor": ["always_up", "dtml", "index_reversal", "dtml", "dtml", "dtml"],
             "n": [6, 6, 6, 3, 2, 0],
             "days": [2, 2, 2, 1, 2, 0],

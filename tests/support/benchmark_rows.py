@@ -48,7 +48,7 @@ def scores() -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "predictor": ["dtml", "gradient_boosting", "index_reversal"],
-            "protocol": "paper",
+            "protocol": "published",
             "run_id": ["first", "trees", None],
             "is_rule": [False, False, True],
             "days": 64,

@@ -172,7 +172,7 @@ def _fill_account(
             "net": net,
         }
         rows.append(pd.DataFrame(row).assign(equity=(1 + net).cumprod()))
-    rankings.save_paper(
+    rankings.save_paper_account(
         conn, market, pd.concat(rows), held.set_axis(["session", "symbol", "weight"], axis=1)
     )
 
@@ -323,7 +323,7 @@ def _finish(
 
 
 def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> None:
-    keys = [DAYS[1:NIGHTS], ["night", "running"], ["paper", "all"], ["dtml", *NAIVE_RULES]]
+    keys = [DAYS[1:NIGHTS], ["night", "running"], ["published", "all"], ["dtml", *NAIVE_RULES]]
     rows = pd.MultiIndex.from_product(
         keys, names=["target", "span", "protocol", "predictor"]
     ).to_frame(index=False)

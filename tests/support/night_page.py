@@ -19,7 +19,7 @@ from dtml.evaluation.calibration import (
     coverage,
 )
 from dtml.pages.night import night_report
-from dtml.pages.order import order_part
+from dtml.pages.night_ranking import ranking_part
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
@@ -78,7 +78,7 @@ def running(nights: int = 5) -> pd.DataFrame:
     keys = [
         (day, protocol, predictor)
         for day in pd.bdate_range("2024-06-24", periods=nights)
-        for protocol in ("paper", "all")
+        for protocol in ("published", "all")
         for predictor in ("dtml", *RULES)
     ]
     rows = pd.DataFrame(keys, columns=["target", "protocol", "predictor"]).assign(
@@ -146,7 +146,7 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
         "rejected": rejected,
         "rejected_sessions": 30,
     }
-    whole |= {"warnings": pd.DataFrame(), "order": order_part(pd.DataFrame(), pd.DataFrame())}
+    whole |= {"warnings": pd.DataFrame(), "ranking": ranking_part(pd.DataFrame(), pd.DataFrame())}
     return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
 
 

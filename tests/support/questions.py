@@ -25,9 +25,10 @@ from dtml.evaluation.calibration import LEVELS
 from dtml.experiments import nightly_of
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, session_close, sessions_up_to
-from dtml.ranking.rankers import order_of
+from dtml.ranking.rankers import ranking_of_day
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
+from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.score import dated_directions, score_market
 from tests.support.places import ROOT
@@ -101,7 +102,7 @@ def fill(engine: Engine) -> None:
             _save_model(conn, model, days, returns)
         for night in range(NIGHTS):
             _save_night(conn, night, days, bars)
-        _save_orders(conn, days, returns)
+        _save_night_rankings(conn, days, returns)
         seen = days[BEFORE:]
         directions = directions_on(seen, bars, SOURCE.index_symbol)
         stored_predictions.save_rule_directions(
@@ -114,7 +115,8 @@ def fill(engine: Engine) -> None:
         returns=market.returns,
         max_return=market.checks.max_return,
     )
-    score_market(MarketContext(market, SOURCE, engine, experiment, "cpu", None), LAST)
+    context = MarketContext(market, SOURCE, engine, experiment, "cpu", None)
+    score_market(context, NightBars(context, LAST))
 
 
 def filled_store(folder: Path) -> str:
@@ -313,7 +315,7 @@ def _looks(model: Model, night: int, made: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _save_orders(conn: Connection, days: Days, returns: pd.DataFrame) -> None:
+def _save_night_rankings(conn: Connection, days: Days, returns: pd.DataFrame) -> None:
     """Keep what a formula for rankers says: a follower's place goes with its
     leader's last return, blurred.
     """
@@ -342,12 +344,12 @@ def _save_orders(conn: Connection, days: Days, returns: pd.DataFrame) -> None:
             for name, blur in blurs.items()
         }
         said = {name: np.where(np.isfinite(last), score, np.nan) for name, score in said.items()}
-        order = order_of(said, dict.fromkeys(blurs, 0.8), tuple(STOCKS))
+        order = ranking_of_day(said, dict.fromkeys(blurs, 0.8), tuple(STOCKS))
         order = order.assign(
             ranker_id=RANKER, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0]
         )
-        order["speaks"] = order["predictor"] == "blend"
-        rankings.save_order(
+        order["chosen"] = order["predictor"] == "blend"
+        rankings.save_night_ranking(
             conn, MARKET, order, known_at=_known_at(night, days), made_at=_made_at(night, days)
         )
 

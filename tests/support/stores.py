@@ -125,7 +125,7 @@ def _fill_market(conn: Connection) -> None:
     stays = pd.DataFrame(
         {"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"}
     )
-    markets.save_memberships(conn, "toy", stays)
+    markets.save_constituents(conn, "toy", stays)
     markets.save_file(conn, "toy", "/markets/toy.toml", 'title = "Toy"\n', saved_at=MOMENT)
     bars = pd.DataFrame(
         {"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS}
@@ -161,9 +161,9 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         {"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]}
     )
     order = order.assign(
-        ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, speaks=True
+        ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, chosen=True
     )
-    rankings.save_order(conn, "toy", order, known_at=MOMENT, made_at=MOMENT)
+    rankings.save_night_ranking(conn, "toy", order, known_at=MOMENT, made_at=MOMENT)
     rankings.save_rank_scores(conn, "toy", rank_scores(), scored_at=MOMENT)
     evidence = {
         "predictor": "ridge",
@@ -189,7 +189,7 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
         "equity": 0.9,
     }
     names = pd.DataFrame({"portfolio": ["account", "account, no costs", "equal parts", "index"]})
-    rankings.save_paper(conn, "toy", names.assign(**earned), held.assign(session=TARGET))
+    rankings.save_paper_account(conn, "toy", names.assign(**earned), held.assign(session=TARGET))
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {

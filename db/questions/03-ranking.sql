@@ -1,4 +1,4 @@
--- Who orders the stocks of a day best, over which return?
+-- Which predictor ranks the stocks of a day best, over which return?
 --
 -- Rank IC is the mean over nights of the correlation of place and return; no skill is 0. From 20 nights on the interval
 -- is 1.96 standard errors of nights taken as independent: for `five_days`, whose returns overlap, it is too narrow.

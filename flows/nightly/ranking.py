@@ -1,7 +1,7 @@
-"""Order the stocks of each night, best first.
+"""Rank the stocks of each night, best first.
 
-Rankers are trained when they are due, asked for their scores, and scored in turn. Where the order
-is to be earned, `flows.nightly.champion` says who orders them.
+Rankers are trained when they are due, asked for their scores, and scored in turn. Where a market's
+file says `ranker = "earned"`, `flows.nightly.champion` chooses whose ranking the night shows.
 """
 
 import json
@@ -18,7 +18,6 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
-from db.rows import prices
 from db.rows import rankings as stored
 from dtml.baselines.naive_rules import MODEL
 from dtml.errors import DtmlError
@@ -34,14 +33,14 @@ from dtml.ranking.rankers import (
     RankersConfig,
     fit_rankers,
     load_rankers,
-    order_of,
+    ranking_of_day,
     save_rankers,
 )
-from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import HISTORY as RULES_READ
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
-from flows.nightly.champion import promote, speaker
+from flows.nightly.bars import SEEN, NightBars
+from flows.nightly.champion import choose_ranker, promote
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
@@ -52,7 +51,6 @@ log = logging.getLogger(__name__)
 
 DAILY = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
 LONGEST: Leg = max(LEGS, key=sessions_to)  # the return that is known last
-SEEN = RelativeConfig().window - 1  # sessions before the last one that a ranker may look at
 AWAITED = 250  # sessions for which a return is waited for
 
 
@@ -68,7 +66,7 @@ def history_of(
     They are those of each day's constituents, or of these `symbols` alone.
     """
     panel = market_panel(context.market, bars, symbols or ())
-    among = None if symbols else context.market.membership(panel.sessions)
+    among = None if symbols else context.market.is_constituent(panel.sessions)
     largest_return = context.experiment.windows.largest_return
     return History.of(panel, leg, among, max_return=largest_return, names=names)
 
@@ -108,7 +106,7 @@ def rankers_for(
             trained = train_rankers(context, as_of, known_at, latest)
         return _noted(context, trained, latest)
     except DtmlError as error:
-        log.warning("the stocks of %s are not ordered as of %s: %s", context.name, as_of, error)
+        log.warning("the stocks of %s are not ranked as of %s: %s", context.name, as_of, error)
         return None
 
 
@@ -147,7 +145,7 @@ def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] |
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
     """Return whether the latest rankers were asked for otherwise, or are too old."""
     config = {name: value for name, value in latest["config"].items() if name != OWN}
-    is_as_asked = config == _config(context) and latest["chosen"] in context.market.speakers
+    is_as_asked = config == _config(context) and latest["chosen"] in context.market.eligible_rankers
     if not is_as_asked:
         return True
     is_changed, _ = change(context, latest["config"])
@@ -172,21 +170,21 @@ def train_rankers(
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     history = history_of(context, bars, market.leg)
-    asked = RankersConfig.asking(market.leg, *market.speakers)
+    asked = RankersConfig.asking(market.leg, *market.eligible_rankers)
     config = _config(context)
     rankers = fit_rankers(history, asked)
     config_before = before["config"] if before else {}
     rankers, own_record = train_own(context, history, bars, rankers, config_before)
     settings = {
         "market": context.name,
-        "chosen": speaker(context, as_of, history),
+        "chosen": choose_ranker(context, as_of, history),
         "config": config | own_record,
     }
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
     row = {
         **settings,
-        "id": file.name.removesuffix("-order.safetensors"),
+        "id": file.name.removesuffix("-rankers.safetensors"),
         "leg": market.leg,
         "code_version": version("dtml-nightshift"),
         "data_watermark": watermark,
@@ -202,7 +200,7 @@ def train_rankers(
 
 def _config(context: MarketContext) -> dict[str, Any]:
     """Return what rankers are asked for, as JSON gives it back."""
-    asked = RankersConfig.asking(context.market.leg, *context.market.speakers)
+    asked = RankersConfig.asking(context.market.leg, *context.market.eligible_rankers)
     config: dict[str, Any] = json.loads(json.dumps(asdict(asked)))
     return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
 
@@ -213,21 +211,23 @@ def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
     return Trained(row, load_rankers(file, market=context.name, sha=row["checkpoint_hash"]))
 
 
-def order_night(
+def rank_night(
     context: MarketContext,
     trained: Trained,
-    as_of: date,
+    night_bars: NightBars,
     probabilities: "pd.Series[float]",
-    known_at: datetime | None = None,
 ) -> pd.DataFrame:
-    """Return the order of the stocks in the session after `as_of`.
+    """Return the ranking of the stocks in the session after the night's, from the bars it knew.
 
-    It reads bars as known at a moment (None: now). `probabilities` are those that the night's model
-    gives, by symbol: an order too. Rows are those of `order_of` with `ranker_id, as_of, target` and
-    `speaks`, whether it is the champion's; none when the bars do not end at `as_of`.
+    `probabilities` are those that the night's model gives, by symbol: they rank stocks too. Rows
+    are those of `ranking_of_day` with `ranker_id, as_of, target` and `chosen`, whether it is the
+    ranking that the night shows; none when the bars do not end at `as_of`.
     """
+    as_of = night_bars.as_of
     own = trained.rankers.own
-    bars = _recent(context, as_of, as_of, known_at, own.told["history"] if own else 0)
+    sessions_read = max(HISTORY + SEEN, own.told["history"] if own else 0) + 2 * MAX_GAP
+    first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
+    bars, _ = night_bars.known(first)
     symbols = tuple(sorted(context.constituents(as_of)))
     history = history_of(context, bars, trained.row["leg"], symbols)
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
@@ -240,41 +240,28 @@ def order_night(
         own_scores, own_note = ask_own(context, own, history)
         scores |= own_scores
     scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
-    order = order_of(scores, trained.rankers.slopes, history.panel.symbols)
-    champion = speaker(context, as_of, otherwise=trained.row["chosen"])
-    order = order.assign(
+    ranking = ranking_of_day(scores, trained.rankers.slopes, history.panel.symbols)
+    champion = choose_ranker(context, as_of, otherwise=trained.row["chosen"])
+    ranking = ranking.assign(
         ranker_id=trained.row["id"],
         as_of=pd.Timestamp(as_of),
         target=pd.Timestamp(next_session(context.market.calendar, as_of)),
-        speaks=order["predictor"] == champion,
+        chosen=ranking["predictor"] == champion,
     )
-    order.attrs["note"] = "; ".join(note for note in (trained.note, own_note) if note)
-    return order
+    ranking.attrs["note"] = "; ".join(note for note in (trained.note, own_note) if note)
+    return ranking
 
 
-def _recent(
-    context: MarketContext, first: date, last: date, known_at: datetime | None, sessions: int
-) -> pd.DataFrame:
-    """Return the bars that the features of first..last read.
-
-    Features of own code may read so many `sessions`.
-    """
-    needed = max(HISTORY + SEEN, sessions) + 2 * MAX_GAP
-    start = sessions_up_to(context.market.calendar, first, needed)[0].date()
-    bars, _ = stored_bars(context, start, last, known_at)
-    return bars
-
-
-def score_orders(
-    conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]
+def score_rankings(
+    conn: Connection, context: MarketContext, night_bars: NightBars, changed: Iterable[date]
 ) -> None:
-    """Score the orders up to `as_of` that lack a score, and those whose returns `changed`.
+    """Score the rankings up to the night that lack a score, and those whose returns `changed`.
 
     They are scored beside one-line rules, each return once its last bar is there; running scores of
     the market's own return follow.
     """
     leg = context.market.leg
-    nights = _scores_of_nights(conn, context, as_of, changed)
+    nights = _scores_of_nights(conn, context, night_bars, changed)
     if nights.empty:
         return
     before = stored.rank_scores(conn, context.name, span="night", leg=leg)
@@ -287,28 +274,29 @@ def score_orders(
     if len(new):
         running = pd.DataFrame(list(_running_scores(after, new["target"].min(), sessions_to(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
-        promote(conn, context, as_of)
+        promote(conn, context, night_bars.as_of)
 
 
 def _scores_of_nights(
-    conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]
+    conn: Connection, context: MarketContext, night_bars: NightBars, changed: Iterable[date]
 ) -> pd.DataFrame:
-    """Return scores of the orders up to `as_of`, from the first that may need one; maybe none."""
+    """Return scores of the rankings up to the night, from the first that may need one."""
+    as_of = night_bars.as_of
     calendar = context.market.calendar
     awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     unscored = stored.first_unscored(conn, context.name, LONGEST, first=awaited, last=as_of)
     days = [*changed] if unscored is None else [unscored, *changed]
     if not days:
         return pd.DataFrame()
-    orders = stored.orders(conn, context.name, first=min(days), last=as_of)
-    if orders.empty:
+    night_rankings = stored.night_rankings(conn, context.name, first=min(days), last=as_of)
+    if night_rankings.empty:
         return pd.DataFrame()
-    first = orders["as_of"].min().date()
+    first = night_rankings["as_of"].min().date()
     start = sessions_up_to(calendar, first, RULES_READ + 2 * MAX_GAP)[0].date()
-    bars = prices.prices(conn, context.name, start, as_of)
+    bars = night_bars.newest(start)
     names = [feature for feature, _ in RULES.values()]
     history = history_of(context, bars, context.market.leg, names=names)
-    return pd.DataFrame(list(_night_scores(context, history, orders)))
+    return pd.DataFrame(list(_night_scores(context, history, night_rankings)))
 
 
 def _running_scores(
@@ -330,21 +318,21 @@ def _running_scores(
 
 
 def _night_scores(
-    context: MarketContext, history: History, orders: pd.DataFrame
+    context: MarketContext, history: History, night_rankings: pd.DataFrame
 ) -> Iterator[dict[str, Any]]:
     """Yield a row a session, return and predictor, for the returns that are known."""
     panel = history.panel
     largest_return = context.experiment.windows.largest_return
     returns = {leg: outcomes(panel, leg, max_return=largest_return) for leg in LEGS}
     rules = {name: rule_scores(history.features, name) for name in RULES}
-    for target, night in orders.groupby("target"):
+    for target, night in night_rankings.groupby("target"):
         day = panel.sessions.get_indexer(pd.DatetimeIndex(night["as_of"].iloc[:1]))[0]
         if day < 0 or day + 1 >= len(panel.sessions) or panel.sessions[day + 1] != target:
             continue
         scores = _newest_scores(night, list(panel.symbols))
-        is_ordered = np.any([np.isfinite(score) for score in scores.values()], axis=0)
+        is_ranked = np.any([np.isfinite(score) for score in scores.values()], axis=0)
         for name, rule in rules.items():
-            scores[name] = np.where(is_ordered, rule[day], np.nan)
+            scores[name] = np.where(is_ranked, rule[day], np.nan)
         for leg, outcome in returns.items():
             if day + sessions_to(leg) >= len(panel.sessions):
                 continue

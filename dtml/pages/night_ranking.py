@@ -19,18 +19,18 @@ LEG_WORDS: Mapping[Leg, str] = {
 }
 
 
-def order_words(
-    order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
+def ranking_words(
+    ranking: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
 ) -> str:
     """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
-    They are compared with the best one-line rule. `order` has `predictor, leg`, at least a row;
+    They are compared with the best one-line rule. `ranking` has `predictor, leg`, at least a row;
     `scores` the last running scores, the columns of `rank_score`; `champion` is the row of
     `champion` in force, if there is one.
     """
-    name = order["predictor"].iloc[0]
-    leg_words = LEG_WORDS[order["leg"].iloc[0]]
-    words = f"{len(order)} stocks, ranked by {name} for the return {leg_words}, best first"
+    name = ranking["predictor"].iloc[0]
+    leg_words = LEG_WORDS[ranking["leg"].iloc[0]]
+    words = f"{len(ranking)} stocks, ranked by {name} for the return {leg_words}, best first"
     if champion and champion["predictor"] == name:
         words = f"{words}. {promotion_words(champion)}"
     ranker_scores = scores[scores["predictor"] == name]
@@ -57,18 +57,18 @@ def promotion_words(champion: Mapping[str, Any]) -> str:
     )
 
 
-def order_part(
-    order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
+def ranking_part(
+    ranking: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a page's values of a night's ranking; they are empty where no stock was ranked."""
     return {
-        "order": ends(order),
-        "order_words": order_words(order, scores, champion) if len(order) else None,
+        "ranking": ends(ranking),
+        "ranking_words": ranking_words(ranking, scores, champion) if len(ranking) else None,
     }
 
 
-def ends(order: pd.DataFrame) -> list[dict[str, Any]]:
+def ends(ranking: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of the best and the worst stocks of a night, or all of a short list."""
-    if len(order) <= 2 * SHOWN:
-        return records(order)
-    return records(pd.concat([order.head(SHOWN), order.tail(SHOWN)]))
+    if len(ranking) <= 2 * SHOWN:
+        return records(ranking)
+    return records(pd.concat([ranking.head(SHOWN), ranking.tail(SHOWN)]))

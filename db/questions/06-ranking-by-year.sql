@@ -1,4 +1,4 @@
--- In which years was the order of the stocks worth something?
+-- In which years was the ranking of the stocks worth something?
 --
 -- The market's own return, each ranker and rule by year; compare a ranker to the best rule of the same year. From 20
 -- nights on the interval is 1.96 standard errors of nights taken as independent.

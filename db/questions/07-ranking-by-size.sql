@@ -1,8 +1,8 @@
--- Does the order foretell large moves or small ones?
+-- Does the ranking foretell large moves or small ones?
 --
 -- Size is a return's distance from the mean of its day. `correct` is the share of stocks in the better half that ended
 -- above the mean, and in the worse half below it: where only small moves are right, there is little to earn.
-with ordered as (
+with ranked as (
     select target, symbol, predictor, place, realised_return,
         count(*) over (partition by target, predictor) as stocks,
         avg(realised_return) over (partition by target, predictor) as mean_return
@@ -12,7 +12,7 @@ with ordered as (
     select
         abs(realised_return - mean_return) as distance,
         case when (2 * place <= stocks + 1) = (realised_return > mean_return) then 1.0 else 0.0 end as correct
-    from ordered
+    from ranked
 ), stepped as (
     select
         distance, correct,

@@ -1,0 +1,57 @@
+"""Split history for training and scoring, so that no outcome trained on reaches the scored days.
+
+Every span of this house comes from here: the folds of a backtest and of a ranking's walk, and the
+validation days that choose an epoch, a slope or a setting. Days are positions, in time. The outcome
+of a day takes `horizon` sessions: the outcome of position p is known at the close of p + horizon.
+It is purged from the training unless it was known `gap` sessions before the first scored day, as in
+López de Prado, Advances in Financial Machine Learning (2018), chapter 7.
+
+A split is honest only if its features are known at the close of their day; that, the look-ahead
+audit checks (`dtml.lookahead`).
+"""
+
+from dataclasses import dataclass
+
+GAP = 1  # sessions between the last outcome trained on and the first session scored
+
+
+@dataclass(frozen=True)
+class Split:
+    """Positions that one model is trained on, and those that it is scored on."""
+
+    trained: slice
+    scored: slice
+
+
+def known_before(position: int, *, horizon: int, gap: int = GAP) -> int:
+    """Return how many days have an outcome known `gap` sessions before a position; maybe below 0.
+
+    They are positions 0 up to the returned number, exclusive.
+    """
+    return position - gap - horizon + 1
+
+
+def hold_out(stop: int, days: int, *, horizon: int, gap: int = GAP) -> Split:
+    """Hold out the last `days` before `stop`, and train on what was known before them."""
+    begin = stop - days
+    return Split(
+        trained=slice(0, known_before(begin, horizon=horizon, gap=gap)),
+        scored=slice(begin, stop),
+    )
+
+
+def walk_forward(
+    first: int, stop: int, *, retrain_every: int, horizon: int, gap: int = GAP
+) -> list[Split]:
+    """Walk over the days from `first` up to `stop`, exclusive, with a model for each part of them.
+
+    Each model scores `retrain_every` days, the last one those that are left. It is trained on all
+    days whose outcomes were known before them.
+    """
+    return [
+        Split(
+            trained=slice(0, known_before(begin, horizon=horizon, gap=gap)),
+            scored=slice(begin, min(begin + retrain_every, stop)),
+        )
+        for begin in range(first, stop, retrain_every)
+    ]
