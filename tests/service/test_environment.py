@@ -58,6 +58,21 @@ def test_served_runs_and_workers_have_what_a_command_sets() -> None:
     assert file["definitions"]["pool"]["job_variables"]["env"] == VARIABLES
 
 
+@pytest.mark.slow
+def test_a_command_starts_no_temporary_server_of_prefect() -> None:
+    """One would run what any page of a browser sends."""
+    names = ("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "PREFECT_SERVER_EPHEMERAL_ENABLED")
+    program = (
+        "from flows.settings import prepare_prefect; prepare_prefect(quiet=True); "
+        "from prefect.settings import get_current_settings; "
+        "print(get_current_settings().server.ephemeral.enabled)"
+    )
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    asked = [sys.executable, "-c", program]
+    ended = subprocess.run(asked, cwd=ROOT, env=others, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["False"]
+
+
 def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
