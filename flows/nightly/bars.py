@@ -74,7 +74,7 @@ class NightBars:
     def __init__(
         self, context: MarketContext, as_of: date, known_at: datetime | None = None
     ) -> None:
-        self.market = context.name
+        self.context = context
         self.as_of = as_of
         self.known_at = known_at
         usual_first = sessions_up_to(context.market.calendar, as_of, USUAL_SESSIONS)[0].date()
@@ -90,7 +90,7 @@ class NightBars:
         """
         bars = self._known.between(first, self.as_of)
         if bars.empty:
-            raise no_bars_error(self.market, first, self.as_of, self.known_at)
+            raise no_bars_error(self.context.name, first, self.as_of, self.known_at)
         return with_watermark(bars)
 
     def symbols_of_the_session(self) -> set[str]:

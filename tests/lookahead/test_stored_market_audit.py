@@ -26,9 +26,9 @@ from flows.audit import stored_nights
 from flows.backtest import folds as folds_module
 from flows.backtest.folds import Nights
 from flows.commands.studies import LookAheadError, audit
-from flows.nightly import predict as predict_module
 from flows.nightly import train as train_module
-from flows.nightly.context import MarketContext, RunRequest, stored_bars
+from flows.nightly.bars import NightBars
+from flows.nightly.context import MarketContext, RunRequest, read_bars, stored_bars
 from flows.settings import data_folder
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
@@ -67,6 +67,15 @@ def reading_on(honest: Read) -> Read:
     return leaky
 
 
+def known_by(read: Read) -> Callable[..., Any]:
+    """What a night knew, if it came by this read."""
+
+    def leaky(night_bars: NightBars, first: date) -> tuple[pd.DataFrame, datetime]:
+        return read(night_bars.context, first, night_bars.as_of, night_bars.known_at)
+
+    return leaky
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
@@ -83,22 +92,36 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     assert not data_folder().exists()
 
 
-@pytest.mark.one_case("predictions change")
+@pytest.mark.one_case("night")
 @pytest.mark.parametrize(
-    ("module", "detail"),
+    ("owner", "name", "leaky", "detail"),
     [
-        (train_module, "the training as of 2024-03-05 reads bars of later sessions"),
-        (predict_module, "predictions change with later data"),
+        pytest.param(
+            train_module,
+            "stored_bars",
+            reading_on(stored_bars),
+            "the training as of 2024-03-05 reads bars of later sessions",
+            id="training",
+        ),
+        pytest.param(
+            NightBars,
+            "known",
+            known_by(reading_on(stored_bars)),
+            "predictions change with later data",
+            id="night",
+        ),
     ],
 )
 def test_a_read_past_the_day_of_a_night_is_caught(
     context: MarketContext,
     history: History,
     monkeypatch: pytest.MonkeyPatch,
-    module: object,
+    owner: object,
+    name: str,
+    leaky: Callable[..., Any],
     detail: str,
 ) -> None:
-    monkeypatch.setattr(module, "stored_bars", reading_on(stored_bars))
+    monkeypatch.setattr(owner, name, leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert detail in found.detail
@@ -115,24 +138,43 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     return leaky
 
 
-@pytest.mark.one_case("flows.nightly.predict")
+@pytest.mark.one_case("night")
 @pytest.mark.parametrize(
-    ("module", "name", "detail"),
+    ("owner", "name", "leaky", "detail"),
     [
-        (train_module, "stored_bars", "reads bars of later sessions or fetches"),
-        (predict_module, "stored_bars", "99 of 99 predictions change with later data"),
-        (folds_module, "read_bars", "99 of 99 predictions change with later data"),
+        pytest.param(
+            train_module,
+            "stored_bars",
+            as_known_now(stored_bars),
+            "reads bars of later sessions or fetches",
+            id="training",
+        ),
+        pytest.param(
+            NightBars,
+            "known",
+            known_by(as_known_now(stored_bars)),
+            "99 of 99 predictions change with later data",
+            id="night",
+        ),
+        pytest.param(
+            folds_module,
+            "read_bars",
+            as_known_now(read_bars),
+            "99 of 99 predictions change with later data",
+            id="fold",
+        ),
     ],
 )
 def test_a_read_that_ignores_when_bars_were_known_is_caught(
     context: MarketContext,
     history: History,
     monkeypatch: pytest.MonkeyPatch,
-    module: object,
+    owner: object,
     name: str,
+    leaky: Callable[..., Any],
     detail: str,
 ) -> None:
-    monkeypatch.setattr(module, name, as_known_now(getattr(module, name)))
+    monkeypatch.setattr(owner, name, leaky)
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert detail in found.detail
@@ -192,7 +234,7 @@ def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
         bars = with_tomorrows_prices(bars)
         return bars[bars["session"] <= pd.Timestamp(last)], watermark
 
-    monkeypatch.setattr(predict_module, "stored_bars", leaky)
+    monkeypatch.setattr(NightBars, "known", known_by(leaky))
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert "9 of 99 predictions change with later data: " in found.detail  # of the last night
@@ -235,7 +277,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
     assert not data_folder().exists()
     assert counted(run_request) == before
-    monkeypatch.setattr(predict_module, "stored_bars", reading_on(stored_bars))
+    monkeypatch.setattr(NightBars, "known", known_by(reading_on(stored_bars)))
     with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
         audit.__wrapped__(run_request)
     printed = " ".join(capsys.readouterr().out.split())

@@ -86,7 +86,7 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
     other.loc[0, column] = value
     with pytest.raises(
         StoreError,
-        match=f"{NAME} dtml paper is already stored with a different figure: the test span is read",
+        match=f"{NAME} dtml published is already stored with a different figure: the test span",
     ):
         save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
