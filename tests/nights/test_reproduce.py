@@ -198,7 +198,7 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
     known = receipt_of(context, "L01")
     run = run_of(archive.engine, known)
     for wrong in ("L01", "a/b/c", f"{known}/x"):
-        with pytest.raises(UsageError, match="is no receipt"):
+        with pytest.raises(UsageError, match="is not a receipt"):
             Receipt.read(wrong)
     with pytest.raises(StoreUsageError, match=f"has 9, of sessions {FOLLOWING} .. {FOLLOWING}"):
         reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
@@ -245,6 +245,6 @@ def test_a_store_that_names_another_place_for_weights_has_nothing_written_there(
     with transaction(context.engine) as conn:
         conn.execute(text("update run set checkpoint_path = :path"), {"path": path})
     run = run_of(archive.engine, receipt_of(context, "F01A"))
-    with pytest.raises(DtmlError, match=r"it lies outside .*models"):
+    with pytest.raises(DtmlError, match=r"but it is outside .*models"):
         retrain(archive, run)
     assert not (data_folder() / path).exists()

@@ -311,4 +311,4 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert ranking.rankers_for(fetched(long), AS_OF, only_stored=True) is None
-    assert "it has no rankers: run `dtml train simulated`" in caplog.text
+    assert "no rankers are trained: run `dtml train simulated`" in caplog.text
