@@ -82,8 +82,8 @@ def night_report(
     `dtml.pages.night_ranking.ranking_part`; `receipt` describes how the predictions were made, with
     its `config`. `calibrations` are those of runs by their ids: that of the night's run puts the
     range of its seeds on the scale of the directions, and those of the runs in `bins` give the
-    curve after calibration. `drift` says in words whether the inputs, the skill or the coverage of the
-    model have changed. All frames but `directions` may be empty.
+    curve after calibration. `drift` says in words whether the inputs, the skill or the coverage of
+    the model have changed. All frames but `directions` may be empty.
     """
     by_run = calibrations or {}
     rows = direction_rows(directions, threshold, attention, by_run.get(night["run_id"]))

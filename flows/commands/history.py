@@ -62,8 +62,7 @@ def _print_symbol_scores(scores: pd.DataFrame) -> None:
         mcc = figure(score["mcc"])
         up_acc = figure(score["up_acc"])
         out.print(
-            f"all {score['n']} outcomes, a rise where the probability is above 0.5: "
-            f"ACC {acc}, MCC {mcc}; "
+            f"all {score['n']} outcomes (a rise above 0.5): ACC {acc}, MCC {mcc}; "
             f"always up: ACC {up_acc}, MCC {figure(0)}"
         )
 
@@ -139,7 +138,8 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
         return
     if not markets:
         raise UsageError(f"the store has no market {market!r}: run a night first")
-    raise UsageError(f"the store has no market {market!r}: choose {', '.join(markets)}{how}")
+    known = ", ".join(markets)
+    raise UsageError(f"the store has no market {market!r}: choose one of {known}{how}")
 
 
 def _own_markets() -> list[str]:

@@ -91,8 +91,7 @@ def benchmark(
     ] = False,
     networks: NetworksOption = None,
     leg: Annotated[
-        Leg,
-        typer.Option(help="With `ranking`, the return by which models learn to rank stocks."),
+        Leg, typer.Option(help="With `ranking`, the return by which models rank stocks.")
     ] = "next_close",
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table as in the README.")
@@ -230,8 +229,7 @@ def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
 
 
 BasisPoints = Annotated[
-    float | None,
-    typer.Option(help="Basis points, instead of those in the market's file; borrow is per year."),
+    float | None, typer.Option(help="Basis points instead of the market's; borrow is per year.")
 ]
 WORKERS = typer.Option(min=1, help="Processes that train folds in parallel.")
 CLUSTER = typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT.")
@@ -259,11 +257,9 @@ def backtest(
         int, typer.Option(min=1, help="Number of sessions between trainings.")
     ] = 63,
     top: Annotated[
-        int, typer.Option(min=1, help="Number of stocks held long, and number held short.")
+        int, typer.Option(min=1, help="Number of stocks held long, and as many short.")
     ] = 10,
-    max_weight: Annotated[
-        float, typer.Option(help="Largest weight of a single stock, up to 1.")
-    ] = 0.1,
+    max_weight: Annotated[float, typer.Option(help="Largest weight of one stock, up to 1.")] = 0.1,
     commission: BasisPoints = None,
     half_spread: BasisPoints = None,
     purchase_tax: BasisPoints = None,
@@ -335,9 +331,7 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
     """Raise UsageError for workers, a cluster or a warm start that do not go together."""
     warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
-        raise UsageError(
-            "--workers uses this machine and --cluster uses others: choose one of the two"
-        )
+        raise UsageError("--workers uses this machine, --cluster uses others: choose one")
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
         raise UsageError(
             f"--cluster {cluster!r} is not a scheduler's address: give one such as "

@@ -189,7 +189,7 @@ def test_a_folder_of_prefects_that_others_may_write_to_is_refused(
     (tmp_path / "data" / "prefect").chmod(mode)
     code, said = start()
     assert code == 1
-    assert "others may write to it: move it away, or set DTML_DATA" in said
+    assert "others can write to it: move it away, or set DTML_DATA" in said
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
     assert said[7].endswith("predictions: 5 by first")
     assert (
-        said[8] == "all 49 outcomes, a rise where the probability is above 0.5: ACC .4898, "
+        said[8] == "all 49 outcomes (a rise above 0.5): ACC .4898, "
         "MCC -.0280; always up: ACC .3469, MCC .0000"
     )
     assert len(said) == 9
@@ -343,7 +343,7 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
 ) -> None:
     for market in ("simulated", "it's"):
         with pytest.raises(
-            UsageError, match=f"no market .{market}.: name one of toy with --market"
+            UsageError, match=f"no market .{market}.: choose one of toy with --market"
         ):
             show_questions(2, market, as_json=False, as_markdown=False)
         with pytest.raises(UsageError, match=f"no market .{market}.: name one of toy$"):

@@ -257,7 +257,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     assert named_markets(reader, [], []) == {"mine": None, "simulated": load_market("simulated")}
     assert list(named_markets(reader, ["simulated"], [])) == ["simulated"]
     with pytest.raises(
-        UsageError, match="no night and no fetch of market 'sp500': it has mine, simulated"
+        UsageError, match="no night and no fetch of market 'sp500': its markets are mine, simulated"
     ):
         named_markets(reader, ["sp500"], [])
 
