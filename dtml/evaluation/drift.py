@@ -154,7 +154,7 @@ def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     drifted = [row for row in rows if row["drifted"]]
     if not drifted:
-        return f"None of {len(rows)} measures of inputs, skill and coverage has drifted."
+        return f"There is no drift in {len(rows)} measures of inputs, skill and coverage."
     measures = ", ".join(
         f"{row['measure']} ({row['value']:.3g}, expected {row['expected']:.3g})" for row in drifted
     )

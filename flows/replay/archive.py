@@ -72,7 +72,7 @@ class Archive:
         days = [night["as_of"] for night in self.nights()]
         raise UsageError(
             f"the night of {as_of} of {self.market.name} {_why_incomplete(row)}: "
-            f"choose one of the {len(days)} complete nights, {days[0]} .. {days[-1]}"
+            f"the complete nights are from {days[0]} to {days[-1]}, {len(days)} in all"
         )
 
     def nights(self) -> list[dict[str, Any]]:

@@ -264,6 +264,6 @@ def test_a_store_that_fails_costs_a_warning(
         conn.exec_driver_sql("drop view alert_log")
         conn.exec_driver_sql("drop table alert")
     refuse(context, AS_OF)
-    assert "alerts of simulated, night of 2024-07-01, not raised" in caplog.text
+    assert "alerts of simulated, night of 2024-07-01, were not raised" in caplog.text
     with reading(context.engine) as conn:
         assert nights.nights(conn)["status"].tolist() == ["refused"]

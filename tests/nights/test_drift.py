@@ -74,5 +74,5 @@ def test_the_words_name_what_has_drifted() -> None:
     assert drift_words(rows) == (
         "The following have drifted from what the model was trained on: z_open (2, expected 0.7)."
     )
-    assert drift_words(rows[1:]) == "None of 1 measures of inputs, skill and coverage has drifted."
+    assert drift_words(rows[1:]) == "There is no drift in 1 measures of inputs, skill and coverage."
     assert drift_words([]) == ""

@@ -214,7 +214,9 @@ def test_a_prediction_taken_away_is_found(
         engine,
         "delete from prediction where instrument_id = (select max(instrument_id) from prediction)",
     )
-    assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
+    assert any(
+        "the night made 9, but 8 are stored" in reason for reason in replayed(archive).reasons
+    )
 
 
 def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
@@ -293,10 +295,11 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     with pytest.raises(NightRefusedError):
         run_night(poor, FOLLOWING)
     with pytest.raises(
-        UsageError, match=rf"of simulated is refused \(.*\): 1 are complete, {AS_OF} .. {AS_OF}"
+        UsageError,
+        match=rf"of simulated is refused \(.*\): the complete nights are from {AS_OF} to {AS_OF}, 1 in",
     ):
         archive.night(FOLLOWING)
-    with pytest.raises(UsageError, match="was never run: 1 are complete"):
+    with pytest.raises(UsageError, match="was never run: the complete nights are from"):
         archive.night(date(2024, 6, 3))
     assert archive.night(None)["as_of"] == AS_OF
 

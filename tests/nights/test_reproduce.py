@@ -118,7 +118,7 @@ def changed_market(market: Market) -> Market:
     return replace(market, constituents=dated, index=replace(market.index, symbol="OTHER"))
 
 
-CHANGED = "the index is OTHER, was SIMX; NEW joined; L01 left; F01B has other dates"
+CHANGED = "the index is OTHER; it was SIMX; NEW joined; L01 left; F01B has other dates"
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -161,7 +161,7 @@ def test_another_index_makes_a_training_due(context: MarketContext) -> None:
     assert why_due(context, AS_OF) is None
     other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
     assert str(why_due(replace(context, market=other), AS_OF)).startswith(
-        "the index is OTHER, simulated-2024-07-01-"
+        "the index is OTHER, but simulated-2024-07-01-"
     )
 
 
@@ -200,7 +200,7 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
     for wrong in ("L01", "a/b/c", f"{known}/x"):
         with pytest.raises(UsageError, match="is not a receipt"):
             Receipt.read(wrong)
-    with pytest.raises(StoreUsageError, match=f"has 9, of sessions {FOLLOWING} .. {FOLLOWING}"):
+    with pytest.raises(StoreUsageError, match=f"has 9, for sessions {FOLLOWING} .. {FOLLOWING}"):
         reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
     with pytest.raises(StoreUsageError, match="no run 'other'"):
         run_of(archive.engine, replace(known, run_id="other"))

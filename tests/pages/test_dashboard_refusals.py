@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 UNKNOWN = {
     "/nowhere": "Not Found",
-    "/market/nowhere": "no market 'nowhere' in the store: it has",
+    "/market/nowhere": "no market 'nowhere' in the store: its markets are",
     f"/market/nowhere/stock/{STOCKS[0]}": "no market 'nowhere'",
     f"/market/{MARKET}/stock/NOPE": f"no prediction and no price of 'NOPE' in market {MARKET}",
     f"/market/{MARKET}/stock/%00": "a name cannot contain a NUL",
