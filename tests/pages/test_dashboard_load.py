@@ -154,7 +154,12 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
 ) -> None:
     monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
     with unread(long_site, DOWNLOADS) as readers:
-        until(lambda: sum("left unfinished" in said for said in caplog.messages) == DOWNLOADS)
+        until(
+            lambda: (
+                sum("stopped, because nobody read it" in said for said in caplog.messages)
+                == DOWNLOADS
+            )
+        )
         assert long_site.get(PRICES).status == 200
         for each in readers:
             got = b"".join(iter(lambda each=each: each.recv(2**16), b""))

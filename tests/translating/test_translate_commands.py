@@ -272,7 +272,7 @@ def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Co
     card = json.loads((other / "model.json").read_text())
     (other / "model.json").write_text(json.dumps(card | {"name": "other"}))
     command = ("score", "made", "--model", "tiny", "--against", "other")
-    assert "less other: +0.0 [+0.0, +0.0], p = 1.000" in translate(*command)[1]
+    assert "minus other: +0.0 [+0.0, +0.0], p = 1.000" in translate(*command)[1]
     compared = json.loads(translate(*command, "--json")[1])["compared"]
     assert (compared["difference"], compared["p"]) == (0.0, 1.0)
     assert stored(home, "select model, against, p from translation_score") == [
