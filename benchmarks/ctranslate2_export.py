@@ -202,7 +202,7 @@ def _check_size(side: str, pieces: Sequence[str], size: int) -> None:
 def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(
-            f"{folder} is not an empty folder: name a new one for the model of CTranslate2"
+            f"{folder} is not an empty folder: choose a new one for the CTranslate2 model"
         )
 
 

@@ -54,7 +54,7 @@ def _sample(
 ) -> list[tuple[float, float]]:
     """Print a row each minute; return the MB of memory of the service and its server then."""
     deadline = time.monotonic() + PATIENCE_S
-    while "Ctrl-C ends it" not in log_file.read_text():
+    while "press Ctrl-C to stop" not in log_file.read_text():
         if service.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"it does not serve: {log_file.read_text()}")
         time.sleep(0.5)

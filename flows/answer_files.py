@@ -91,7 +91,7 @@ def _write_groups(answer: Answer, file: Path, most: int) -> int:
             rows += group.num_rows
             if sum(part.stat().st_size for part in parts) > most:
                 raise UsageError(
-                    f"an answer of more than {most:,} bytes is not written: ask for it in parts"
+                    f"an answer of more than {most:,} bytes is not written: request it in parts"
                 )
         open_writer.close()
         if len(parts) > 1:
@@ -144,7 +144,7 @@ def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
             columns.append(_array(values))
         except (pa.ArrowException, OverflowError) as error:
             raise UsageError(
-                f"column {name!r} holds values of several kinds: cast it to one ({error})"
+                f"column {name!r} has values of several types: cast it to one type ({error})"
             ) from error
     return pa.table(columns, names=list(names))
 
@@ -198,7 +198,7 @@ def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
         else:
             kinds = " and ".join(sorted(map(str, types)))
             raise UsageError(
-                f"column {name!r} holds values of several kinds: cast it to one ({kinds})"
+                f"column {name!r} has values of several types: cast it to one type ({kinds})"
             )
         fields.append((name, common_type))
     return pa.schema(fields)

@@ -137,17 +137,17 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     if before.nights.empty or before.fold.empty:
         said = (
             "no night can be checked: "
-            f"{next(iter(before.refused.values()), 'none has a prediction')}"
+            f"{next(iter(before.refused.values()), 'no night has a prediction')}"
         )
         return Finding("stored_nights", at, passed=False, detail=said, has_power=False)
     both = ((before.nights, after.nights), (before.fold, after.fold))
     differing = [(rows, others) for rows, others in both if not rows.equals(others)]
     made = f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's"
-    detail = f"{made}, the same to the last bit whatever the store holds of later"
+    detail = f"{made} are equal to the last bit, whatever later data the store has"
     if before.run_id != after.run_id:
         detail = (
             f"the training as of {at.date()} reads bars of later sessions or fetches, or a "
-            "later one serves"
+            "later model is used"
         )
     elif differing:
         detail = look_ahead.changes(*differing[0])

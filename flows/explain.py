@@ -59,15 +59,15 @@ class Trial:
     def __post_init__(self) -> None:
         if min(self.seeds, self.shuffles, self.epochs) < 1:
             raise UsageError(
-                "seeds, shuffles and epochs are 1 or more; "
+                "seeds, shuffles and epochs must be 1 or more; "
                 f"got {self.seeds}, {self.shuffles} and {self.epochs}"
             )
         swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
         ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
         if ways * significance.SIGNIFICANT < 1:
             raise UsageError(
-                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways "
-                f"and never be told apart at p <= {significance.SIGNIFICANT}: ask for more of them"
+                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in only {ways} "
+                f"ways, too few to reach p <= {significance.SIGNIFICANT}: use more of them"
             )
 
 
@@ -153,12 +153,12 @@ def explain(
     stocks = np.flatnonzero(2 * is_there.sum(axis=0) > len(days))
     if len(stocks) < FEWEST_STOCKS:
         raise DtmlError(
-            f"{len(stocks)} stocks of {history.market.name} are there on most days of validation "
-            f"up to {as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
+            f"only {len(stocks)} stocks of {history.market.name} are present on most validation "
+            f"days up to {as_of.date()}: comparing their attention takes {FEWEST_STOCKS}"
         )
 
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
-    tell("whose input changes whose probability")
+    tell("which stock's input changes which probability")
     true_networks = networks[: trial.seeds]
 
     def importance_of(place: int, _stopped: Event) -> significance.PerDay:

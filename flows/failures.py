@@ -15,10 +15,8 @@ from flows.signals import GO_ON
 from translation.errors import TranslationError
 
 FAILED = 1
-ELSEWHERE = (
-    "; choose a folder that can be written to (DTML_DATA and DTML_REPORTS name the product's own)"
-)
-MAKE_ROOM = "; make room and run the same command again: it resumes"
+ELSEWHERE = "; choose a writable folder (DTML_DATA and DTML_REPORTS set where dtml keeps its files)"
+MAKE_ROOM = "; free some space and run the same command again: it resumes"
 REMEDIES = {
     errno.EACCES: ELSEWHERE,
     errno.EPERM: ELSEWHERE,
@@ -71,7 +69,7 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
         return None
     url = os.environ.get("PREFECT_API_URL")
     if isinstance(cause, HTTPStatusError) and cause.response.status_code in (401, 403):
-        return f"Prefect's server at {url} asks for a login: set {LOGIN} to its USER:PASSWORD"
+        return f"Prefect's server at {url} requires a login: set {LOGIN} to its USER:PASSWORD"
     return f"Prefect's server at {url} did not answer ({type(cause).__name__}): {REMEDY}"
 
 

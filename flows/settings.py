@@ -72,7 +72,7 @@ def weights_file(path: str) -> Path:
     """
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(
-            f"the store names {path!r} as the weights of a model: it lies outside "
+            f"the store names {path!r} as the weights of a model, but it is outside "
             f"{data_folder() / MODELS}"
         )
     return data_folder() / path
@@ -119,8 +119,8 @@ def prefect_folder() -> Path:
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
         raise DtmlError(
-            f"{folder} belongs to another user, or others may write to it: move it away, or set "
-            "DTML_DATA"
+            f"{folder} belongs to another user, or others can write to it: move it away, or set "
+            "DTML_DATA to another folder"
         )
     folder.chmod(0o700)
     return folder

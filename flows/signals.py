@@ -14,7 +14,7 @@ from flows.service.prefect_server import stop_temporary_servers
 from translation.exit_with_parent import exit_with_parent
 
 SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that started a run
-GO_ON = "interrupted: run the same command again to go on"
+GO_ON = "interrupted: run the same command again to resume"
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def require_distinct(names: Sequence[str]) -> None:
     """Raise UsageError where two columns have one name."""
     for name, count in Counter(names).items():
         if count > 1:
-            raise UsageError(f"two columns are named {name!r}: give one another name with `as`")
+            raise UsageError(f"two columns are named {name!r}: rename one of them with `as`")
 
 
 def _plain(value: Any, *, as_float: bool) -> Any:

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 OTHER_PREFECT = (
-    "no {name} in these packages, so that a file of the working folder could run programs: "
-    "pip install -c constraints.txt -e ."
+    "the installed packages have no {name}, so a file in the working folder could run programs: "
+    "run pip install -c constraints.txt -e ."
 )
 
 

@@ -108,7 +108,9 @@ def _joined(
             attention.append(_attention(model, part, best_of_part.tokens, best_of_part.attention))
     warning = None
     if any(model.language_id.reads_like_target(part) for part in parts):
-        warning = f"it reads like {card.target_language}, but the model translates {card.languages}"
+        warning = (
+            f"it seems to be in {card.target_language}, but the model translates {card.languages}"
+        )
     text, score = best[0]
     return Translation(
         text=text,

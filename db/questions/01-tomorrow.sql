@@ -1,7 +1,7 @@
--- What is predicted for the next session, and which directions remain at a level of 80 %?
+-- What is predicted for the next session, and which directions remain at the 80 % level?
 --
--- `direction_at_80` is 'none' where the calibrated probability lies inside the abstention band; `looks_at` is the
--- other stock that gets most of this one's attention.
+-- `direction_at_80` is 'none' where the calibrated probability is inside the abstention band.
+-- `looks_at` is the other stock to which this stock attends most.
 with tomorrow as (
     select * from latest_prediction where market = 'simulated'
 ), bands as (

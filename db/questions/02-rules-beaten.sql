@@ -1,8 +1,9 @@
 -- Does the model beat the naive rules, and by how much?
 --
--- A rule is beaten when `gain_low` is above 0. `acc_low` and `acc_high` resample days; `model_gains` is the mean
--- over nights of the model's ACC less the rule's, between 1.96 standard errors of nights taken as independent; below
--- 20 nights there is no interval.
+-- The model beats a rule when `gain_low` is above 0. The interval from `acc_low` to `acc_high`
+-- resamples days. `model_gains` is the mean over nights of the model's ACC minus the rule's; its
+-- interval is 1.96 standard errors either way, as if nights were independent. Below 20 nights there
+-- is no interval.
 with nightly as (
     select r.predictor, m.acc - r.acc as gain
     from daily_score r

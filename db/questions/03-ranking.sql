@@ -1,7 +1,8 @@
--- Which predictor ranks the stocks of a day best, over which return?
+-- Which predictor ranks a day's stocks best, and by which return?
 --
--- Rank IC is the mean over nights of the correlation of place and return; no skill is 0. From 20 nights on the interval
--- is 1.96 standard errors of nights taken as independent: for `five_days`, whose returns overlap, it is too narrow.
+-- Rank IC is the mean over nights of the correlation between place and return; 0 means no skill.
+-- From 20 nights on, the interval is 1.96 standard errors either way, as if nights were
+-- independent. For `five_days`, whose returns overlap, it is too narrow.
 with nightly as (
     select leg, predictor, is_rule, rank_ic, acc, decile_spread
     from rank_score_log

@@ -1,7 +1,7 @@
--- Which stocks is it best at, and which worst?
+-- Which stocks does the model predict best, and which worst?
 --
--- The first five and the last five by MCC; `gain` is ACC less that of 'every stock rises' on the same sessions. Of
--- many stocks some are far out by luck alone.
+-- These are the first five and the last five stocks by MCC. `gain` is ACC minus that of 'every
+-- stock rises' on the same sessions. Among many stocks, some stand out by luck alone.
 with scored as (
     select
         symbol, n as predictions, round(cast(acc as numeric), 3) as acc, round(cast(mcc as numeric), 3) as mcc,

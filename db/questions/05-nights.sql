@@ -1,6 +1,7 @@
 -- Which nights were the worst, and what happened then?
 --
--- A night far below one half on which `predicted_rise` is near 0 or 1 was one bet on the whole market, and lost.
+-- If `acc` is far below one half and `predicted_rise` is near 0 or 1, the night was a single bet on
+-- the whole market, and it lost.
 select
     target, count(*) as predictions, round(avg(correct), 3) as acc,
     round(avg(case when direction = 'rise' then 1.0 else 0.0 end), 3) as predicted_rise,

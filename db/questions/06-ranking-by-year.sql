@@ -1,7 +1,8 @@
 -- In which years was the ranking of the stocks worth something?
 --
--- The market's own return, each ranker and rule by year; compare a ranker to the best rule of the same year. From 20
--- nights on the interval is 1.96 standard errors of nights taken as independent.
+-- Each ranker and rule is scored by year on the return that the market ranks by. Compare a ranker
+-- with the best rule of the same year. From 20 nights on, the interval is 1.96 standard errors
+-- either way, as if nights were independent.
 with nightly as (
     select cast(substr(cast(target as varchar), 1, 4) as integer) as year, predictor, is_rule, rank_ic
     from rank_score_log

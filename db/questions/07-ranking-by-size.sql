@@ -1,7 +1,8 @@
--- Does the ranking foretell large moves or small ones?
+-- Does the ranking predict large moves or small ones?
 --
--- Size is a return's distance from the mean of its day. `correct` is the share of stocks in the better half that ended
--- above the mean, and in the worse half below it: where only small moves are right, there is little to earn.
+-- The size of a move is the distance of a return from the mean of its day. `correct` is the share
+-- of stocks that were ranked in the better half and ended above the mean, or in the worse half and
+-- ended below it. If only small moves are ranked correctly, there is little to earn.
 with ranked as (
     select target, symbol, predictor, place, realised_return,
         count(*) over (partition by target, predictor) as stocks,

@@ -1,7 +1,7 @@
--- Is it calibrated?
+-- Are the probabilities calibrated?
 --
--- `said` is the mean probability, `risen` the share that rose: a gap above 0 below one half and below 0 above it
--- means that the model is too sure of itself.
+-- `said` is the mean probability and `risen` the share of stocks that rose. If `gap` is above 0 at
+-- probabilities below one half, and below 0 at those above, the model is overconfident.
 with tenth(low, high) as (
     values (0.0, 0.1), (0.1, 0.2), (0.2, 0.3), (0.3, 0.4), (0.4, 0.5),
         (0.5, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.0)

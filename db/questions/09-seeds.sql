@@ -1,7 +1,8 @@
--- Where do the seeds disagree, and are they right less often there?
+-- Where do the seeds disagree, and are they correct less often there?
 --
--- Predictions in four equal parts by the distance between the smallest and the largest probability of a seed;
--- divided ones have seeds on both sides of one half.
+-- Predictions are divided into four equal groups by the distance between the smallest and the
+-- largest probability of a seed. A prediction is divided if its seeds are on both sides of one
+-- half.
 with predictions as (
     select
         d.highest - d.lowest as width, d.unanimous, h.correct,

@@ -1,8 +1,8 @@
--- What does abstaining buy?
+-- What does abstaining gain?
 --
--- At each level `covered`, the share without a wrong direction, is to reach the level: below it, the days of
--- validation were easier than those that came. `decided` is the share outside the abstention band, `acc` how often
--- that was right.
+-- At each level, `covered`, the share of predictions without a wrong direction, should reach the
+-- level. If it does not, the validation days were easier than the days that followed. `decided` is
+-- the share of predictions outside the abstention band, and `acc` is how often those were correct.
 select
     level, sum(n) as predictions, round(1.0 * sum(covered) / sum(n), 3) as covered,
     round(1.0 * sum(decided) / sum(n), 3) as decided, sum(decided) as decisions,

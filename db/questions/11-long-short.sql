@@ -1,7 +1,7 @@
--- What would the ten highest have earned over the ten lowest, month by month?
+-- What would the ten likeliest risers have earned over the ten least likely, month by month?
 --
--- Percent a night, close to close, before any cost and with equal weights; with fewer than twenty stocks the two
--- tens overlap and the difference shrinks.
+-- Returns are in percent a night, from close to close, with equal weights and before any costs.
+-- With fewer than twenty stocks, the two groups overlap and the difference shrinks.
 with placed as (
     select
         target, realised_return, row_number() over (partition by target order by probability desc, symbol) as from_top,

@@ -1,7 +1,7 @@
--- How often does the direction of a stock turn from one night to the next, and what is a turn worth?
+-- How often does a stock's direction turn from one night to the next, and what is a turn worth?
 --
--- A follower pays commission for each turn; `mean_gain_percent` is the mean return in the predicted direction, before
--- cost.
+-- Whoever follows the directions pays commission for each turn. `mean_gain_percent` is the mean
+-- return in the predicted direction, before costs.
 with steps as (
     select
         direction, correct, realised_return,

@@ -1,6 +1,7 @@
--- Which were the longest streaks of right and of wrong directions?
+-- What were the longest streaks of right and wrong directions?
 --
--- Of a coin's directions for 30 stocks over 60 nights the longest right streak is of 8 to 13 nights, nine times in ten.
+-- If a coin toss chose the directions of 30 stocks over 60 nights, the longest right streak would
+-- be 8 to 13 nights, nine times in ten.
 with predictions as (
     select
         symbol, target, correct, row_number() over (partition by symbol order by target)

@@ -1,7 +1,8 @@
--- Which stocks are looked at most?
+-- Which stocks get the most attention?
 --
--- Over the last 20 nights, from the few other stocks that are kept of those each looks at: how many look at this
--- one, how often it is their first, and its share of the weight kept.
+-- The answer covers the last 20 nights. For each stock, the store keeps the few other stocks to
+-- which it attends most. `stocks` counts the stocks that attend to this one, `looks_first` how
+-- often it comes first, and `percent_of_weight` is its share of the stored weight.
 with nights as (
     select run_id, target
     from night_log

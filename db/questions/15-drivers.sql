@@ -1,7 +1,7 @@
--- What drives the stock that is predicted best?
+-- What drives the stock that the model predicts best?
 --
--- A driver shows when the stock rose more often after the source's rise than after its fall, and the model uses it
--- when it predicts a rise more often then too.
+-- A source drives the stock if the stock rose more often after the source's rise than after its
+-- fall. The model uses this driver if it also predicted a rise more often then.
 with best as (
     select symbol
     from symbol_score

@@ -1,7 +1,8 @@
 -- How do two models compare on the same stock-days?
 --
--- Only stock-days that both predicted count. The model that is right alone more often is the better one; two that
--- predict the same directions are one.
+-- Only stock-days that both models predicted count. The better model is the one that is more often
+-- right when the other is wrong. Two models that always predict the same directions are in effect
+-- one.
 with predictions as (
     select run_id, symbol, target, direction, correct
     from prediction_history

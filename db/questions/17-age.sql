@@ -1,7 +1,7 @@
 -- Does a model get worse with age?
 --
--- Nights are those that a model served, ten a row, whichever model it was; a falling `gain` says to train more
--- often.
+-- Each row covers ten nights of a model's use, counted from its first night and taken over all
+-- models. If `gain` falls with age, train more often.
 with served as (
     select
         h.run_id, h.correct, case when h.realised_return > 0 then 1 else 0 end as rose, m.train_last, h.as_of,

@@ -1,7 +1,8 @@
--- Which prices were restated, and which predictions had seen the older ones?
+-- Which prices were restated, and which predictions had used the older ones?
 --
--- The stock's own predictions that knew a bar as it was before: `dtml replay --known-at` makes such a night from either
--- version. Whoever looked at the stock saw it too.
+-- The predictions counted are the stock's own that used a bar before its restatement; `dtml replay
+-- --known-at` runs such a night with either version. Predictions of stocks that attend to this one
+-- used the old bar, too.
 with restated as (
     select
         symbol, known_at, min(known_at_before) as known_before, min(session) as first, max(session) as last,

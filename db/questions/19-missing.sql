@@ -1,8 +1,9 @@
--- What was refused, left out, late, or never came?
+-- What was refused, left out, late or never received?
 --
--- The newest first. A rejected bar is in no window; a night that lost too many is refused whole, and says why. A
--- night not made before the day of its session, which begins at midnight UTC, was made up, or made for a market that
--- opens later that day.
+-- The newest events come first. No window uses a rejected bar. A night that lost too many bars is
+-- refused as a whole and gives the reason. If a night was not made before the day of its session,
+-- which begins at midnight UTC, it was made up later, or it belongs to a market that opens later
+-- that day.
 select as_of as day, 'night refused' as what, null as symbol, reason as detail
 from night_log
 where market = 'simulated' and status = 'refused'

@@ -1,4 +1,4 @@
--- Champions: the candidate whose ranking a market shows, where its candidates compete for that. One row per change.
+-- Champions: the candidates whose rankings a market has shown, if its candidates compete. One row per change.
 --
 -- market      text       Name of the market.
 -- since       date       First target session whose ranking it provides.

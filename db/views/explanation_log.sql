@@ -15,7 +15,7 @@
 -- agreement           number     Mean over stocks of Spearman's correlation of attention with permutation importance.
 -- agreement_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- agreement_high      number     Upper end of that interval; missing with too few days.
--- top                 integer    Number of most attended stocks in which the true driver is searched for.
+-- top                 integer    Number of most attended stocks among which the true driver is sought.
 -- drivers             number     Share of stocks whose true driver is among their `top` most attended; missing where no driver is known.
 -- drivers_chance      number     The share expected by chance; missing when drivers is.
 -- drivers_importance  number     The same share by permutation importance; missing when drivers is.

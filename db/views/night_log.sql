@@ -1,7 +1,7 @@
 -- How each night ended and what it did: one row per market and night.
 --
 -- market       text       Name of the market.
--- as_of        date       Last closed session, the last one seen.
+-- as_of        date       Last closed session, which is the last session seen.
 -- target       date       The session after it, which is predicted; missing where the calendar ends before it.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
 -- reason       text       Why the night was refused, or what happened to the user's own code; missing otherwise.

@@ -6,7 +6,7 @@
 -- target_language  text       Language that the model writes, such as de; missing until the model is stored.
 -- text             text       Text to translate.
 -- status           text       'queued', 'taken', 'done' or 'failed'.
--- priority         integer    Higher ones are taken first.
+-- priority         integer    Texts of higher priority are taken first.
 -- queued_at        timestamp  When it was queued, UTC.
 -- finished_at      timestamp  When it was done or failed, UTC; missing until then.
 -- translation      text       The translation; missing until it is done.

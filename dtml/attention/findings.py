@@ -63,15 +63,15 @@ def words(row: Mapping[str, Any] | None) -> str:
     )
     apart = "differs from" if row["told_apart"] else "does not differ significantly from"
     sentences = [
-        f"The attention of this model {apart} that of models trained on nonsense ({groups}: "
+        f"The attention of this model {apart} that of models trained on shuffled labels ({groups}: "
         f"energy distance {row['distance']:.3f}, p = {row['distance_p']:.2g}).",
         _agreement_in_words(row, agrees=_agrees(row)),
     ]
     if row["drivers"] is not None and np.isfinite(row["drivers"]):
         sentences.append(
-            f"{row['drivers']:.0%} of the stocks whose driver is known have it among the "
-            f"{row['top']} they look at most, {row['drivers_importance']:.0%} among the "
-            f"{row['top']} that change their prediction most; chance gives "
+            f"{row['drivers']:.0%} of the stocks with a known driver have it among the "
+            f"{row['top']} stocks that they attend to most, and {row['drivers_importance']:.0%} "
+            f"among the {row['top']} that change their prediction most; chance gives "
             f"{row['drivers_chance']:.0%}."
         )
     if verdict(row) == "fails":

@@ -154,8 +154,8 @@ def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     drifted = [row for row in rows if row["drifted"]]
     if not drifted:
-        return f"No drift in {len(rows)} measures of inputs, skill and coverage."
+        return f"There is no drift in {len(rows)} measures of inputs, skill and coverage."
     measures = ", ".join(
         f"{row['measure']} ({row['value']:.3g}, expected {row['expected']:.3g})" for row in drifted
     )
-    return f"Drifted from what the model was trained on: {measures}."
+    return f"The following have drifted from what the model was trained on: {measures}."

@@ -30,7 +30,7 @@ def ranking_words(
     """
     name = ranking["predictor"].iloc[0]
     leg_words = LEG_WORDS[ranking["leg"].iloc[0]]
-    words = f"{len(ranking)} stocks, ranked by {name} for the return {leg_words}, best first"
+    words = f"{len(ranking)} stocks are ranked by {name} for the return {leg_words}, best first"
     if champion and champion["predictor"] == name:
         words = f"{words}. {promotion_words(champion)}"
     ranker_scores = scores[scores["predictor"] == name]
@@ -40,8 +40,9 @@ def ranking_words(
     rules = scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
     rule = records(rules)[0]
     return (
-        f"{words}. Rank IC of {score['days']} nights: {with_interval(score, 'rank_ic')}; "
-        f"the best rule, {rule['predictor']}, {with_interval(rule, 'rank_ic')}; no skill is 0."
+        f"{words}. Over {score['days']} nights, its rank IC is {with_interval(score, 'rank_ic')}; "
+        f"that of the best rule, {rule['predictor']}, is {with_interval(rule, 'rank_ic')}. "
+        "0 means no skill."
     )
 
 
@@ -51,9 +52,9 @@ def promotion_words(champion: Mapping[str, Any]) -> str:
     if not champion["replaced"]:
         return f"{champion_since}, the best of a walk of {champion['nights']} sessions"
     return (
-        f"{champion_since} in place of {champion['replaced']}: "
-        f"rank IC gain {figure(champion['gain'], signed=True)} over {champion['nights']} nights, "
-        f"wealth {champion['stake']:.0f}, where {champion['needed']:.0f} was needed"
+        f"{champion_since} instead of {champion['replaced']}: over {champion['nights']} nights it "
+        f"gained {figure(champion['gain'], signed=True)} in rank IC, and its bets reached a wealth "
+        f"of {champion['stake']:.0f}, where {champion['needed']:.0f} was needed"
     )
 
 

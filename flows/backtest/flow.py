@@ -28,9 +28,8 @@ from flows.signals import end_with_parent, signals_of
 
 KILL_EVERY_S = 0.2  # a pool's workers
 WORKER_GONE = (
-    "a process that trained folds was ended from outside, as systems do for want of memory: run "
-    "the same command "
-    "again to go on, with fewer --workers"
+    "a process that trained folds was killed, perhaps because the machine ran out of memory: run "
+    "the same command again with fewer --workers; it resumes"
 )
 
 

@@ -69,7 +69,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.first > self.last:
-            raise UsageError(f"--from {self.first} lies after --to {self.last}")
+            raise UsageError(f"--from {self.first} is after --to {self.last}")
         assert self.strategies  # a strategy checks its own values
 
     @property
@@ -174,8 +174,8 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     last = context.source.last_session()
     if last is None or plan.last > last:
         raise UsageError(
-            f"the store holds {context.name} up to {last}; "
-            f"a backtest to {plan.last} needs what came of it"
+            f"the store has prices of {context.name} up to {last}, "
+            f"but a backtest to {plan.last} needs prices up to that day"
         )
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid_out = folds(sessions, plan.first, plan.last, plan.retrain_every)
@@ -217,9 +217,9 @@ def _require_known(context: MarketContext, as_of: date) -> None:
     if shortage(context, as_of, symbols) is not None:
         raise UsageError(
             f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC "
-            f"the store knew {len(symbols)} bars of {context.name} on {as_of}; "
-            "it was filled later: begin where nights had fetched by then, "
-            "or leave the option out"
+            f"the store knew {len(symbols)} bars of {context.name} for {as_of}, because it was "
+            "filled later: choose a --from by which nights had fetched the bars, "
+            "or leave out the option"
         )
 
 
@@ -306,8 +306,8 @@ def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
     context = open_stored_context(job.request)
     if location(context.engine) != job.store:
         raise UsageError(
-            f"this worker's store is {location(context.engine)}, the backtest's is {job.store}: "
-            "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
+            f"this worker's store is {location(context.engine)}, but the backtest's is "
+            f"{job.store}: give workers and command the same DTML_DATABASE_URL and DTML_DATA"
         )
     nights = Nights(context, job.fold, job.known_at, job.prices_known)
     return context, nights, known_before(context, job.fold.as_of, job.known_at, job.prices_known)
@@ -415,11 +415,11 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     span without a session.
     """
     if retrain_every < 1:
-        raise UsageError(f"a backtest retrains every 1 session or more, got {retrain_every}")
+        raise UsageError(f"--retrain-every must be 1 session or more, got {retrain_every}")
     start = int(sessions.searchsorted(pd.Timestamp(first), side="left"))
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:
-        raise UsageError(f"no session lies in {first} .. {last}")
+        raise UsageError(f"there is no session from {first} to {last}")
     # A model is trained as of the session before its first one; its experiment leaves the gap.
     splits = walk_forward(start, stop, retrain_every=retrain_every, horizon=1, gap=0)
     days = sessions.date

@@ -84,7 +84,9 @@ def run_backtest(
                 _write_page(backtest, stored)
             return stored
     except Timeout as error:
-        raise DtmlError(f"another process is at the backtest {backtest.id}: wait for it") from error
+        raise DtmlError(
+            f"another process is running the backtest {backtest.id}: wait until it ends"
+        ) from error
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
@@ -107,7 +109,7 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
         require_session(backtest.context.market.calendar, day)
         if not backtest.plan.first <= day <= backtest.plan.last:
             raise UsageError(
-                f"--attention-on {day} lies outside {backtest.plan.first} .. {backtest.plan.last}"
+                f"--attention-on {day} is outside {backtest.plan.first} .. {backtest.plan.last}"
             )
 
 
@@ -284,7 +286,7 @@ def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
     reasons: list[str] = []
     for reasons_by_night in folds["refused"]:
         reasons += reasons_by_night.values()
-    raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {reasons[0]}")
+    raise DtmlError(f"all {len(reasons)} nights were refused, the first because: {reasons[0]}")
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:

@@ -112,8 +112,8 @@ class PublishedExperiment:
         if last is None or last < due:
             stored = "no prices" if last is None else f"prices up to {last}"
             raise DtmlError(
-                f"the store holds {stored} of {self.paper.market}, and a test span is read once "
-                f"and whole, up to {due}: fetch the whole set, with --prices and --index"
+                f"the store has {stored} of {self.paper.market}, but the test span, which is read "
+                f"only once, ends on {due}: fetch the whole set with --prices and --index"
             )
 
     @property
@@ -198,8 +198,8 @@ class PublishedExperiment:
         days = windows.between(pd.Timestamp(first), pd.Timestamp(last))
         if not days.labelled("published").any():
             raise DtmlError(
-                f"the store holds no outcome of {self.paper.market} from {first} to {last}: "
-                "fetch the whole set, with --prices and --index"
+                f"the store has no outcome of {self.paper.market} from {first} to {last}: "
+                "fetch the whole set with --prices and --index"
             )
         return days
 

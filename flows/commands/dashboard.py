@@ -26,7 +26,7 @@ END_LIMIT_S = 3  # for answers that are under way when the command is told to en
 @commands.command("dashboard")
 def serve_dashboard(
     host: Annotated[
-        str, typer.Option(help="Address or host name to listen on; there is no login.")
+        str, typer.Option(help="Address or host name to listen on; the dashboard has no login.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
@@ -34,7 +34,7 @@ def serve_dashboard(
 ) -> None:
     """Serve the prediction history as read-only pages on this machine.
 
-    Ctrl-C ends it.
+    Stop it with Ctrl-C.
 
     Example: dtml dashboard --port 8051
     """
@@ -47,7 +47,7 @@ def serve_dashboard(
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
         app = dashboard(engine, _allowed_hosts(host_in_address))
         address = f"http://{host_in_address}:{listening.getsockname()[1]}"
-        out.print(f"{address}  {location(engine)}, read-only; Ctrl-C ends it", soft_wrap=True)
+        out.print(f"{address}  {location(engine)}, read-only; press Ctrl-C to stop", soft_wrap=True)
         if is_open:
             err.print(
                 f"warning: anyone who can reach {host_in_address} can read everything: "

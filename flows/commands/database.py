@@ -71,7 +71,7 @@ def dictionary() -> None:
 
 @store_commands.command()
 def check(as_json: AsJson = False) -> None:
-    """Check the database: its file, its schema, its rows against each other, the weights of every
+    """Check the database: the file, the schema, the consistency of its rows, the weights of every
     model.
 
     Example: dtml db check
@@ -97,7 +97,7 @@ def copy(
     Example: DTML_DATABASE_URL=postgresql://dtml@localhost/dtml dtml db copy data/dtml.sqlite
     """
     if not file.is_file():
-        raise UsageError(f"no store at {file}: name an SQLite file")
+        raise UsageError(f"there is no store at {file}: give an SQLite file")
     _require_another_store(file)
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     try:
@@ -109,7 +109,7 @@ def copy(
     target = open_engine()
     with _progress() as progress, snapshot(source) as conn:
         rows = copy_rows(conn, target, progress)
-    _say(out, f"{location(target)}: {_counted(rows)} copied and compared: equal")
+    _say(out, f"{location(target)}: {_counted(rows)} copied; both stores are equal")
     _say(out, f"the weights of its models stay in {data_folder()}")
 
 
@@ -121,13 +121,14 @@ def _require_another_store(file: Path) -> None:
     destination = Path(str(url.database))
     if destination.exists() and file.samefile(destination):
         raise UsageError(
-            f"{file} is the store that {URL_VARIABLE} names: set it to the destination of the copy"
+            f"{file} is the store that {URL_VARIABLE} names: set this variable to the destination "
+            "of the copy"
         )
 
 
 @store_commands.command()
 def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
-    """Back up the database, as of one moment, and its models into a folder; nights can go on.
+    """Back up a snapshot of the database and its models into a folder, while nights continue.
 
     Example: dtml db backup /backups/2026-11-20
     """
@@ -143,7 +144,7 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")
 def restore(
     folder: Annotated[Path, typer.Argument(help="A folder that `dtml db backup` wrote.")],
 ) -> None:
-    """Restore a backup into the empty database of DTML_DATABASE_URL, and its models into DTML_DATA.
+    """Restore a backup: rows into the empty DTML_DATABASE_URL, models into DTML_DATA.
 
     Example: dtml db restore /backups/2026-11-20
     """
@@ -151,10 +152,10 @@ def restore(
     target = open_engine()
     with _progress() as progress:
         restore_backup(folder, manifest, target, progress)
-    _say(out, f"{location(target)}: {_counted(manifest.rows)} restored and compared: equal")
+    _say(out, f"{location(target)}: {_counted(manifest.rows)} restored; they equal the backup")
     _say(
         out,
-        f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}",
+        f"{_models(manifest)} restored in {data_folder()}; the backup is from {manifest.made_at}",
     )
     _warn_of_absent(manifest)
 
@@ -163,10 +164,11 @@ def restore(
 def export_views(
     folder: Annotated[Path, typer.Argument(help="A new folder, or one that this command wrote.")],
     market: Annotated[
-        list[str] | None, typer.Option(help="Only this market; can be repeated.")
+        list[str] | None, typer.Option(help="Export only this market; can be repeated.")
     ] = None,
     view: Annotated[
-        list[str] | None, typer.Option(help=f"By default {', '.join(VIEWS)}; can be repeated.")
+        list[str] | None,
+        typer.Option(help=f"A view to export, by default {', '.join(VIEWS)}; can be repeated."),
     ] = None,
 ) -> None:
     """Export views to Parquet files by market and year; a rerun writes only years that changed.
@@ -202,40 +204,40 @@ def redate(
     require_current(engine)
     with reading(engine) as conn:
         if markets.constituents(conn, market).empty:
-            raise UsageError(f"nothing of market {market} is stored in {location(engine)}")
+            raise UsageError(f"nothing is stored for market {market} in {location(engine)}")
     with market_lock(engine, market), transaction(engine) as conn:
         moved = redate_moments(conn, market)
     for old, new in moved.items():
         _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
-    _say(out, f"{len(moved)} moments of {market} were dated ahead of this clock")
+    _say(out, f"{len(moved)} times of {market} were later than this clock and are corrected")
 
 
 @store_commands.command("grant-reader")
 def grant_reader(
     name: Annotated[str, typer.Argument(help="A PostgreSQL role; it is created if missing.")],
 ) -> None:
-    """Let a role read the documented views and nothing else; DTML_READER_PASSWORD is its password.
+    """Let a role read only the documented views; its password is taken from DTML_READER_PASSWORD.
 
     Example: dtml db grant-reader analyst
     """
     password = os.environ.get(READER_PASSWORD)
     engine = _existing()
     is_new = grant(engine, name, password)
-    what_was_done = "made and allowed" if is_new else "allowed"
+    what_was_done = "was created and may" if is_new else "may"
     _say(
         out,
-        f"role {name} {what_was_done} to read views and findings in {location(engine)}, "
-        "and nothing else",
+        f"role {name} {what_was_done} read the views and the results of studies in "
+        f"{location(engine)}, and nothing else",
     )
     if is_new and not password:
         _say(
             err,
-            f"note: it has no password; set {READER_PASSWORD} and run this again, or configure "
-            "its login on the server",
+            f"note: it has no password; set {READER_PASSWORD} and run this command again, or "
+            "configure its login on the server",
         )
     _say(
         out,
-        "run this again after each `dtml db upgrade`: new views are not readable until then",
+        "run this command again after each `dtml db upgrade`, so that the role can read new views",
     )
 
 

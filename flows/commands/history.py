@@ -28,12 +28,12 @@ PURPOSES = 3  # of models: a stock has a score for each
 
 @commands.command()
 def history(
-    symbol: Annotated[str, typer.Argument(help="A stock, as the market spells it.")],
+    symbol: Annotated[str, typer.Argument(help="A stock, by its symbol in the market.")],
     market: Annotated[str | None, STORED_MARKET] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show this many rows, the newest.")] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="Number of rows to show, the newest.")] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Show the predictions of a stock and their outcomes.
+    """Show the predictions for a stock and their outcomes.
 
     Example: dtml history L01
     """
@@ -62,7 +62,7 @@ def _print_symbol_scores(scores: pd.DataFrame) -> None:
         mcc = figure(score["mcc"])
         up_acc = figure(score["up_acc"])
         out.print(
-            f"all {score['n']} outcomes, by probability above 0.5: ACC {acc}, MCC {mcc}; "
+            f"all {score['n']} outcomes (a rise above 0.5): ACC {acc}, MCC {mcc}; "
             f"always up: ACC {up_acc}, MCC {figure(0)}"
         )
 
@@ -100,14 +100,14 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     counts_by_model = rows["run_id"].value_counts(sort=False).items()
     models = ", ".join(f"{count} by {run_id}" for run_id, count in counts_by_model)
     out.print(
-        f"on the right are the naive rules' directions; model predictions: {models}",
+        f"the columns on the right are the naive rules' directions; predictions: {models}",
         soft_wrap=True,
     )
 
 
 @commands.command("runs")
 def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
-    """List the trained models and what they were trained on.
+    """List the trained models and their training data.
 
     Example: dtml runs simulated
     """
@@ -137,8 +137,9 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
     if market in markets:
         return
     if not markets:
-        raise UsageError(f"the store holds no market {market!r}: run a night first")
-    raise UsageError(f"the store holds no market {market!r}: name one of {', '.join(markets)}{how}")
+        raise UsageError(f"the store has no market {market!r}: run a night first")
+    known = ", ".join(markets)
+    raise UsageError(f"the store has no market {market!r}: choose one of {known}{how}")
 
 
 def _own_markets() -> list[str]:

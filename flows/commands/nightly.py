@@ -59,12 +59,12 @@ def nightly(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a night: fetch, check, store, train if due, predict, score, report.
+    """Run a night: fetch, check and store prices, train if due, predict, score and report.
 
     Example: dtml nightly kdd17 --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
     if missed and nights > 1:
-        raise typer.BadParameter("--catch-up finds the missed nights itself: leave out --nights")
+        raise typer.BadParameter("--catch-up finds the missed nights by itself: leave out --nights")
     context = open_context(request)
     last = choose_as_of(context, day_of(as_of))
     announce(context)
@@ -114,7 +114,7 @@ def fetch(
     request: RunRequest,
     as_of: AsOf = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Fetch the whole history again, to find restatements.")
+        bool, typer.Option("--again", help="Fetch the whole history again to find restatements.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +144,7 @@ def _print_fetch(market: str, last: date, fetch_result: FetchResult) -> None:
     text = rendered("fetch.txt", name=market, as_of=last, result=fetch_result)
     out.print(text, end="")
     if len(fetch_result.failures):
-        print_frame(fetch_result.failures, "not answered")
+        print_frame(fetch_result.failures, "symbols without an answer")
     if len(fetch_result.rejected):
         reasons = fetch_result.rejected["reason"].value_counts()
         print_frame(reasons.rename("bars").reset_index(), "rejected")
@@ -157,7 +157,7 @@ def _require_index(symbol: str, fetch_result: FetchResult) -> None:
     statuses = failures.loc[is_missing, "status"]
     if len(statuses):
         raise DtmlError(
-            f"the index {symbol} is missing ({statuses.iloc[0]}), and every night needs it: "
+            f"the index {symbol} is missing ({statuses.iloc[0]}), but every night needs it: "
             "fetch again"
         )
 
@@ -165,7 +165,7 @@ def _require_index(symbol: str, fetch_result: FetchResult) -> None:
 @commands.command()
 @of_a_market("seeds", "epochs", "device")
 def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Train the market's model on the stored prices; if interrupted, it resumes when run again.
+    """Train the market's model on the stored prices; run again after an interruption to resume.
 
     Example: dtml train simulated --seeds 3
     """
@@ -229,7 +229,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         return print_json(document)
     out.print(
         f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights rescored, "
-        f"{scored.unresolved} predictions have no outcome: no valid bar came"
+        f"{scored.unresolved} predictions have no outcome, because no valid bar arrived"
     )
     if scores.empty:
         return out.print("no prediction of this market has an outcome yet")
@@ -329,8 +329,8 @@ def _print_nights(
         _print_ranking(ranking, words)
     elif not row["reason"]:
         out.print(
-            "the stocks are not ranked: rankers need a year of sessions; otherwise the night's log "
-            "says why"
+            "the stocks are not ranked: either there is less than a year of sessions, or the "
+            "night's log gives the reason"
         )
     if row["reason"]:
         out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
@@ -358,7 +358,7 @@ def _print_rejected(rejected_bars: pd.DataFrame) -> None:
     print_frame(counts.rename("bars").reset_index(), "bars rejected")
     print_frame(
         rejected_bars.tail(SHOWN),
-        f"the last of the {len(rejected_bars)}, all in the view `rejected`",
+        f"the last of {len(rejected_bars)} rejected bars; the view `rejected` has all of them",
     )
 
 
@@ -366,23 +366,23 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
     """Print what the nights so far were worth, and where they are kept."""
     if scores.empty:
         out.print(
-            "No prediction of this market has an outcome yet: the next night scores this one."
+            "No prediction of this market has an outcome yet: the next night will score this one."
         )
     else:
         last = scores["target"].max().date()
         out.print(
-            f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that "
-            "resample days"
+            f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals from "
+            "resampled days"
         )
         out.print(
-            "ACC is the share of correct directions, MCC the Matthews correlation coefficient, "
-            "0 without skill."
+            "ACC is the share of correct directions. MCC is the Matthews correlation coefficient, "
+            "which is 0 without skill."
         )
         print_scores(scores)
         coverage_lines = rendered("coverage.txt", rows=coverage.to_dict("records"))
         out.print(coverage_lines, end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
-            out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
+            out.print(f"Intervals are printed from {MINIMUM_DAYS} nights on.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
     out.print(ASK_MORE.format(market=night.row["market"]), soft_wrap=True)
 

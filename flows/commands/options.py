@@ -36,7 +36,7 @@ MarketFiles = Annotated[
 AsOf = Annotated[
     datetime | None,
     typer.Option(
-        formats=DAY, help="Last session seen; by default the last closed session that has prices."
+        formats=DAY, help="Last session used; by default the last closed session that has prices."
     ),
 ]
 DeviceOption = Annotated[
@@ -50,31 +50,32 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
     "market_file": MarketFile,
     "source": Annotated[
         SourceName | None,
-        typer.Option(help="Where prices come from; by default the market's source."),
+        typer.Option(help="Price source; by default the market's own source."),
     ],
     "prices": Annotated[
-        Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")
+        Path | None,
+        typer.Option(help="Prices for --source files: a Parquet or CSV file, or a folder."),
     ],
     "index": Annotated[
-        Path | None, typer.Option(help="The index for --source files, if not among the prices.")
+        Path | None, typer.Option(help="The index for --source files, if --prices lacks it.")
     ],
     "universe": Annotated[
         Universe | None,
         typer.Option(
-            help="Stocks of the market's list or of the source; by default the list, unless many "
-            "of its stocks are missing."
+            help="Use the stocks of the market's list or those of the source; by default the "
+            "list, unless the source lacks many of them."
         ),
     ],
-    "seeds": Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")],
-    "epochs": Annotated[int | None, typer.Option(min=1, help="Epochs of each training.")],
+    "seeds": Annotated[int | None, typer.Option(min=1, help="Number of seeds in the ensemble.")],
+    "epochs": Annotated[int | None, typer.Option(min=1, help="Number of epochs of each training.")],
     "device": DeviceOption,
     "train_sessions": Annotated[
-        int | None, typer.Option(min=64, help="Sessions to train on; by default the market's.")
+        int | None, typer.Option(min=64, help="Sessions to train on; by default as in its file.")
     ],
     "warm_start": Annotated[
         bool,
         typer.Option(
-            "--warm-start", help="Start each training from the weights of the fold before."
+            "--warm-start", help="Start each training from the weights of the previous fold."
         ),
     ],
 }
@@ -153,11 +154,11 @@ def request_of(
         market = None  # its name comes from the file
     if market and market_file:
         raise UsageError(
-            f"name one market: {market_file} defines the market {market_file.stem}, not {market}"
+            f"give one market: {market_file} defines the market {market_file.stem}, not {market}"
         )
     if not market and not market_file:
         raise UsageError(
-            "name one market, such as `simulated`, or your own market's file with --market-file"
+            "give a market, such as `simulated`, or your own market's file with --market-file"
         )
     experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
     overrides = {name: value for name, value in experiment_options.items() if value}

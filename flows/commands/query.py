@@ -33,11 +33,11 @@ MEMORY = 2 * 2**30  # bytes that an answer may take
 
 @commands.command()
 def query(
-    sql: Annotated[str, typer.Argument(help="The statement, or - to read it from standard input.")],
+    sql: Annotated[str, typer.Argument(help="The statement; - reads it from standard input.")],
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     parquet: Annotated[
-        Path | None, typer.Option(help="Write the rows to this file, without a time limit.")
+        Path | None, typer.Option(help="Write the rows to this Parquet file, without a time limit.")
     ] = None,
     on: Annotated[
         Path | None,
@@ -46,10 +46,10 @@ def query(
         ),
     ] = None,
 ) -> None:
-    """Run one SQL statement on the database, read-only.
+    """Run one read-only SQL statement on the database.
 
-    A table shows the first 1,000 rows; CSV, JSON and Parquet hold all. `dtml questions` has twenty
-    examples.
+    A table shows the first 1,000 rows; CSV, JSON and Parquet have all rows. `dtml questions` has
+    twenty examples.
 
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """

@@ -28,18 +28,18 @@ def show_questions(
     number: Annotated[
         int | None,
         typer.Argument(
-            min=1, max=20, help="Number of the question; without it the questions are listed."
+            min=1, max=20, help="Number of a question; without it the questions are listed."
         ),
     ] = None,
     market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a page with every answer.")
+        bool, typer.Option("--markdown", help="Print a page with all answers.")
     ] = False,
 ) -> None:
     """List twenty questions about the history of predictions, or answer one.
 
-    The answer comes with its SQL, which can be copied and changed.
+    Each answer is printed with its SQL, which you can copy and change.
 
     Example: dtml questions 2 --market kdd17
     """
@@ -63,7 +63,7 @@ def show_questions(
     out.print(f"{question.note}\n")
     out.print(f"{question.about(market)}\n", markup=False, soft_wrap=True)
     if answer.empty:
-        return out.print(f"The history of {market} has no row that answers this yet.")
+        return out.print(f"The store has no row for {market} that answers this yet.")
     return print_frame(answer)
 
 
@@ -110,7 +110,7 @@ def _list(*, as_json: bool) -> None:
     numbers = range(1, len(titles) + 1)
     print_frame(pd.DataFrame({"": numbers, "question": titles}))
     return out.print(
-        "\n`dtml questions 7` answers the seventh from your store; --market names another market."
+        "\n`dtml questions 7` answers the seventh from your store; --market chooses the market."
     )
 
 

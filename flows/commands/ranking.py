@@ -38,13 +38,12 @@ Network = StrEnum("Network", list(get_args(NetworkName)))  # type: ignore[misc]
 NetworksOption = Annotated[
     list[Network] | None,
     typer.Option(
-        "--with", help="A network to rank with too; it trains for minutes. Can be repeated."
+        "--with", help="Also rank with this network, which trains for minutes. Can be repeated."
     ),
 ]
 SNAPSHOT = (
-    "Survivorship bias: the list of stocks is a snapshot, without those that left before it. This "
-    "flatters slow features "
-    "such as momentum and size most."
+    "Survivorship bias: the list of stocks is a snapshot, which lacks those that left before it. "
+    "This flatters slow features, such as momentum and size, most."
 )
 
 
@@ -56,27 +55,29 @@ def ranking(
         datetime,
         typer.Option("--from", formats=DAY, help="First close after which stocks are ranked."),
     ],
-    last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last such close.")],
+    last: Annotated[
+        datetime, typer.Option("--to", formats=DAY, help="Last close after which they are ranked.")
+    ],
     leg: Annotated[
-        Leg, typer.Option(help="The return that models learn to rank by.")
+        Leg, typer.Option(help="The return by which models learn to rank stocks.")
     ] = "next_close",
     networks: NetworksOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each network.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each network.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Processes that train in parallel.")] = 1,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table for a README.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the stocks of each day by models and one-line rules, walking forward through history.
+    """Walk through history, ranking each day's stocks by models and one-line rules.
 
-    Each model is retrained every 63 sessions on all that was known. The days are scored once and
-    the scores stored.
+    Each model is retrained every 63 sessions on everything known by then. The days are scored once,
+    and the scores are stored.
 
     Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
     """
     if first > last:
-        raise UsageError(f"--from {first:%Y-%m-%d} lies after --to {last:%Y-%m-%d}")
+        raise UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
     found = _ranking(
         request, Plan(first.date(), last.date(), leg, _names(networks), seeds), workers
     )
@@ -101,21 +102,21 @@ def orders(
     positions: Annotated[
         Path | None,
         typer.Option(
-            help="Your holdings, a CSV with symbol and shares; by default those of the paper "
-            "account."
+            help="A CSV file of your holdings, with the columns symbol and shares; by default the "
+            "holdings of the paper account."
         ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the orders for the next open that trade from your holdings to the newest ranking.
+    """Print the orders for the next open that move your holdings to the newest ranking.
 
-    Prices are the last closes, costs are those of the market's file. No order is sent.
+    Prices are the last closes, and costs are those in the market's file. No order is sent.
 
     Example: dtml orders simulated --capital 100000
     """
     if not math.isfinite(capital):
-        raise UsageError(f"--capital {capital}: give a finite amount")
+        raise UsageError(f"--capital {capital} is not an amount: give a finite number")
     market = read_market(request.market, request.market_file)
     with reading(open_reader()) as conn:
         found = next_orders(
@@ -137,8 +138,8 @@ def orders(
     )
     traded, cost = found.rows["value"].sum(), found.rows["cost"].sum()
     out.print(
-        f"{len(found.rows)} orders, {traded:,.0f} traded, expected costs {cost:,.2f}, cash left "
-        f"{found.cash:,.2f}. "
+        f"{len(found.rows)} orders worth {traded:,.0f}, with expected costs of {cost:,.2f}, leave "
+        f"{found.cash:,.2f} in cash. "
         "Nothing here is advice, and nothing promises profit.",
         soft_wrap=True,
     )
@@ -152,14 +153,14 @@ def _holdings(file: Path) -> "pd.Series[float]":
         shares = frame.set_index(frame["symbol"].str.strip())["shares"].astype(float)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"{file}: expected a CSV with the columns symbol and shares: {error}"
+            f"{file}: expected a CSV file with the columns symbol and shares: {error}"
         ) from error
     if (
         shares.index.has_duplicates
         or "" in shares.index
         or not shares.between(0, inf, inclusive="left").all()
     ):
-        raise UsageError(f"{file}: name each symbol once, with 0 shares or more")
+        raise UsageError(f"{file}: list each symbol once, with 0 shares or more")
     return shares
 
 
@@ -179,7 +180,7 @@ def rank_sets(
     files = {name: file for name, file in files.items() if file.exists()}
     if not files:
         raise UsageError(
-            "name a folder with --prices that holds one of "
+            "give a folder with --prices that has at least one of the files "
             f"{', '.join(f'{name}.parquet' for name in SETS)}"
         )
     answers = {}
@@ -241,7 +242,7 @@ def print_ranking(found: page.Ranking) -> None:
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
-    print_frame(cells, "how well the stocks of a day were ranked")
+    print_frame(cells, "how well each day's stocks were ranked")
     legs = found.scores[
         (found.scores["predictor"] == page.HEADLINE) & (found.scores["slice"] == "all")
     ]

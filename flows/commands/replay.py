@@ -62,8 +62,10 @@ WHAT = (
     "A market that `dtml markets` lists, or a receipt, RUN/SYMBOL/TARGET, from the column receipt "
     "of latest_prediction."
 )
-KNOWN_AT = "Use bars as known at this time (ISO 8601 with a zone) or at the end of this day, UTC."
-RETRAIN = "With a receipt: retrain its model and compare the weights, or restore lost ones."
+KNOWN_AT = (
+    "Use bars as known at this time (ISO 8601 with a time zone), or at the end of this day in UTC."
+)
+RETRAIN = "With a receipt, retrain its model and compare the weights, or restore lost weights."
 LEVEL = "Level of the abstention band, such as 0.9; by default the market's."
 
 
@@ -85,9 +87,9 @@ def replay(
 ) -> None:
     """Recompute a past night, or one prediction, and compare it bit for bit.
 
-    For a market it replays the last complete night, that of --as-of, or --all. With --known-at, it
-    shows what the night would have predicted from the bars as known at that time. For a receipt it
-    replays that prediction, and with --retrain its model too. The exit code is 1 if anything
+    For a market, replay the last complete night, the night of --as-of, or --all nights. With
+    --known-at, show what the night would have predicted from the bars known at that time. For a
+    receipt, replay that prediction and, with --retrain, its model. The exit code is 1 if anything
     differs.
 
     Example: dtml replay simulated --as-of 2026-11-19
@@ -97,19 +99,21 @@ def replay(
     if what is not None and "/" in what:
         _refuse(
             {"--as-of": as_of, "--known-at": known_at, "--all": every},
-            "a receipt names one prediction",
+            "a receipt identifies a single prediction",
         )
         return _replay_prediction(
             what, market_file, device, train_again=train_again, as_json=as_json
         )
     _refuse(
         {"--retrain": train_again},
-        "it trains the model of one prediction again and needs its receipt, RUN/SYMBOL/TARGET",
+        "only a prediction's model can be retrained, which needs its receipt, RUN/SYMBOL/TARGET",
     )
     request = options.request_of(what, market_file, device=device)
     if not every:
         return _replay_night(request, day_of(as_of), known_at, as_json=as_json)
-    _refuse({"--as-of": as_of, "--known-at": known_at}, "--all replays every night as it was known")
+    _refuse(
+        {"--as-of": as_of, "--known-at": known_at}, "--all replays each night from what it knew"
+    )
     return _replay_all(request, as_json=as_json)
 
 
@@ -122,14 +126,14 @@ def report(
 ) -> None:
     """Write the HTML page of a past night again, and print its path.
 
-    By default it is the page of the last complete night. --level shows the directions at another
+    By default, this is the page of the last complete night. --level shows the directions at another
     level; a higher level gives fewer stocks a direction.
 
     Example: dtml report simulated --level 0.9
     """
     if level is not None and level not in LEVELS:
         levels = ", ".join(f"{known_level:g}" for known_level in LEVELS)
-        raise UsageError(f"--level is one of {levels}; got {level:g}")
+        raise UsageError(f"--level must be one of {levels}; got {level:g}")
     archive = Archive.open(request)
     night = archive.night(day_of(as_of))
     context, _, _ = archive.of_night(night)
@@ -303,7 +307,7 @@ def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
     """Print what became of a night's bars until another moment, and what they predict now."""
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
     known_at = at(replay.night["known_at"])
-    out.print(f"since        of the bars in reach of its windows, as known at {known_at}: {counts}")
+    out.print(f"since        bars that its windows reach, compared with {known_at}: {counts}")
     rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
     difference = rows["replayed_probability"] - rows["probability"]
     print_frame(rows.assign(difference=difference), formats=PRECISE)

@@ -24,7 +24,7 @@ def serve(
     delay: Annotated[
         int,
         typer.Option(
-            min=30, max=720, help="Minutes from the usual close to the start of the night."
+            min=30, max=720, help="Minutes between the usual close and the start of the night."
         ),
     ] = DELAY_MINUTES,
     cron: Annotated[

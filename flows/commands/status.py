@@ -36,12 +36,13 @@ def status(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Send alerts about late or refused nights; the exit code is then 1."
+            "--check",
+            help="Send alerts about late or refused nights, and exit with 1 if there are any.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the state of each market: last night, next night, model, scores, unsent alerts.
+    """Show each market's last night, next night, model, scores and unsent alerts.
 
     Example: dtml status --check
     """
@@ -59,7 +60,7 @@ def status(
         out.print()
         print_frame(pd.DataFrame([_model(each) for each in found]))
     else:
-        out.print("the store has no night and no fetch of any market yet")
+        out.print("the store has no night and no fetch yet")
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
     problems = [each.problem for each in found if each.problem] if check else []
     for line in (*notes, *problems, *filter(None, [warning_of_open_server()])):
@@ -70,7 +71,7 @@ def status(
 
 @commands.command()
 def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
-    """Check whether this machine can run nights, and what to do if it cannot.
+    """Check whether this machine can run nights, and say what to do if it cannot.
 
     It checks packages, folders, database, clock, Prefect and Yahoo, and trains for a few seconds on
     the device, by default on every device. The exit code is 1 if a night could not run.
@@ -120,7 +121,7 @@ def _outcome(each: MarketStatus) -> str:
         "complete_with_gaps": f"complete with {each.gaps} gaps",
         "refused": f"refused: {each.reason}",
         "running": f"running since {begun}",
-        "interrupted": f"interrupted, begun {begun}: run it again",
+        "interrupted": f"interrupted, started {begun}: run it again",
     }
     return words[each.outcome]
 

@@ -79,29 +79,29 @@ def benchmark(
     market: Annotated[
         Literal["acl18", "kdd17", "ndx100", "ranking"],
         typer.Argument(
-            help="A data set of the published table, or `ranking`: which model ranks stocks best."
+            help="A data set of the published table, or `ranking` to compare rankings of stocks."
         ),
     ],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each model.")] = 10,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Limit the epochs, for a quick look.")
+        int | None, typer.Option(min=1, help="Limit the number of epochs, for a quick look.")
     ] = None,
     with_grid: Annotated[
         bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")
     ] = False,
     networks: NetworksOption = None,
     leg: Annotated[
-        Leg, typer.Option(help="With `ranking`: the return that models learn to rank by.")
+        Leg, typer.Option(help="With `ranking`, the return by which models rank stocks.")
     ] = "next_close",
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the README's table.")
+        bool, typer.Option("--markdown", help="Print the table as in the README.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the published experiment with every model of its table.
 
-    If interrupted, it resumes when run again. `ranking` runs on every set whose file, such as
-    sp500.parquet, is in the folder that --prices names.
+    Run it again after an interruption to resume. `ranking` runs on every set whose file, such as
+    sp500.parquet, is in the folder given with --prices.
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
@@ -127,7 +127,7 @@ def run_published(
     """Run the published experiment on a set and print its scoreboard; a stored one is not run."""
     if request.market not in SETS:
         raise UsageError(
-            f"there is a published experiment on {', '.join(SETS)}; got {request.market}"
+            f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
         )
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     if request.source or request.prices:
@@ -154,7 +154,7 @@ def _benchmark(
     """Run a benchmark as a flow; one that is stored already needs none."""
     paper = shortened(SETS[request.market], epochs)
     _require_stored(
-        request, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`"
+        request, f"give its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`"
     )
     context = open_stored_context(request)
     require_set(context.market, paper)
@@ -174,7 +174,7 @@ def _require_stored(request: RunRequest, advice: str) -> None:
     market = read_market(request.market, request.market_file).name
     with reading(open_store()) as conn:
         if markets.constituents(conn, market).empty:
-            raise UsageError(f"nothing of {market} is stored: {advice}")
+            raise UsageError(f"nothing is stored for {market}: {advice}")
 
 
 def _fetch_set(request: RunRequest) -> None:
@@ -192,14 +192,14 @@ def _fetch_set(request: RunRequest) -> None:
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
     if not fetch_result.asked:
-        err.print(f"note: the stored bars of {context.name} are used; the files were not read")
+        err.print(f"note: {context.name} is stored already, so its files were not read")
 
 
 def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
     if as_json and as_markdown:
         raise UsageError("--json and --markdown cannot be combined: choose one")
     if request.index and not request.prices:
-        raise UsageError("--index needs --prices: name both")
+        raise UsageError("--index needs --prices: give both")
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
@@ -229,7 +229,7 @@ def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[s
 
 
 BasisPoints = Annotated[
-    float | None, typer.Option(help="Basis points, instead of the market's; for borrow, per year.")
+    float | None, typer.Option(help="Basis points instead of the market's; borrow is per year.")
 ]
 WORKERS = typer.Option(min=1, help="Processes that train folds in parallel.")
 CLUSTER = typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT.")
@@ -254,12 +254,12 @@ def backtest(
     ],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session to predict.")],
     retrain_every: Annotated[
-        int, typer.Option(min=1, help="Sessions from one training to the next.")
+        int, typer.Option(min=1, help="Number of sessions between trainings.")
     ] = 63,
     top: Annotated[
-        int, typer.Option(min=1, help="Number of stocks that a portfolio holds long, and short.")
+        int, typer.Option(min=1, help="Number of stocks held long, and as many short.")
     ] = 10,
-    max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
+    max_weight: Annotated[float, typer.Option(help="Largest weight of one stock, up to 1.")] = 0.1,
     commission: BasisPoints = None,
     half_spread: BasisPoints = None,
     purchase_tax: BasisPoints = None,
@@ -274,10 +274,10 @@ def backtest(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Backtest: train, predict and trade through history as the nights would have.
+    """Train, predict and trade through history as the nights would have done.
 
-    Each fold trains, predicts and scores; portfolios follow the predictions. If interrupted, it
-    resumes when run again.
+    Each fold trains, predicts and scores, and portfolios follow the predictions. Run it again after
+    an interruption to resume.
 
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
@@ -331,7 +331,7 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
     """Raise UsageError for workers, a cluster or a warm start that do not go together."""
     warm_start = (request.overrides or {}).get("warm_start", False)
     if workers > 1 and cluster is not None:
-        raise UsageError("--workers run on this machine, --cluster on others: choose one")
+        raise UsageError("--workers uses this machine, --cluster uses others: choose one")
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
         raise UsageError(
             f"--cluster {cluster!r} is not a scheduler's address: give one such as "
@@ -339,7 +339,7 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
         )
     if warm_start and (workers > 1 or cluster is not None):
         raise UsageError(
-            "--warm-start trains each fold from the one before: leave out --workers and --cluster"
+            "--warm-start trains each fold from the previous one: leave out --workers and --cluster"
         )
 
 
@@ -354,7 +354,7 @@ def _backtest(
     )
     backtest = open_backtest(request, plan)
     if stored_backtest(backtest.context.engine, backtest.id) is not None:
-        err.print(f"{backtest.id} is already stored: nothing is trained, no prediction is added")
+        err.print(f"{backtest.id} is already stored, so nothing is trained or added")
         return run_backtest(backtest, attention_on=kept)
     require_server()  # before Prefect is imported
     from flows.backtest.flow import backtest_flow
@@ -378,7 +378,7 @@ def print_backtest(result: Result) -> None:
     print_scores(scores_of_all.rename(columns={"days": "nights"}))
     cells = [backtest_pages.portfolio_cells(portfolio) for portfolio in records(result.portfolios)]
     portfolios = pd.DataFrame(cells, columns=list(backtest_pages.PORTFOLIO_COLUMNS))
-    print_frame(portfolios, "portfolios, after costs; a year has 252 sessions")
+    print_frame(portfolios, "portfolios after costs; a year has 252 sessions")
     settled_in_words = backtest_pages.settlements(result.portfolios)
     if settled_in_words:
         out.print(settled_in_words, markup=False)
@@ -390,9 +390,9 @@ def print_backtest(result: Result) -> None:
 @commands.command()
 @of_a_market()
 def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Look for look-ahead in the stored prices, the training and the model of a market.
+    """Look for look-ahead in a market's stored prices, training and model.
 
-    The exit code is 1 if look-ahead was found or a check was inconclusive.
+    The exit code is 1 if the audit found look-ahead or a check was inconclusive.
 
     Example: dtml audit kdd17
     """
@@ -414,8 +414,8 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if not result.passed:
         inconclusive = ", ".join(findings.loc[~findings["has_power"], "check"].unique())
         raise DtmlError(
-            f"the audit of {context.name} as of {day} found no look-ahead, but was inconclusive in "
-            f"{inconclusive}: fetch a longer history, or audit as of another day"
+            f"the audit of {context.name} as of {day} found no look-ahead, but these checks were "
+            f"inconclusive: {inconclusive}; fetch a longer history, or audit as of another day"
         )
 
 
@@ -462,8 +462,8 @@ def explain(
 ) -> None:
     """Test whether the latest model's attention explains anything.
 
-    Its attention is compared with that of models trained on shuffled labels, and with what changes
-    its predictions.
+    Its attention is compared with that of models trained on shuffled labels, and with the stocks
+    that actually change its predictions.
 
     Example: dtml explain simulated
     """
@@ -477,7 +477,7 @@ def explain(
     if row is not None and not again:
         _require_same_trial(row, asked)
         err.print(
-            f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again repeats the test)"
+            f"tested on {row['made_at']:%Y-%m-%d}, so nothing is trained; --again repeats the test"
         )
     else:
         with err.status(f"testing {run['id']}") as status:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a command imports what needs torch: an empty queue is seen 
     from translation.translate import Translation
 
 commands = typer.Typer()
-translations = typer.Typer(help="Train and run translation models on the Transformer of DTML.")
+translations = typer.Typer(help="Train and run translation models that use DTML's Transformer.")
 commands.add_typer(translations, name="translate")
 
 ModelOption = Annotated[
@@ -44,8 +44,8 @@ Alpha = Annotated[
     float, typer.Option(min=0.0, max=100.0, help="Length penalty; 0 prefers short translations.")
 ]
 PROCESSES = "Processes that share each update; at most one per GPU or core."
-PAGE = "Write a page that shows the attention of each translated piece to the source."
-COLUMNS = "Columns of source and target in a TSV, counted from 0."
+PAGE = "Write a page that shows which source pieces each translated piece attended to."
+COLUMNS = "Columns of the source and the target in a TSV file, counted from 0."
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def train(
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on the corpora that a TOML file names; interrupted, it resumes when run again.
+    """Train a model on the corpora named in a TOML file; run again after an interruption to resume.
 
     Example: dtml translate train multi30k.toml --processes 4
     """
@@ -144,7 +144,7 @@ def print_scores(scores: Mapping[str, "Score"]) -> None:
 def text(
     texts: Annotated[
         list[str],
-        typer.Argument(help="Texts to translate; - reads one per line from standard input."),
+        typer.Argument(help="Texts to translate; - reads standard input, one text per line."),
     ],
     name: ModelOption = None,
     beams: Beams = 5,
@@ -156,7 +156,7 @@ def text(
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Translate texts and print a line for each.
+    """Translate texts and print one line for each.
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
@@ -235,7 +235,7 @@ def _document(source: str, result: "Translation") -> dict[str, Any]:
 @translations.command()
 def file(
     source: Annotated[
-        Path, typer.Argument(help="A text file, plain or gzip, one sentence per line.")
+        Path, typer.Argument(help="A text file, plain or gzipped, with one sentence per line.")
     ],
     to: Annotated[Path, typer.Option("--to", help="File for the translations, one per line.")],
     name: ModelOption = None,
@@ -243,7 +243,7 @@ def file(
     alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
 ) -> None:
-    """Translate a file line by line; interrupted, it resumes at the first line that is not done.
+    """Translate a file line by line; run again after an interruption to resume at the next line.
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
@@ -262,7 +262,7 @@ def file(
 def score(
     test: Annotated[
         str,
-        typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV)."),
+        typer.Argument(help="A test set of the model's recipe, a file of sources, or a TSV file."),
     ],
     references: Annotated[
         Path | None, typer.Option(help="File of reference translations, one per line.")
@@ -277,8 +277,7 @@ def score(
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Score a model on a test set: sacreBLEU with its signature and interval, chrF, and against
-    another model.
+    """Score a model on a test set with sacreBLEU and chrF, and compare it with another model.
 
     Example: dtml translate score flickr2016 --model multi30k-en-de --against multi30k-rnn
     """
@@ -294,7 +293,7 @@ def score(
     if other is not None and other.card.languages != model.card.languages:
         raise UsageError(
             f"{against} translates {other.card.languages}, "
-            f"but {model.card.name} {model.card.languages}"
+            f"but {model.card.name} translates {model.card.languages}"
         )
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
@@ -311,7 +310,7 @@ def score(
     print_scores({corpus.name: test_score})
     if comparison is not None:
         out.print(
-            f"less {against}: {comparison.difference:+.1f} "
+            f"minus {against}: {comparison.difference:+.1f} "
             f"[{comparison.low:+.1f}, {comparison.high:+.1f}], p = {comparison.p:.3f}",
             markup=False,
         )
@@ -321,7 +320,7 @@ def score(
 def queue(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to queue.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Queue each line of a text file, plain or gzip.")
+        Path | None, typer.Option(help="Queue each line of a text file, plain or gzipped.")
     ] = None,
     name: ModelOption = None,
     priority: Annotated[
@@ -336,7 +335,7 @@ def queue(
     if file is not None:
         texts_to_queue.extend(lines_of(file))
     if not texts_to_queue:
-        raise UsageError("nothing to queue: give texts, or --file")
+        raise UsageError("there is nothing to queue: give texts, or a file with --file")
     model = folder.chosen(name).name
     make_data_folder()
     with transaction(open_store()) as conn:
@@ -350,7 +349,8 @@ def queue(
 @translations.command()
 def work(
     models: Annotated[
-        list[str] | None, typer.Option("--model", help="Only texts of this model; can be repeated.")
+        list[str] | None,
+        typer.Option("--model", help="Translate only texts for this model; can be repeated."),
     ] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
@@ -359,7 +359,7 @@ def work(
     ] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Translate queued texts until none is left. `dtml serve` does it every five minutes.
+    """Translate queued texts until none is left. `dtml serve` does this every five minutes.
 
     Example: dtml translate work
     """
@@ -388,12 +388,12 @@ def jobs(
     name: ModelOption = None,
     status: Annotated[
         Literal["queued", "taken", "done", "failed"] | None,
-        typer.Option(help="List only texts of this status."),
+        typer.Option(help="List only texts with this status."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Texts to list, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of texts to list, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the queue: how many texts wait, are under way, done or failed, and the newest of them.
+    """List the queue: the number of texts queued, taken, done and failed, and the newest texts.
 
     Example: dtml translate jobs --status failed
     """
@@ -456,7 +456,7 @@ def _test_scores(scores: Any, name: str) -> str:
 
 @translations.command()
 def demo(device: DeviceOption = "auto") -> None:
-    """Train a tiny model on a made-up language pair, in about a minute, and translate with it.
+    """Train a tiny model on an invented language pair in about a minute, and translate with it.
 
     Example: dtml translate demo
     """
@@ -475,5 +475,5 @@ def demo(device: DeviceOption = "auto") -> None:
     for (source, expected), result in zip(unseen_pairs, results, strict=True):
         lines = f"{source}\n  {result.text}"
         if result.text != expected:
-            lines += f"\n  rightly: {expected}"
+            lines += f"\n  correct: {expected}"
         out.print(lines, markup=False)

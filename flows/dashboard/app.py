@@ -87,7 +87,7 @@ def place_among(kind: str, most: int) -> Any:
         if places.locked():
             raise HTTPException(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                detail=f"{most} {kind} are under way: try again",
+                detail=f"{most} {kind} are being served already: try again",
                 headers={"retry-after": str(COME_AGAIN_S)},
             )
         async with places:
@@ -105,7 +105,7 @@ def _path_name(text: str) -> str:
     """Return a name from an address; refuse a NUL, which some databases do not accept."""
     name = unquote(text)
     if "\x00" in name:
-        raise NotThereError("no name holds a NUL")
+        raise NotThereError("a name cannot contain a NUL")
     return name
 
 

@@ -58,7 +58,7 @@ def _write_lines(lines: Iterable[str], file: File) -> None:
         if file.tell() > LARGEST:
             file.close()
             raise UsageError(
-                f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query"
+                f"this answer has more than {LARGEST:,} bytes: request less data, or use dtml query"
             )
 
 
@@ -96,7 +96,7 @@ class Download(Response):
                     chunk = file.read(CHUNK)
             except TimeoutError:
                 log.warning(
-                    "%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S
+                    "%s: stopped, because nobody read it for %s s", scope["path"], READER_LIMIT_S
                 )
                 return
             await send({"type": "http.response.body", "body": b"", "more_body": False})

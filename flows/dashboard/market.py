@@ -76,7 +76,7 @@ class Sort:
         column = text.removeprefix("-")
         if column not in SORTS:
             raise UsageError(
-                f"sort={text!r} is not one of {', '.join(SORTS)}, or one of them after a minus"
+                f"sort={text!r} is not one of {', '.join(SORTS)}, with or without a minus before it"
             )
         return cls(column=column, is_descending=text.startswith("-"))
 
@@ -260,9 +260,9 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
     nearest = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
     if not nearest:
-        raise NotThereError(f"no night of {market} saw {as_of} last: it has none")
+        raise NotThereError(f"there is no night of {market} as of {as_of}: it has no night yet")
     raise NotThereError(
-        f"no night of {market} saw {as_of} last: the nearest are of {' and '.join(nearest)}"
+        f"there is no night of {market} as of {as_of}: the nearest are of {' and '.join(nearest)}"
     )
 
 

@@ -43,8 +43,10 @@ def require_market(conn: Connection, market: str) -> None:
     if market in stored:
         return
     if not stored:
-        raise NotThereError(f"no market {market!r} in the store: it has none yet")
-    raise NotThereError(f"no market {market!r} in the store: it has {', '.join(stored[:12])}")
+        raise NotThereError(f"no market {market!r} in the store: it has no market yet")
+    raise NotThereError(
+        f"no market {market!r} in the store: its markets are {', '.join(stored[:12])}"
+    )
 
 
 def markets_page(conn: Connection, today: date) -> dict[str, Any]:

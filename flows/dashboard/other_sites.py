@@ -14,9 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 # Values of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark.
 # Another port of this machine is "same-site", and may belong to another program.
 OWN = ("same-origin", "none")
-REFUSAL = (
-    "a page of another site may not ask this dashboard: open the address in a window of its own\n"
-)
+REFUSAL = "this dashboard rejects requests from other sites: open the address in a new window\n"
 
 
 class OtherSitesRefused:

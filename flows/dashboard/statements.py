@@ -45,13 +45,13 @@ class Statements:
         if is_of_another_site(request.headers):
             raise HTTPException(
                 HTTPStatus.FORBIDDEN,
-                detail="a link of another site runs no SQL here: copy its address into the "
+                detail="a link from another site cannot run SQL here: copy its address into the "
                 "browser's address bar",
             )
         if self._places.locked():
             raise HTTPException(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                detail=f"{STATEMENTS} statements are under way: try again",
+                detail=f"{STATEMENTS} statements are running already: try again",
                 headers={"retry-after": str(COME_AGAIN_S)},
             )
         interruption = Interruption()

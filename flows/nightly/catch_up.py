@@ -39,7 +39,7 @@ class CaughtUp:
         if not others:
             return str(error)
         days = ", ".join(str(day) for day, _ in others)
-        return f"{error}; refused too: {days}"
+        return f"{error}; also refused: {days}"
 
 
 def missed_nights(context: MarketContext, last: date) -> list[date]:

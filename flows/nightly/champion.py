@@ -144,7 +144,7 @@ def _save_champion(
     }
     stored.save_champion(conn, row)
     log.info(
-        "%s is the champion of %s from %s on, after %d nights",
+        "%s becomes champion of %s on %s, after %d nights",
         predictor,
         context.name,
         since,

@@ -107,10 +107,10 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.Da
     worst = wrong.iloc[0]
     first = off_calendar.loc[off_calendar["symbol"] == symbol, "session"].min()
     raise DtmlError(
-        f"{worst['off']:,.0f} of {worst['bars']:,.0f} bars of {symbol} lie on no session of "
+        f"{worst['off']:,.0f} of {worst['bars']:,.0f} bars of {symbol} are on no session of "
         f"{market.calendar}, the first on {first:%A %Y-%m-%d} "
-        f"(symbols like this: {len(wrong)}): give the dates of the exchange; "
-        f"a date with a time zone is taken as an instant and becomes the date in {market.timezone}"
+        f"({len(wrong)} symbols affected): use the exchange's own dates; a date with a time zone "
+        f"is an instant and is converted to the date in {market.timezone}"
     )
 
 
@@ -133,5 +133,5 @@ def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> Non
     fault = index_fault(known, index, context.market.returns)
     if fault is not None:
         raise DtmlError(
-            f"{fault}; nothing was stored: correct the index, or name its own file with --index"
+            f"{fault}; nothing was stored: correct the index, or give its own file with --index"
         )

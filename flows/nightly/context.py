@@ -122,7 +122,7 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
     except (KeyError, TypeError) as error:
         code = run["code_version"]
         raise DtmlError(
-            f"the settings of {run['id']}, trained by code {code}, are not of this version"
+            f"this version cannot read the settings of {run['id']}, trained by code {code}"
         ) from error
 
 
@@ -144,8 +144,8 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
     """Return the error that says that a market had no bars at a moment (None: now)."""
     if known_at is None:
         return DtmlError(
-            f"the store holds no bars of {market} from {first} to {last}: "
-            "name the files with --prices, or fetch them"
+            f"the store has no bars of {market} from {first} to {last}: "
+            "give the files with --prices, or fetch them"
         )
     moment = f"{known_at:%Y-%m-%d %H:%M} UTC"
     return DtmlError(f"no bar of {market} from {first} to {last} was known at {moment}")
@@ -236,7 +236,7 @@ class StoredSource:
             stored = markets.constituents(conn, self.market.name)
         if stored.empty:
             raise UsageError(
-                f"nothing of {self.market.name} is stored: "
+                f"nothing is stored for {self.market.name}: "
                 f"run `dtml fetch {self.market.name}` first"
             )
         return [str(symbol) for symbol in stored["symbol"].unique()]
@@ -282,8 +282,8 @@ def _universe(
     if listed >= (1 - market.checks.max_missing) * len(market.symbols):
         return market, None
     notice = (
-        f"{listed} of the {len(market.symbols)} constituents of {market.name} are in the prices: "
-        f"the {len(source_symbols)} stocks of the prices are used instead "
+        f"only {listed} of the {len(market.symbols)} constituents of {market.name} have prices, "
+        f"so the {len(source_symbols)} stocks in the prices are used instead "
         "(--universe list keeps the list)"
     )
     return market.with_symbols(source_symbols), notice
@@ -306,7 +306,7 @@ def choose_as_of(context: MarketContext, asked: date | None, now: datetime | Non
         is_far = asked > closed + timedelta(days=7)
         if asked > closed and (is_far or is_session(calendar, asked)):
             raise UsageError(
-                f"--as-of {asked} has not closed yet: "
+                f"--as-of {asked} names a session that has not closed yet: "
                 f"the last closed session of {context.name} is {closed}"
             )
         return require_session(calendar, asked)

@@ -243,7 +243,7 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
     message = f"{short.what}: {_cause(fetch_result, short.missing)}"
     is_index = short.missing == {context.market.index.symbol}
     if is_index and context.source.name == "files":
-        raise DtmlError(f"{message}; name its file with --index")
+        raise DtmlError(f"{message}; give its file with --index")
     raise DtmlError(message)
 
 
@@ -257,8 +257,8 @@ def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage)
     stage("paper account", lambda: follow_rankings(context, night_bars))
     raise DtmlError(
         f"the calendar {calendar} ends on {as_of}, so the session to predict is not known; the "
-        f"bars are stored and earlier nights are scored: {REMEDY}; the next night then predicts "
-        "this one too"
+        f"bars are stored and earlier nights are scored: {REMEDY}; the next night then also runs "
+        "this one"
     )
 
 
@@ -271,12 +271,12 @@ def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
         cause = f"{len(failed)} {status} ({detail})"
         if status == "no_data":
             return cause
-        return f"{cause}; what came is stored, run the night again to go on"
+        return f"{cause}; the bars that arrived are stored: run the night again to fetch the rest"
     rejected = fetch_result.rejected[fetch_result.rejected["symbol"].isin(symbols)]
     if not rejected.empty:
         reason = rejected["reason"].mode().iloc[0]
-        return f"{len(rejected)} bars rejected, mostly {reason}: ask the view `rejected`"
-    return "the source has none for that session"
+        return f"{len(rejected)} bars rejected, mostly {reason}: see the view `rejected`"
+    return "the source has no bar for that session"
 
 
 def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:
@@ -295,7 +295,7 @@ def _require_predictions(context: MarketContext, predicted: Forecast, as_of: dat
         constituents = len(context.constituents(as_of))
         raise DtmlError(
             f"{len(predicted.gaps)} of {constituents} constituents cannot be predicted "
-            f"from {as_of}, mostly: {reason}"
+            f"as of {as_of}; the most common reason: {reason}"
         )
 
 

@@ -144,7 +144,7 @@ def ask_own(
         scores = Asked(fitted.code).night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
-        log.warning("%s: your own model gives no scores tonight: %s", context.name, error)
+        log.warning("%s: your own model has no scores tonight: %s", context.name, error)
         return {}, str(error)
 
 
@@ -171,7 +171,7 @@ def trust(code: OwnCode) -> None:
         _keep(code, trusted_folder())
     except OSError as error:
         log.warning(
-            "%s cannot be kept in %s (%s): past nights that used it cannot be replayed once the "
+            "%s cannot be saved in %s (%s): past nights that used it cannot be replayed once the "
             "file has changed",
             code.name,
             trusted_folder(),
@@ -192,12 +192,12 @@ def require_trusted(code: OwnCode) -> None:
         _keep(code, refused)
     except OSError as error:
         raise OwnCodeError(
-            f"{code.name} came with the store, was never run from a file of yours, and does not "
-            f"run; it cannot be shown, as {refused} cannot be written ({error.strerror})"
+            f"{code.name} came with the store and your nights have never trained it, so it does "
+            f"not run; its text cannot be written to {refused} ({error.strerror})"
         ) from error
     raise OwnCodeError(
-        f"{code.name} came with the store, was never run from a file of yours, and does not run: "
-        f"read {refused / trusted.name}, and move it to {trusted} to let it run"
+        f"{code.name} came with the store and your nights have never trained it, so it does not "
+        f"run: read {refused / trusted.name}, and move it to {trusted} to let it run"
     )
 
 

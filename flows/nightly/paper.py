@@ -66,7 +66,7 @@ def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
             with transaction(context.engine) as conn:
                 stored.save_paper_account(conn, context.name, booked.returns, booked.positions)
     except DtmlError as error:
-        log.warning("the paper account of %s waits: %s", context.name, error)
+        log.warning("the paper account of %s is not updated: %s", context.name, error)
 
 
 def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
@@ -254,7 +254,8 @@ def next_orders(
     missing = sorted(set(symbols) - set(close.index))
     if missing:
         raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out"
+            f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: "
+            "leave out these positions"
         )
     price = close.reindex(symbols)
     held_symbols = held.index
@@ -316,8 +317,8 @@ def _account_shares(
     weight = positions.set_index("symbol")["weight"].astype(float)
     if weight.empty and len(stored.targets(conn, market.name, None, last)):
         raise DtmlError(
-            f"the paper account of {market.name} was not filled at the open of {last}: "
-            f"run `dtml nightly {market.name}` again, or name what you hold with --positions"
+            f"the paper account of {market.name} has not traded at the open of {last} yet: "
+            f"run `dtml nightly {market.name}` again, or give your holdings with --positions"
         )
     if weight.empty:
         return weight

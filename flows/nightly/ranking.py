@@ -102,7 +102,7 @@ def rankers_for(
             trained = _latest_trained(context, latest, as_of, may_train=may_train)
         if trained is None:
             if not may_train:
-                raise DtmlError(f"it has no rankers: run `dtml train {context.name}`")
+                raise DtmlError(f"no rankers are trained: run `dtml train {context.name}`")
             trained = train_rankers(context, as_of, known_at, latest)
         return _noted(context, trained, latest)
     except DtmlError as error:

@@ -132,7 +132,7 @@ def seen(
         return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning(
-            "the page of the night %s shows the stored part of its attention only: %s",
+            "the page of night %s shows only the stored part of its attention: %s",
             night["as_of"],
             error,
         )

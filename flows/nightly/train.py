@@ -83,10 +83,11 @@ def why_due(context: MarketContext, as_of: date, known_at: datetime | None = Non
 def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> str | None:
     """Return why a model is to be trained in place of the latest one; None when that serves."""
     if latest["config"] != _config(context):
-        return f"the configuration is not the one of {latest['id']}"
+        return f"the configuration differs from that of {latest['id']}"
     index = latest["universe"]["index"]
     if index != context.market.index.symbol:
-        return f"the index is {context.market.index.symbol}, {latest['id']} was trained on {index}"
+        now = context.market.index.symbol
+        return f"the index is {now}, but {latest['id']} was trained on {index}"
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     policy = context.market.retrain
     if isinstance(policy, int) and age >= policy:
@@ -94,7 +95,7 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
     try:
         load_run(context, latest)
     except DtmlError as error:
-        return f"the weights of {latest['id']} are lost, {error}"
+        return f"the weights of {latest['id']} are lost: {error}"
     return None
 
 
@@ -111,8 +112,8 @@ def load_model(context: MarketContext, as_of: date, known_at: datetime | None = 
             run = runs.latest_run(conn, context.name, on_or_before=as_of)
             if run is not None:
                 log.warning(
-                    "%s was trained on prices as known at %s, after %s, "
-                    "of which the night of %s knows: it may have seen later revisions",
+                    "%s was trained on prices as known at %s, but only those known at %s count "
+                    "for the night of %s: the model may have seen later revisions",
                     run["id"],
                     run["data_watermark"],
                     known_at,
@@ -120,8 +121,8 @@ def load_model(context: MarketContext, as_of: date, known_at: datetime | None = 
                 )
     if run is None:
         raise DtmlError(
-            f"market {context.name} has no model trained up to {as_of} "
-            f"and its policy is not to train: run `dtml train {context.name} --as-of {as_of}`"
+            f"market {context.name} has no model trained up to {as_of}, and its nights never "
+            f"train one: run `dtml train {context.name} --as-of {as_of}`"
         )
     return load_run(context, run)
 
@@ -362,11 +363,10 @@ def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
         return run_id
     beside = f"{run_id}-{sha[:8]}"
     log.warning(
-        "%s is stored with weights of SHA-256 %s..., which are lost, "
-        "and trained again here they are %s...: "
-        "another processor or library computes other last bits. "
-        "They are kept beside it, as %s, and serve from now on; "
-        "to make predictions of the lost ones again, restore their checkpoint from a backup",
+        "the weights of %s, SHA-256 %s..., are lost, and training again gave %s... instead: "
+        "another processor or library computes different last bits. "
+        "The new weights are stored beside the old run, as %s, and are used from now on; "
+        "to replay predictions of the lost weights, restore their checkpoint from a backup",
         run_id,
         stored[run_id][:12],
         sha[:12],

@@ -227,7 +227,7 @@ def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
             np.save(buffer, trained_scores, allow_pickle=False)
             data = buffer.getvalue()
         write_whole(file, lambda path: path.write_bytes(data))
-        log.info("%s: trained, and scored with it: %s", folder.name, name)
+        log.info("%s: trained and scored %s", folder.name, name)
     scores: Grid = np.load(file, allow_pickle=False)
     return scores
 

@@ -72,7 +72,7 @@ class Archive:
         days = [night["as_of"] for night in self.nights()]
         raise UsageError(
             f"the night of {as_of} of {self.market.name} {_why_incomplete(row)}: "
-            f"{len(days)} are complete, {days[0]} .. {days[-1]}"
+            f"the complete nights are from {days[0]} to {days[-1]}, {len(days)} in all"
         )
 
     def nights(self) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
     then = market_then(market, run)
     changes: list[str] = []
     if then.index.symbol != market.index.symbol:
-        changes.append(f"the index is {market.index.symbol}, was {then.index.symbol}")
+        changes.append(f"the index is {market.index.symbol}; it was {then.index.symbol}")
     if market.constituents:
         changes += _changes_of_list(then, market)
     return "; ".join(changes) or None
@@ -299,14 +299,16 @@ class Replay:
         if not self.inputs_equal:
             reasons.append(
                 f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., "
-                f"the night recorded {str(self.night['inputs_hash'])[:12]}...: "
-                "stored prices or the calendar were changed since"
+                f"but the night recorded {str(self.night['inputs_hash'])[:12]}...: "
+                "stored prices or the calendar have changed since"
             )
         recorded = self.night["predictions"]
         has_stored = self.predictions["probability"].notna()
         stored = int(has_stored.sum())
         if recorded != stored:
-            reasons.append(f"stored predictions: the night made {recorded}, {stored} are there")
+            reasons.append(
+                f"stored predictions: the night made {recorded}, but {stored} are stored"
+            )
         if self.left_out != self.left_out_again:
             then = ", ".join(self.left_out) or "none"
             now = ", ".join(self.left_out_again) or "none"
@@ -323,8 +325,8 @@ class Replay:
             return []
         symbol, difference = self.largest
         differences = [
-            f"predictions: {len(rows)} of {len(self.predictions)}, "
-            f"most that of {symbol} by {difference:.2g}"
+            f"predictions: {len(rows)} of {len(self.predictions)} differ, "
+            f"most of all {symbol}, by {difference:.2g}"
         ]
         if self.inputs_equal:
             differences.append(
@@ -390,7 +392,7 @@ def _ranking_differences(
     differing = int((~is_same).sum())
     if differing == 0:
         return None
-    return f"ranking: {differing} of {len(beside)} places and scores"
+    return f"ranking: {differing} of {len(beside)} places and scores differ"
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:

@@ -64,7 +64,7 @@ class Receipt:
             return cls(run_id, symbol, date.fromisoformat(day))
         except ValueError as error:
             raise UsageError(
-                f"{text!r} is no receipt: they are RUN/SYMBOL/TARGET, as in the column receipt of "
+                f"{text!r} is not a receipt: write RUN/SYMBOL/TARGET, as in the column receipt of "
                 "latest_prediction"
             ) from error
 
@@ -106,7 +106,7 @@ class Reproduction:
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
             reasons.append(
                 f"inputs: SHA-256 {self.inputs_hash[:12]}..., "
-                f"the night recorded {self.night_hash[:12]}..."
+                f"but the night recorded {self.night_hash[:12]}..."
             )
         if self.again is None:
             reasons.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
@@ -116,7 +116,7 @@ class Reproduction:
             first = differing[0]
             difference = abs(self.prediction[first] - self.again[first])
             reasons.append(
-                f"{', '.join(differing)}: {first} {difference:.2g} apart; "
+                f"{', '.join(differing)}: {first} differs by {difference:.2g}; "
                 f"{made_by(self.run, self.device)}"
             )
         return reasons
@@ -130,7 +130,7 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
         raise UsageError(
             f"{run['id']} is a run of the published experiment: "
             "its predictions come from the windows of a whole set, "
-            f"which `dtml benchmark {run['market']}` makes again"
+            f"so run `dtml benchmark {run['market']}` to make them again"
         )
     return run
 
@@ -139,7 +139,7 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
     """Return the market of a run: one of the package, or the one that `market_file` describes."""
     name = run["market"]
     if market_file is not None and market_file.stem != name:
-        raise UsageError(f"{run['id']} is of {name}: {market_file} describes another market")
+        raise UsageError(f"{run['id']} belongs to {name}: {market_file} describes another market")
     return read_market(name, market_file)
 
 
@@ -193,8 +193,8 @@ def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
     first = stored["target"].min().date()
     last = stored["target"].max().date()
     return (
-        f"no prediction {receipt}: "
-        f"{receipt.run_id} has {len(stored)}, of sessions {first} .. {last}"
+        f"there is no prediction {receipt}: "
+        f"{receipt.run_id} has {len(stored)}, for sessions {first} .. {last}"
     )
 
 
@@ -238,17 +238,18 @@ class Retraining:
             return []
         reasons = [self._lost_weights() if self.lost else self._differing_weights()]
         if self.first != self.run["train_first"]:
-            reasons.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
+            train_first = self.run["train_first"]
+            reasons.append(f"trained from {self.first} on, but the run from {train_first} on")
         return reasons
 
     def _lost_weights(self) -> str:
         """Say which weights are lost, and what to do."""
         return (
             f"weights: those of {self.run['id']}, SHA-256 {self.run['checkpoint_hash'][:12]}..., "
-            f"are lost, and trained again they are {self.checkpoint_hash[:12]}... "
-            f"({made_by(self.run, self.device)}): restore its checkpoint from a backup, "
-            "train it again on the machine that did, "
-            f"or go on with new ones: `dtml train {self.run['market']}`"
+            f"are lost, and training again gave {self.checkpoint_hash[:12]}... "
+            f"({made_by(self.run, self.device)}): restore the checkpoint from a backup, "
+            "train again on the machine that trained it, "
+            f"or use new weights: `dtml train {self.run['market']}`"
         )
 
     def _differing_weights(self) -> str:
@@ -256,7 +257,8 @@ class Retraining:
         worst = max(self.differing, key=lambda name: self.differing[name])
         return (
             f"weights: {len(self.differing)} of {self.parameters} parameters differ, "
-            f"most {worst} by {self.differing[worst]:.2g} ({made_by(self.run, self.device)})"
+            f"most of all {worst}, by {self.differing[worst]:.2g} "
+            f"({made_by(self.run, self.device)})"
         )
 
 
@@ -273,7 +275,7 @@ def retrain(
     experiment = experiment_of(run)
     if experiment.warm_start:
         raise UsageError(
-            f"{run['id']} went on from the weights of the model before, which its row does not name"
+            f"{run['id']} started from the weights of an earlier model, which its row does not name"
         )
     file = weights_file(run["checkpoint_path"])
     stored_weights = _stored_weights(archive, run)

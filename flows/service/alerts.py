@@ -55,7 +55,7 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
             alerts = list(_of_night(conn, market, as_of))
         tell(engine, alerts)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of an alert
-        log.warning("alerts of %s, night of %s, not raised: %s", market, as_of, error)
+        log.warning("alerts of %s, night of %s, were not raised: %s", market, as_of, error)
 
 
 def watch_markets(
@@ -125,8 +125,8 @@ def send_waiting(engine: Engine, now: datetime) -> None:
                 nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         else:
             log.warning(
-                "an alert of %s was not taken by %s; it is tried again: "
-                "`apprise --body test` with its address says why",
+                "an alert of %s was not accepted by %s and will be sent again; "
+                "`apprise --body test ADDRESS` shows why",
                 market,
                 services,
             )
@@ -206,7 +206,7 @@ def _beaten(scores: pd.DataFrame) -> str | None:
     best_rule = better.iloc[-1]
     return (
         f"running MCC {with_interval(dict(model), 'mcc')} over {model['nights']} nights "
-        f"lies below that of the rule {best_rule['predictor']}, "
+        f"is below that of the rule {best_rule['predictor']}, "
         f"{with_interval(dict(best_rule), 'mcc')}"
     )
 
@@ -255,7 +255,7 @@ def find_receivers() -> Any:
             unknown += 1
     if unknown:
         log.warning(
-            "Apprise knows no service of %d addresses in %s: see `apprise --details`",
+            "Apprise has no service for %d addresses in %s: see `apprise --details`",
             unknown,
             VARIABLE,
         )

@@ -98,7 +98,7 @@ def require_cron(cron: str) -> None:
     """Raise UsageError for a text that the server cannot read as a cron."""
     if not CRONITER.is_valid(cron):
         raise UsageError(
-            f"{cron!r} is no cron: write minute, hour, day, month and weekday, "
+            f"{cron!r} is not a cron expression: write minute, hour, day, month and weekday, "
             "as in '30 18 * * 1-5'"
         )
 
@@ -145,14 +145,14 @@ def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int
             return count
         count += len(late_runs)
         for run in late_runs:
-            cancelled: State[Any] = Cancelled(message="its time was past at the start")
+            cancelled: State[Any] = Cancelled(message="it was due before the service started")
             client.set_flow_run_state(run.id, cancelled, force=True)
 
 
 def _crash_unfinished_runs(client: SyncPrefectClient, deployments: list[UUID]) -> None:
     unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
     for run in _runs(client, deployments, unfinished):
-        crashed: State[Any] = Crashed(message="it ended with its service")
+        crashed: State[Any] = Crashed(message="its service ended")
         client.set_flow_run_state(run.id, crashed, force=True)
 
 
@@ -185,7 +185,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                 ended_since = filters.FlowRunFilterEndTime.model_validate({"after_": since})
                 runs = _runs(client, list(jobs), ENDED, end_time=ended_since)
             except Exception as error:  # noqa: BLE001 - a busy server is asked again; others notice its end
-                log.info("the server was not reached: %s", error)
+                log.info("cannot reach the server: %s", error)
                 continue
             for run in runs:
                 if run.id not in printed and run.deployment_id is not None:
@@ -204,7 +204,7 @@ def _line(run: FlowRun, job: Job) -> str:
     message = " ".join((run.state.message or "").split())
     if run.state.is_cancelled() and "concurrency limit" in message:
         ending = "skipped"
-        message = "another run of it is on"
+        message = "another run of it is in progress"
     moment = f"{run.end_time.astimezone():%Y-%m-%d %H:%M:%S}"
     line = f"{moment} {job.schedule.market} {job.schedule.work} {ending}"
     if not message:

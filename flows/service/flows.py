@@ -182,7 +182,7 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
         return Completed(message=bars)
     first = failures.iloc[0]
     return Failed(
-        message=f"{bars}; {len(failures)} not answered, "
+        message=f"{bars}; {len(failures)} symbols without an answer, "
         f"such as {first['symbol']}: {first['detail']}"
     )
 
@@ -228,7 +228,7 @@ def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> Cau
         refusal = attempt.refused.get(as_of)
         if wait is None or refusal is None or not refusal.may_pass:
             break
-        log.warning("%s; the next try is in %d s", refusal, wait)
+        log.warning("%s; trying again in %d s", refusal, wait)
         time.sleep(wait)
     for day in sorted(total.refused):
         after_night(context.engine, context.name, day)
@@ -257,7 +257,9 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
         key = f"night-{context.name.replace('_', '-')}"  # small letters, digits and dashes
         create_markdown_artifact(night_page(context.name, scores, night), key=key)
     except Exception as error:  # noqa: BLE001 - a night must not fail for want of a page
-        log.warning("night of %s of %s: no artifact is left: %s", row["as_of"], context.name, error)
+        log.warning(
+            "night of %s of %s: no artifact was made: %s", row["as_of"], context.name, error
+        )
 
 
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:

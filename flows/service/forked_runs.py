@@ -50,7 +50,7 @@ def fork_runs() -> None:
     try:
         ensure_running()
     except OSError as error:  # such as a path too long for a socket
-        log.info("each run is a process of its own, not a fork: %s", error)
+        log.info("each run starts a new process instead of a fork: %s", error)
         can_fork = False
 
     async def run_process(command: list[str], **options: Any) -> Any:

@@ -42,7 +42,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    response = PlainTextResponse("this server is not for pages of other origins", 403)
+    response = PlainTextResponse("this server rejects cross-origin requests", 403)
     await response(scope, receive, send)
 
 

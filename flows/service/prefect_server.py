@@ -37,10 +37,10 @@ ANSWER_S = 30
 END_LIMIT_S = 10
 LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server expects: user:password
-WAITING = "waiting for Prefect's server, which a busy machine takes minutes to start"
+WAITING = "waiting for Prefect's server, which can take minutes to start on a busy machine"
 REMEDY = (
     "run the same command again when the machine is less busy, or set PREFECT_API_URL to a "
-    "server that is on"
+    "running server"
 )
 
 _temporary: list["Server"] = []
@@ -161,7 +161,7 @@ def _start(
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
         raise UsageError(
-            f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone"
+            f"{SERVER_LOGIN} has characters that Prefect's server cannot compare: use only ASCII"
         )
     listening = listen()
     port = listening.getsockname()[1]
@@ -218,7 +218,7 @@ def _usual_socket() -> socket.socket:
     if port:
         if not port.isdecimal() or int(port) >= 2**16:
             raise UsageError(
-                f"PREFECT_SERVER_API_PORT {port!r} is no port: give 1 to 65535, or 0 for any"
+                f"PREFECT_SERVER_API_PORT {port!r} is not a port: give 1 to 65535, or 0 for any"
             )
         return _listen(int(port))
     try:
@@ -292,10 +292,10 @@ def warning_of_open_server() -> str | None:
     with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
             return (
-                f"warning: the Prefect server at {url} asks for no login: "
-                "whoever reaches it, as any page in a browser of this machine does, "
+                f"warning: the Prefect server at {url} requires no login: "
+                "anyone who can reach it, including any web page in a browser on this machine, "
                 "can run programs as you; "
-                f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same"
+                f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same value"
             )
     return None
 

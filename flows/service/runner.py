@@ -160,7 +160,8 @@ def _server() -> Iterator[Server | None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DtmlError(
-            f"another `dtml serve` is at {data_folder()}: end it, and name all markets in one"
+            f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
+            "command"
         ) from error
     with lock:
         if os.environ.get("PREFECT_API_URL"):
@@ -203,7 +204,7 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     past_runs = clear(jobs, server_is_new=server_is_new)
     _announce(service, now, server_is_new=server_is_new)
     if past_runs:
-        out.print(f"{past_runs} runs whose time was past are not started")
+        out.print(f"{past_runs} runs were due before this service started; they are skipped")
     for deployment, job in jobs.items():
         if job.schedule.work == "night":
             calendar = service.markets[job.schedule.market].calendar
@@ -257,8 +258,10 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
     login = ""
     if server_is_new:
-        login = f", its login is in {data_folder() / 'prefect' / 'login'}"
+        login = f", login in {data_folder() / 'prefect' / 'login'}"
     catching_up = ""
     if service.markets:
-        catching_up = "missed nights are caught up first; "
-    out.print(f"page {page}{login}; {catching_up}Ctrl-C ends it", markup=False, soft_wrap=True)
+        catching_up = "missed nights run first; "
+    out.print(
+        f"page {page}{login}; {catching_up}press Ctrl-C to stop", markup=False, soft_wrap=True
+    )

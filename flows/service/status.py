@@ -116,7 +116,7 @@ class MarketStatus:
 def late_message(late: MarketStatus) -> str:
     """Return the message that says which night is late, and its status."""
     assert late.due is not None
-    message = f"night of {late.due.as_of} is not complete, due since {moment(late.due.since)}"
+    message = f"night of {late.due.as_of} was due at {moment(late.due.since)} and is not complete"
     if late.as_of == late.due.as_of:
         return f"{message}; it is {late.outcome}"
     return message
@@ -145,7 +145,7 @@ def named_markets(
     chosen_names = [*names, *markets_of_files] if names else stored
     for name in chosen_names:
         if name not in stored:
-            known = f"it has {', '.join(stored)}" if stored else "it has none yet"
+            known = f"its markets are {', '.join(stored)}" if stored else "it has no market yet"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
     return {name: markets_of_files.get(name) or _known_market(name) for name in chosen_names}
 
@@ -257,7 +257,7 @@ class _Clock:
 def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
     """Read the calendar of a market's exchange, and how many of its latest bars were rejected."""
     if market is None:
-        return _Clock(note="its exchange is not known here: name its file with --market-file")
+        return _Clock(note="its exchange is not known here: give its file with --market-file")
     clock = _Clock()
     ends = last_known_day(market.calendar)
     if ends - now.date() <= CALENDAR_WARNING:

@@ -47,7 +47,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
                 Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
         raise TranslationError(
-            f"another process writes {to}: let it end, or choose another place"
+            f"another process is writing {to}: wait until it ends, or choose another file"
         ) from None
     return total
 
@@ -67,7 +67,7 @@ def _translate(
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))
     else:
-        log.info("%d lines were done before", count)
+        log.info("%d lines are translated already", count)
     remaining_lines = islice(lines_of(source), count, None)
     part = list(islice(remaining_lines, LINES_AT_ONCE))
     while part:
@@ -101,13 +101,13 @@ def _read_whole(source: Path) -> tuple[int, str]:
 def _require_place(source: Path, to: Path) -> None:
     """Raise UsageError for a place where the translation of a file cannot be written."""
     if not to.parent.is_dir():
-        raise UsageError(f"there is no folder {to.parent} to write {to.name} to: make it first")
+        raise UsageError(f"the folder {to.parent} for {to.name} does not exist: make it first")
     if to.is_dir():
-        raise UsageError(f"{to} is a folder: name a file")
+        raise UsageError(f"{to} is a folder: give a file")
     if to.exists() and to.samefile(source):
-        raise UsageError(f"{to} is the text itself: write its translation to another file")
+        raise UsageError(f"{to} is the file to translate: write its translation to another file")
     if not os.access(to.parent, os.W_OK):
-        raise UsageError(f"{to.parent} may not be written to: choose another folder")
+        raise UsageError(f"{to.parent} is not writable: choose another folder")
 
 
 def _finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
@@ -133,7 +133,7 @@ def _append(file: Path, lines: list[str]) -> None:
     except OSError as error:
         raise TranslationError(
             f"cannot write {file}: {error.strerror}; "
-            "free some space and run the same command again to go on"
+            "free some space and run the same command again to resume"
         ) from error
 
 
@@ -145,6 +145,6 @@ def _require_direction(model: Model, source: Path) -> None:
     if first_lines and wrong > WRONG_SHARE * len(first_lines):
         card = model.card
         raise UsageError(
-            f"{source} reads like {card.target_language}, but {card.name} translates "
-            f"{card.languages}: take a model of the other direction"
+            f"{source} seems to be in {card.target_language}, but {card.name} translates "
+            f"{card.languages}: use a model for the other direction"
         )

@@ -36,7 +36,7 @@ def chosen(name: str | None) -> Path:
     else:
         listed = "there is none yet: train one, or run dtml translate demo"
     if name is None:
-        raise UsageError(f"name a model with --model: {listed}")
+        raise UsageError(f"choose a model with --model: {listed}")
     if name not in names:
         raise UsageError(f"no model {name!r} in {models_folder()}: {listed}")
     return models_folder() / name

@@ -74,7 +74,7 @@ def train_and_store(
             )
     except Timeout:
         raise TranslationError(
-            f"another process trains {name}: let it end, or name this one otherwise"
+            f"another process is training {name}: wait until it ends, or rename this model"
         ) from None
     assert model is not None, "the first of a group keeps the books"
     with transaction(engine) as conn:
@@ -138,10 +138,10 @@ def named_test(
     if test in recipe_tests and references is None:
         return _recipe_test(test, recipe_tests[test])
     if not Path(test).exists():
-        available = "it has no test"
+        available = "it has no test set"
         if recipe_tests:
-            available = f"its tests are {', '.join(recipe_tests)}"
-        raise UsageError(f"{test!r} is no test set of {card.name} ({available}) and no file")
+            available = f"its test sets are {', '.join(recipe_tests)}"
+        raise UsageError(f"{test!r} is neither a test set of {card.name} ({available}) nor a file")
     corpus = Corpus(
         source=Path(test),
         target=references,

@@ -27,7 +27,7 @@ def in_words(counts: Mapping[str, int]) -> str:
     """Return the counts of a worker as one line."""
     line = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
     if counts["waiting"]:
-        line += f"; waiting for a model that can be opened: {counts['waiting']}"
+        line += f"; {counts['waiting']} waiting for a model that can be opened"
     return line
 
 

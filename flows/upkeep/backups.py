@@ -32,7 +32,7 @@ from translation.atomic_files import write_folder_whole, write_whole
 STORE = "dtml.sqlite"
 MANIFEST = "manifest.json"
 FORMAT = 1
-NOT_A_MODEL = f"it lies outside of the folder {MODELS} of the data folder"
+NOT_A_MODEL = f"it is outside the folder {MODELS} of the data folder"
 MOST_NAMED = 5  # files that a message names
 
 
@@ -76,13 +76,15 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     folder = folder.absolute()
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not is_empty_folder:
-        raise UsageError(f"{folder} already exists and is not an empty folder: name a new one")
+        raise UsageError(f"{folder} already exists and is not an empty folder: choose a new one")
     try:
         write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise UsageError(f"{folder} was filled by another meanwhile: name a new folder") from error
+        raise UsageError(
+            f"another process has filled {folder} meanwhile: choose a new folder"
+        ) from error
     return _read_manifest(folder)
 
 
@@ -154,8 +156,8 @@ def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list
     others = [name for name, sha in weights if (name, sha) not in in_store]
     if others:
         raise UsageError(
-            f"{folder} holds weights of no model in its store: {_some(others)}; nothing was "
-            "restored"
+            f"{folder} has weights that belong to no model in its store: {_some(others)}; nothing "
+            "was restored"
         )
     return weights
 
@@ -170,8 +172,8 @@ def _require_nothing_else(folder: Path, manifest: Manifest) -> None:
             others.append(name)
     if others:
         raise UsageError(
-            f"{folder} holds what no backup of dtml does: {_some(others)}; nothing was restored. "
-            "Remove it, and trust such a backup no further than the person who made it"
+            f"{folder} has files that no backup of dtml has: {_some(others)}; nothing was "
+            "restored. Remove them, and trust such a backup only as far as the person who made it"
         )
 
 
@@ -243,7 +245,7 @@ def _put_back(saved: Path, file: Path, sha: str) -> None:
     fault = _fault_of(file, sha)
     if fault is not None:
         raise UsageError(
-            f"{file} is not the one of the backup ({fault}): set DTML_DATA to an empty folder"
+            f"{file} differs from the backup ({fault}): set DTML_DATA to an empty folder"
         )
 
 

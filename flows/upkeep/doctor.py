@@ -124,7 +124,7 @@ def _packages() -> str:
             untested.append(f"{requirement.name} {installed}")
     if untested:
         raise DtmlError(
-            f"{', '.join(untested)}: not a version that was tested; pip install -c "
+            f"{', '.join(untested)}: this version was not tested; run pip install -c "
             "constraints.txt -e ."
         )
     main_packages = ("torch", "prefect", "pandas", "sqlalchemy", "yfinance")
@@ -153,11 +153,12 @@ def _writable(folder: Path, variable: str) -> str:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DtmlError(
-            f"{folder} cannot be written to ({error.strerror}): set {variable} to another"
+            f"{folder} is not writable ({error.strerror}): set {variable} to another folder"
         ) from error
     if free < ROOM:
         raise DtmlError(
-            f"{folder} has {free / 2**20:.0f} MiB free: make room, or set {variable} to another"
+            f"{folder} has only {free / 2**20:.0f} MiB free: free some space, or set {variable} to "
+            "another folder"
         )
     return f"{folder}, {free / 2**30:.0f} GiB free"
 
@@ -188,12 +189,13 @@ def _clock() -> str:
         difference_s = abs((datetime.now(UTC) - database_time).total_seconds())
         if difference_s > APART_S:
             raise DtmlError(
-                f"this clock is {difference_s:.0f} s from the database's: set it right, as by NTP"
+                f"this clock differs from the database's by {difference_s:.0f} s: correct it, for "
+                "example with NTP"
             )
     ZoneInfo("Asia/Seoul")  # raises where the machine has no table of time zones
     return (
-        f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules keep each "
-        "exchange's own zone"
+        f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()} (UTC{local:%z}); schedules use each "
+        "exchange's own time zone"
     )
 
 
@@ -211,7 +213,7 @@ def _calendars() -> str:
     calendar = min(ends, key=ends.__getitem__)
     if ends[calendar] - datetime.now(UTC).date() <= CALENDAR_WARNING:
         raise DtmlError(end_of_calendar(calendar, ends[calendar]))
-    return f"{len(ends)} known, the first up to {ends[calendar]}"
+    return f"{len(ends)} known; the first to end does so on {ends[calendar]}"
 
 
 def _prefect() -> str:
@@ -229,7 +231,7 @@ def _prefect() -> str:
         except OSError as error:  # of HTTP too
             raise DtmlError(
                 f"the Prefect server at {url} did not accept a request ({error}): start it or, if "
-                f"it asks for a login, set {LOGIN}=USER:PASSWORD"
+                f"it requires a login, set {LOGIN}=USER:PASSWORD"
             ) from error
         return f"the server at {url}"
     start = time.monotonic()
@@ -247,14 +249,14 @@ def _yahoo() -> str:
     answer = YahooSource(market).fetch({symbol: a_week_ago}, today)
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
-        without = "nights from files and of the simulated market need no network"
+        without = "nights with prices from files or of the simulated market need no network"
         proxy = (
-            "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it "
-            "inspects TLS"
+            "Behind a proxy, set HTTPS_PROXY, and if the proxy inspects TLS, set SSL_CERT_FILE to "
+            "its certificates"
         )
         raise DtmlError(f"{outcome['status']}: {outcome['detail']}; {without}. {proxy}")
     last_session = answer.bars["session"].max()
-    return f"{len(answer.bars)} bars of {symbol}, the last of {last_session:%Y-%m-%d}"
+    return f"{len(answer.bars)} bars of {symbol}, the last from {last_session:%Y-%m-%d}"
 
 
 def _device(name: str) -> str:
@@ -265,7 +267,7 @@ def _device(name: str) -> str:
         training_result = self_test(device, StateFolder(Path(folder), write_whole))
     difference = _difference_of_translations(device)
     if difference > TOLERANCE:
-        raise DtmlError(f"the scores of a translation are {difference:.1e} from those of the CPU")
+        raise DtmlError(f"the scores of a translation differ by {difference:.1e} from the CPU's")
     description = _described(device)
     seconds = time.monotonic() - start
     return f"{description}: {training_result}, translated, in {seconds:.0f} s"

@@ -97,7 +97,7 @@ def exported(folder: Path) -> dict[str, list[Path]]:
     """Return the exported files of a folder by their view; raise UsageError for no export."""
     if not (folder / MARKER).is_file():
         raise UsageError(
-            f"{folder} is no folder that `dtml db export` wrote: name one that has {MARKER}"
+            f"{folder} was not written by `dtml db export`: choose a folder that has {MARKER}"
         )
     files_by_view: dict[str, list[Path]] = {}
     for view in exportable():
@@ -115,7 +115,7 @@ def _claim(folder: Path, store: str) -> None:
         # A killed export may have left a part of the marker.
         if any(not path.name.startswith(MARKER) for path in contents):
             raise UsageError(
-                f"{folder} holds something else than an export: name a new or empty folder"
+                f"{folder} has files that are not an export: choose a new or empty folder"
             )
         text = json.dumps({"format": FORMAT, "store": store})
         write_whole(marker, lambda partial: partial.write_text(text))
@@ -124,11 +124,11 @@ def _claim(folder: Path, store: str) -> None:
         marked_format = values["format"]
         marked_store = values["store"]
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{marker} cannot be read ({error}): name a new folder") from error
+        raise UsageError(f"{marker} cannot be read ({error}): choose a new folder") from error
     if (marked_format, marked_store) != (FORMAT, store):
         raise UsageError(
             f"{folder} is an export of {marked_store} (format {marked_format}), not of {store}: "
-            "name a new folder"
+            "choose a new folder"
         )
 
 

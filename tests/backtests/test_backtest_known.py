@@ -72,6 +72,6 @@ def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_
 def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest) -> None:
     day = previous_session("XNYS", FIRST)
     with pytest.raises(
-        UsageError, match=f"the store knew 0 bars of past on {day}; it was filled later"
+        UsageError, match=f"the store knew 0 bars of past for {day}, because it was filled later"
     ):
         backtest_of(run_request, prices_known="then")

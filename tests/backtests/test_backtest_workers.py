@@ -147,7 +147,7 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
     monkeypatch.chdir(whole)
     code, said, erred = command("backtest", "--market-file", "past.toml", *SPAN)
     assert code == 0, erred
-    assert "is already stored: nothing is trained" in erred
+    assert "is already stored, so nothing is trained" in erred
     assert "Survivorship: the list is dated" in said
 
 
@@ -182,7 +182,7 @@ def test_a_backtest_whose_worker_was_killed_says_why_it_ended_and_goes_on(
     killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
     assert killed.returncode == 1
     assert (
-        "was ended from outside, as systems do for want of memory: run the same command again"
+        "was killed, perhaps because the machine ran out of memory: run the same command again"
         in killed.stderr
     )
     ended = run(tmp_path, "--workers", "2", PREFECT_API_URL=prefect_api)

@@ -366,7 +366,7 @@ def test_a_stored_benchmark_is_printed_without_a_flow(
     benchmark(run_request)
     said = capsys.readouterr()
     assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
-    assert "note: the stored bars of simulated are used; the files were not read" in said.err
+    assert "note: simulated is stored already, so its files were not read" in said.err
     assert str(found.page) in said.out.replace("\n", "")
 
 

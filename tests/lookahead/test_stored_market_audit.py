@@ -192,7 +192,7 @@ def test_a_later_model_that_serves_an_earlier_night_is_caught(
     )
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
-    assert "a later one serves" in found.detail
+    assert "a later model is used" in found.detail
 
 
 @pytest.mark.soak

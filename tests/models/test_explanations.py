@@ -289,9 +289,11 @@ def test_all_tests_find_what_is_planted_and_the_words_say_so() -> None:
     assert row["told_apart"]
     assert (row["drivers"], row["drivers_importance"], row["drivers_chance"]) == (1, 1, 0.5)
     said = words(row)
-    assert "this model differs from that of models trained on nonsense" in said
+    assert "this model differs from that of models trained on shuffled labels" in said
     assert "p = 0.002" in said
-    assert "100% of the stocks whose driver is known have it among the 3 they look at most" in said
+    assert (
+        "100% of the stocks with a known driver have it among the 3 stocks that they attend" in said
+    )
     assert "chance gives 50%" in said
     assert found_of(planted=0.5) == row
 
@@ -300,6 +302,6 @@ def test_attention_that_says_nothing_is_called_no_explanation() -> None:
     row = found_of(planted=0.0)
     assert not row["told_apart"]
     said = words(row)
-    assert "does not differ significantly from that of models trained on nonsense" in said
+    assert "does not differ significantly from that of models trained on shuffled labels" in said
     assert "It does not agree with what changes predictions" in said
     assert "Do not read its attention as an explanation." in said

@@ -88,7 +88,7 @@ def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     hook.answer = answer
     tell(engine, [alert()])
     assert kept(engine) == [("2024-07-01", "refused", False)]
-    assert "an alert of simulated was not taken by JSON; it is tried again" in caplog.text
+    assert "an alert of simulated was not accepted by JSON and will be sent again" in caplog.text
     hook.answer = 200
     tell(engine, [replace(alert(), kind="late")])
     assert [kind_of(said) for said in hook.taken] == ["refused", "late"]
@@ -107,7 +107,7 @@ def test_a_webhook_that_hangs_is_given_up(
     kinds = ["refused", "late", "below_rule"]
     tell(engine, [alert(kind=kind) for kind in kinds])
     assert hook.tried == 1  # the others wait for the next time
-    assert caplog.text.count("was not taken by JSON") == 1
+    assert caplog.text.count("was not accepted by JSON") == 1
     assert [sent for *_, sent in kept(engine)] == [False] * 3
 
 
@@ -132,7 +132,7 @@ def test_no_complaint_shows_the_url_of_a_webhook(
     monkeypatch.setenv("DTML_ALERTS", url)
     with caplog.at_level(logging.DEBUG):
         tell(engine, [alert()])
-    assert "an alert of simulated was not taken by" in caplog.text
+    assert "an alert of simulated was not accepted by" in caplog.text
     assert TOKEN not in caplog.text
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
@@ -154,12 +154,12 @@ def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} nobody://{TOKEN}\n{hook.url}")
     tell(engine, [alert()])
     assert [said["message"] for said in hook.taken] == ["no index"] * 2
-    assert "knows no service of 1 addresses in DTML_ALERTS" in caplog.text
+    assert "has no service for 1 addresses in DTML_ALERTS" in caplog.text
     assert TOKEN not in caplog.text
     assert kept(engine) == [("2024-07-01", "refused", True)]
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} {forms}")
     tell(engine, [alert(kind="late")])
-    assert "not taken by Form, JSON" in caplog.text
+    assert "not accepted by Form, JSON" in caplog.text
     assert kept(engine)[1] == ("2024-07-01", "late", False)
 
 
@@ -252,7 +252,7 @@ def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
         save_night(engine, day, mcc)
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-03", "2024-07-09"]
     assert hook.taken[0]["message"] == (
-        "running MCC -.0200 [-.050, .010] over 30 nights lies below that of the rule "
+        "running MCC -.0200 [-.050, .010] over 30 nights is below that of the rule "
         "index_reversal, .0600 [.020, .100]"
     )
 
@@ -264,6 +264,6 @@ def test_a_store_that_fails_costs_a_warning(
         conn.exec_driver_sql("drop view alert_log")
         conn.exec_driver_sql("drop table alert")
     refuse(context, AS_OF)
-    assert "alerts of simulated, night of 2024-07-01, not raised" in caplog.text
+    assert "alerts of simulated, night of 2024-07-01, were not raised" in caplog.text
     with reading(context.engine) as conn:
         assert nights.nights(conn)["status"].tolist() == ["refused"]

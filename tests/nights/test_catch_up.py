@@ -230,7 +230,9 @@ def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
         (night,) = catch_up(never, FOLLOWING[0]).nights
     assert night.row["run_id"] == late
     assert f"{late} was trained on prices as known at" in caplog.text
-    assert f"the night of {FOLLOWING[0]} knows: it may have seen later revisions" in caplog.text
+    assert (
+        f"for the night of {FOLLOWING[0]}: the model may have seen later revisions" in caplog.text
+    )
 
 
 def test_a_night_beside_another_process_at_the_market_ends_at_once(

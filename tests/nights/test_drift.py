@@ -71,8 +71,8 @@ def test_the_words_name_what_has_drifted() -> None:
         {"measure": "z_open", "value": 2.0, "expected": 0.7, "drifted": 1},
         {"measure": "coverage", "drifted": 0},
     ]
-    assert (
-        drift_words(rows) == "Drifted from what the model was trained on: z_open (2, expected 0.7)."
+    assert drift_words(rows) == (
+        "The following have drifted from what the model was trained on: z_open (2, expected 0.7)."
     )
-    assert drift_words(rows[1:]) == "No drift in 1 measures of inputs, skill and coverage."
+    assert drift_words(rows[1:]) == "There is no drift in 1 measures of inputs, skill and coverage."
     assert drift_words([]) == ""

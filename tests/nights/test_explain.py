@@ -161,11 +161,11 @@ def test_a_training_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_trial_that_cannot_tell_anything_apart_is_refused() -> None:
-    with pytest.raises(UsageError, match="1 seeds and 8 shuffles can be grouped in 9 ways"):
+    with pytest.raises(UsageError, match="1 seeds and 8 shuffles can be grouped in only 9 ways"):
         Trial(seeds=1, shuffles=8)
-    with pytest.raises(UsageError, match="3 seeds and 3 shuffles can be grouped in 10 ways"):
+    with pytest.raises(UsageError, match="3 seeds and 3 shuffles can be grouped in only 10 ways"):
         Trial(seeds=3, shuffles=3)
-    with pytest.raises(UsageError, match="epochs are 1 or more"):
+    with pytest.raises(UsageError, match="epochs must be 1 or more"):
         Trial(epochs=0)
     assert Trial(seeds=1, shuffles=19).shuffles == 19
 
@@ -283,7 +283,8 @@ def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_
     assert history.bars["session"].max() == pd.Timestamp(AS_OF)
     monkeypatch.setattr(flow_module, "FEWEST_STOCKS", 10)
     with pytest.raises(
-        DtmlError, match=r"9 stocks of past are there on most days of validation up to 2024-05-31"
+        DtmlError,
+        match=r"only 9 stocks of past are present on most validation days up to 2024-05-31",
     ):
         explain_run(later, run, Trial(2, 6, 1))
 

@@ -100,7 +100,7 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
     with caplog.at_level(logging.WARNING):
         second = train_model(context, AS_OF)
     assert second.run_id.startswith(f"{first.run_id}-")
-    assert f"stored with weights of SHA-256 {ELSEWHERE[:12]}..., which are lost" in caplog.text
+    assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and training again gave" in caplog.text
     assert "restore their checkpoint from a backup" in caplog.text
     assert runs(context)[first.run_id] == lost
     assert (checkpoint_of(lost).read_bytes() if how == "damaged" else None) == left
@@ -138,8 +138,8 @@ def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
     assert "found        equal to the last bit" in shown
     assert f"checkpoint   lost, SHA-256 {ELSEWHERE}" in shown
     said = " ".join(complaint.split())
-    assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and trained again they are" in said
-    assert "restore its checkpoint from a backup" in said
+    assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and training again gave" in said
+    assert "restore the checkpoint from a backup" in said
     assert "`dtml train simulated`" in said
     assert not checkpoint_of(run).exists()
 

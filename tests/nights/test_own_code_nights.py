@@ -155,7 +155,7 @@ def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
     run_night(trusted, TARGET)
     assert said(trusted, next_session("XNYS", TARGET)).empty
     why = str(reason(trusted, TARGET))
-    assert "mine.py came with the store, was never run from a file of yours" in why
+    assert "mine.py came with the store and your nights have never trained it" in why
     (refused,) = (tmp_path / "home").rglob("refused/*.py")
     assert refused.read_text() == MINE
     known = refused.parents[1] / refused.name

@@ -333,7 +333,7 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("L01,", "could not convert string to float"),
         ("L01,nan", "0 shares or more"),
         (",3", "0 shares or more"),
-        ("L01,3\nL01,4", "name each symbol once"),
+        ("L01,3\nL01,4", "list each symbol once"),
     ):
         file.write_text(f"symbol,shares\n{written}\n")
         code, _, said = command(*asked)
@@ -351,7 +351,7 @@ def test_orders_of_an_account_that_was_not_filled_say_so(traded: MarketContext) 
         )
     with (
         reading(traded.engine) as conn,
-        pytest.raises(DtmlError, match="was not filled at the open of"),
+        pytest.raises(DtmlError, match="has not traded at the open of"),
     ):
         next_orders(conn, traded.market, 1000.0)
 

@@ -94,7 +94,7 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
         assert table_counts(conn) == before
     code, _, complaint = command("report", "simulated", "--level", "0.8123")
     assert code == 2
-    assert re.search(r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123", complaint)
+    assert re.search(r"--level must be one of 0.5, 0.55, .*, 0.99; got 0.8123", complaint)
     code, _, complaint = command("report", "simulated", "--as-of", "2024-03-01")
     assert code == 2
     assert "was never run: 2 are complete" in complaint

@@ -94,7 +94,7 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     code, said, _ = dtml("db", "redate", "simulated")
     assert (code, said.splitlines()[-1]) == (
         0,
-        "1 moments of simulated were dated ahead of this clock",
+        "1 times of simulated were later than this clock and are corrected",
     )
     assert_equal(replayed(archive))
     fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
@@ -214,7 +214,9 @@ def test_a_prediction_taken_away_is_found(
         engine,
         "delete from prediction where instrument_id = (select max(instrument_id) from prediction)",
     )
-    assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
+    assert any(
+        "the night made 9, but 8 are stored" in reason for reason in replayed(archive).reasons
+    )
 
 
 def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
@@ -293,10 +295,11 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     with pytest.raises(NightRefusedError):
         run_night(poor, FOLLOWING)
     with pytest.raises(
-        UsageError, match=rf"of simulated is refused \(.*\): 1 are complete, {AS_OF} .. {AS_OF}"
+        UsageError,
+        match=rf"of simulated is refused \(.*\): .* nights are from {AS_OF} to {AS_OF}, 1 in",
     ):
         archive.night(FOLLOWING)
-    with pytest.raises(UsageError, match="was never run: 1 are complete"):
+    with pytest.raises(UsageError, match="was never run: the complete nights are from"):
         archive.night(date(2024, 6, 3))
     assert archive.night(None)["as_of"] == AS_OF
 
@@ -306,7 +309,7 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     [
         (("--known-at", "2024-07-02T10:00"), "has no time zone"),
         (("--known-at", "yesterday"), "is not a time"),
-        (("--all", "--as-of", "2024-07-01"), "leave out --as-of: --all replays every night"),
+        (("--all", "--as-of", "2024-07-01"), "leave out --as-of: --all replays each night"),
     ],
 )
 def test_a_wrong_moment_is_the_users_mistake(
@@ -322,18 +325,18 @@ def test_a_wrong_moment_is_the_users_mistake(
     [
         (
             ("simulated", "--retrain"),
-            "leave out --retrain: it trains the model of one prediction again and needs its ",
+            "leave out --retrain: only a prediction's model can be retrained, which needs its ",
         ),
         (
             ("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"),
-            "leave out --as-of and --all: a receipt names one",
+            "leave out --as-of and --all: a receipt identifies a",
         ),
         (
             ("run/L01/2024-07-02", "--known-at", "2024-07-01"),
-            "leave out --known-at: a receipt names one prediction",
+            "leave out --known-at: a receipt identifies a single prediction",
         ),
-        (("run/L01",), "'run/L01' is no receipt: they are RUN/SYMBOL/TARGET"),
-        ((), "name one market"),
+        (("run/L01",), "'run/L01' is not a receipt: write RUN/SYMBOL/TARGET"),
+        ((), "give a market"),
     ],
 )
 def test_an_option_that_does_not_fit_what_is_replayed_is_refused(

@@ -118,7 +118,7 @@ def changed_market(market: Market) -> Market:
     return replace(market, constituents=dated, index=replace(market.index, symbol="OTHER"))
 
 
-CHANGED = "the index is OTHER, was SIMX; NEW joined; L01 left; F01B has other dates"
+CHANGED = "the index is OTHER; it was SIMX; NEW joined; L01 left; F01B has other dates"
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -161,7 +161,7 @@ def test_another_index_makes_a_training_due(context: MarketContext) -> None:
     assert why_due(context, AS_OF) is None
     other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
     assert str(why_due(replace(context, market=other), AS_OF)).startswith(
-        "the index is OTHER, simulated-2024-07-01-"
+        "the index is OTHER, but simulated-2024-07-01-"
     )
 
 
@@ -198,9 +198,9 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
     known = receipt_of(context, "L01")
     run = run_of(archive.engine, known)
     for wrong in ("L01", "a/b/c", f"{known}/x"):
-        with pytest.raises(UsageError, match="is no receipt"):
+        with pytest.raises(UsageError, match="is not a receipt"):
             Receipt.read(wrong)
-    with pytest.raises(StoreUsageError, match=f"has 9, of sessions {FOLLOWING} .. {FOLLOWING}"):
+    with pytest.raises(StoreUsageError, match=f"has 9, for sessions {FOLLOWING} .. {FOLLOWING}"):
         reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
     with pytest.raises(StoreUsageError, match="no run 'other'"):
         run_of(archive.engine, replace(known, run_id="other"))
@@ -245,6 +245,6 @@ def test_a_store_that_names_another_place_for_weights_has_nothing_written_there(
     with transaction(context.engine) as conn:
         conn.execute(text("update run set checkpoint_path = :path"), {"path": path})
     run = run_of(archive.engine, receipt_of(context, "F01A"))
-    with pytest.raises(DtmlError, match=r"it lies outside .*models"):
+    with pytest.raises(DtmlError, match=r"but it is outside .*models"):
         retrain(archive, run)
     assert not (data_folder() / path).exists()

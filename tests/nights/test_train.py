@@ -39,7 +39,7 @@ def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
     assert why_due(every, date(2024, 7, 5)) is None
     assert why_due(every, later) == f"{run_id} is 4 sessions old"
     changed = replace(context, experiment=vary(context.experiment, {"epochs": 3}))
-    assert why_due(changed, later) == f"the configuration is not the one of {run_id}"
+    assert why_due(changed, later) == f"the configuration differs from that of {run_id}"
     assert why_due(context, date(2024, 6, 28)) == "there is no model yet"
 
 
@@ -136,7 +136,7 @@ def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
 def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketContext) -> None:
     fewer = replace(context, market=context.market.with_symbols(context.market.symbols[:6]))
     run_id = run_night(fewer, AS_OF).row["run_id"]
-    assert why_due(context, date(2024, 7, 8)) == f"the configuration is not the one of {run_id}"
+    assert why_due(context, date(2024, 7, 8)) == f"the configuration differs from that of {run_id}"
 
 
 def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketContext) -> None:

@@ -111,7 +111,7 @@ def test_the_best_and_the_worst_stocks_are_listed_and_none_twice() -> None:
         )
         ordered = scores[wanted].sort_values("mcc", ascending=False)["value"].tolist()
         assert listed == ordered[:10] + ordered[10:][-10:]
-        assert f"of {symbols} stocks with enough days" in text
+        assert f"Of {symbols} stocks with enough days" in text
 
 
 def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> None:
@@ -149,7 +149,7 @@ def test_the_page_is_whole_alone_and_accessible() -> None:
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
     for said in (
         "2 h 05 min",
-        "including these: 7.",
+        "So far, 7 portfolios",
         "Survivorship",
         "nothing promises profit",
         "deepest drawdowns",

@@ -141,7 +141,7 @@ def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site
     with unread(long_site, DOWNLOADS):
         refused = long_site.get(PRICES)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
-        assert f"{DOWNLOADS} downloads are under way" in refused.body
+        assert f"{DOWNLOADS} downloads are being served already" in refused.body
     until(lambda: long_site.get(PRICES).status == 200)
     assert long_site.get(PRICES).body == whole.body
 
@@ -154,7 +154,12 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
 ) -> None:
     monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
     with unread(long_site, DOWNLOADS) as readers:
-        until(lambda: sum("left unfinished" in said for said in caplog.messages) == DOWNLOADS)
+        until(
+            lambda: (
+                sum("stopped, because nobody read it" in said for said in caplog.messages)
+                == DOWNLOADS
+            )
+        )
         assert long_site.get(PRICES).status == 200
         for each in readers:
             got = b"".join(iter(lambda each=each: each.recv(2**16), b""))
@@ -178,7 +183,7 @@ def test_health_is_answered_when_every_connection_and_every_worker_is_taken(
         refused = long_site.get("/")
         assert (
             refused.headers["retry-after"],
-            f"{WAITING} pages are under way" in refused.body,
+            f"{WAITING} pages are being served already" in refused.body,
         ) == ("1", True)
         assert [long_site.get("/health").body for _ in range(3)] == ["ok"] * 3
         for each in waiting[WAITING // 2 :]:
@@ -219,5 +224,5 @@ def test_a_table_that_is_too_long_is_refused_and_not_cut(
     monkeypatch.setattr("flows.dashboard.downloads.LARGEST", 100_000)
     refused = long_site.get(PRICES)
     assert refused.status == 400
-    assert "more than 100,000 bytes: ask for less" in refused.body
+    assert "more than 100,000 bytes: request less data" in refused.body
     assert long_site.get(link(["sql", "rows.csv"], {"q": f"{ASKED} limit 9"})).status == 200

@@ -24,15 +24,15 @@ pytestmark = pytest.mark.slow
 
 UNKNOWN = {
     "/nowhere": "Not Found",
-    "/market/nowhere": "no market 'nowhere' in the store: it has",
+    "/market/nowhere": "no market 'nowhere' in the store: its markets are",
     f"/market/nowhere/stock/{STOCKS[0]}": "no market 'nowhere'",
     f"/market/{MARKET}/stock/NOPE": f"no prediction and no price of 'NOPE' in market {MARKET}",
-    f"/market/{MARKET}/stock/%00": "no name holds a NUL",
+    f"/market/{MARKET}/stock/%00": "a name cannot contain a NUL",
     "/table/nowhere": "there is no view 'nowhere': /tables lists all views",
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
     "/compare?a=nowhere": "no run 'nowhere' in the store",
     "/compare?market=nowhere": "no market 'nowhere' in the store",
-    f"/market/{MARKET}?as_of=2024-06-22": "saw 2024-06-22 last: the nearest are of 2024-06-21 and "
+    f"/market/{MARKET}?as_of=2024-06-22": "as of 2024-06-22: the nearest are of 2024-06-21 and "
     "2024-06-24",
     f"/market/{MARKET}?as_of=1999-01-01": f"the nearest are of {DAYS[0].date()}",
 }

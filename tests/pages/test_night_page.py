@@ -54,7 +54,7 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
     rises = set(directions.loc[directions["probability"] > 0.5, "symbol"])
     assert set(found["rise"]) == (rises if threshold is None else set())
     assert len(found["no direction"]) == (0 if threshold is None else len(directions))
-    said = "this night has no abstention band" if threshold is None else "no stock of 23 is decided"
+    said = "this night has no abstention band" if threshold is None else "none of the 23 stocks"
     assert said in Reader(text).seen
 
 
@@ -234,15 +234,17 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
         ["S001", "2", ".400"],
     ]
     assert (
-        "2 stocks, ranked by blend for the return from the next open to the one after, best first."
-        in text
+        "2 stocks are ranked by blend for the return from the next open to the one after, best "
+        "first." in text
     )
     assert (
-        "Rank IC of 40 nights: .0800 [.060, .100]; the best rule, day_losers, .0300 [.010, .050]"
-        in text
+        "Over 40 nights, its rank IC is .0800 [.060, .100]; that of the best rule, day_losers, is "
+        ".0300 [.010, .050]." in text
     )
-    evidence = "rank IC gain +.0120 over 41 nights, wealth 71, where 60 was needed"
-    assert f"blend has been champion since 2026-03-02 in place of ridge: {evidence}." in text
+    gain = "over 41 nights it gained +.0120 in rank IC"
+    wealth = "its bets reached a wealth of 71, where 60 was needed"
+    champion_since = "blend has been champion since 2026-03-02 instead of ridge"
+    assert f"{champion_since}: {gain}, and {wealth}." in text
     assert 'href="#ranking"' not in page()
     assert "No ranking of this market has an outcome yet" in page(
         ranking=ranking_part(ranking, scored.iloc[:0])

@@ -105,7 +105,7 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
         NightRefusedError, match=f"the index {INDEX} is dated 1 session early"
     ) as caught:
         run_night(early, AS_OF)
-    assert "name its own file with --index" in str(caught.value)
+    assert "give its own file with --index" in str(caught.value)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
 
@@ -135,7 +135,7 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
         session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1))
     )
     with pytest.raises(
-        DtmlError, match=r"of [\d,]+ bars of L02 lie on no session of XNYS, the first on Sunday 20"
+        DtmlError, match=r"of [\d,]+ bars of L02 are on no session of XNYS, the first on Sunday 20"
     ):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
     with reading(context.engine) as conn:
@@ -147,10 +147,10 @@ def test_dates_of_another_time_zone_are_refused_and_some_holidays_are_not(
 ) -> None:
     day_before = BARS.assign(session=BARS["session"] - pd.Timedelta(days=1))
     with pytest.raises(
-        DtmlError, match=r"bars of .* lie on no session of XNYS, the first on Sunday 20"
+        DtmlError, match=r"bars of .* are on no session of XNYS, the first on Sunday 20"
     ) as caught:
         fetch_bars(replace(context, source=FrameSource(day_before)), AS_OF)
-    assert "becomes the date in America/New_York" in str(caught.value)
+    assert "is converted to the date in America/New_York" in str(caught.value)
     holidays = BARS[BARS["session"].dt.month == 3].assign(
         session=lambda bars: bars["session"].dt.floor("D")
     )

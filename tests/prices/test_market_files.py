@@ -75,5 +75,5 @@ def test_markets_lists_it_and_a_fetch_with_nothing_due_says_that_it_read_nothing
     assert "mine" in [each["market"] for each in json.loads(command("markets", "--json")[1])]
     code, said, _ = command("fetch", "mine", "--as-of", str(AS_OF))
     assert code == 0
-    assert "0 symbols asked for" in said
-    assert "no prices were read" in said
+    assert "0 symbols requested" in said
+    assert "so none were read" in said

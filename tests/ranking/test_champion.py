@@ -210,9 +210,10 @@ def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> N
         told = pd.read_sql(
             text("select kind, message from alert_log where kind = 'promoted'"), conn
         )
-    evidence = "rank IC gain +.2500 over 33 nights, wealth 70, where 60 was needed"
+    gain = "over 33 nights it gained +.2500 in rank IC"
+    wealth = "its bets reached a wealth of 70, where 60 was needed"
     assert told["message"].tolist() == [
-        f"dtml has been champion since {row['since']} in place of ridge: {evidence}"
+        f"dtml has been champion since {row['since']} instead of ridge: {gain}, and {wealth}"
     ]
 
 

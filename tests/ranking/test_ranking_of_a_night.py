@@ -159,7 +159,7 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
                 "update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"
             )
         )
-    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores"]
+    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores differ"]
 
 
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
@@ -311,4 +311,4 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert ranking.rankers_for(fetched(long), AS_OF, only_stored=True) is None
-    assert "it has no rankers: run `dtml train simulated`" in caplog.text
+    assert "no rankers are trained: run `dtml train simulated`" in caplog.text

@@ -212,7 +212,7 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
     monkeypatch.setattr("flows.ranking.walk.SETS", sets)
     asked = ("benchmark", "ranking", "--prices", str(tmp_path))
     code, _, complaint = command(*asked)
-    assert (code, "holds one of toy.parquet, absent.parquet" in complaint) == (2, True)
+    assert (code, "at least one of the files toy.parquet, absent.parquet" in complaint) == (2, True)
     bars = BARS[(BARS["symbol"] != "SIMX") & (BARS["session"] <= pd.Timestamp("2024-06-28"))]
     bars.rename(columns={"session": "date"}).to_parquet(tmp_path / "toy.parquet")
     code, said, _ = command(*asked)

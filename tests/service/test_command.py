@@ -159,8 +159,8 @@ def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(
 
 MISTAKES = {
     "unknown market": (("nightly", "nasdaq"), "unknown market 'nasdaq'"),
-    "no market": (("nightly",), "name one market"),
-    "two markets": (("nightly", "kdd17", "--market-file", "small.toml"), "name one market"),
+    "no market": (("nightly",), "give a market"),
+    "two markets": (("nightly", "kdd17", "--market-file", "small.toml"), "give one market"),
     "day that is no session": (
         ("nightly", "simulated", "--as-of", "2024-07-04"),
         "is not a session of XNYS",

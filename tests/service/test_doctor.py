@@ -84,7 +84,10 @@ def test_without_a_network_nights_from_files_can_run(examine: Examine) -> None:
     code, found = examine()
     assert code == 0
     assert not found["yahoo"]["is_well"]
-    assert "nights from files and of the simulated market need no network" in found["yahoo"]["said"]
+    assert (
+        "nights with prices from files or of the simulated market need no network"
+        in found["yahoo"]["said"]
+    )
 
 
 @pytest.mark.soak
@@ -123,7 +126,9 @@ def test_a_full_disk_and_a_folder_that_is_a_file_are_named(
     (tmp_path / "reports").touch()
     code, found = examine()
     assert code == 1
-    assert "1 MiB free: make room, or set DTML_DATA to another" in found["data folder"]["said"]
+    assert (
+        "1 MiB free: free some space, or set DTML_DATA to another" in found["data folder"]["said"]
+    )
     assert "set DTML_REPORTS to another" in found["reports folder"]["said"]
 
 
@@ -137,7 +142,7 @@ def test_a_package_outside_its_tested_range_is_named(
     )
     code, found = examine()
     assert code == 1
-    assert str(found["packages"]["said"]).startswith("torch 99.0: not a version that was tested")
+    assert str(found["packages"]["said"]).startswith("torch 99.0: this version was not tested")
 
 
 def test_a_device_that_computes_something_else_fails_its_self_test(

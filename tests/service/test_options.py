@@ -88,7 +88,7 @@ def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command
 def test_a_market_s_file_may_be_given_with_its_name_and_with_no_other() -> None:
     file = Path("my.toml")
     assert request_of("my", file) == request_of(None, file)
-    with pytest.raises(UsageError, match="name one market"):
+    with pytest.raises(UsageError, match="give one market"):
         request_of("mine", file)
 
 

@@ -89,7 +89,7 @@ def test_a_server_that_wants_a_login_is_named_with_the_variable_for_it(
         capsys, monkeypatch, httpx.Request("POST", f"{prefect_api}/deployments/filter", json={})
     )
     assert (
-        line == f"error: Prefect's server at {prefect_api} asks for a login: set {LOGIN} to its "
+        line == f"error: Prefect's server at {prefect_api} requires a login: set {LOGIN} to its "
         "USER:PASSWORD\n"
     )
 
@@ -189,15 +189,15 @@ def test_a_folder_of_prefects_that_others_may_write_to_is_refused(
     (tmp_path / "data" / "prefect").chmod(mode)
     code, said = start()
     assert code == 1
-    assert "others may write to it: move it away, or set DTML_DATA" in said
+    assert "others can write to it: move it away, or set DTML_DATA" in said
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("PREFECT_SERVER_API_PORT", "abc", "'abc' is no port"),
-        ("PREFECT_SERVER_API_PORT", "65536", "'65536' is no port"),
-        (SERVER_LOGIN, "dtml:pässwörd", "take ASCII alone"),
+        ("PREFECT_SERVER_API_PORT", "abc", "'abc' is not a port"),
+        ("PREFECT_SERVER_API_PORT", "65536", "'65536' is not a port"),
+        (SERVER_LOGIN, "dtml:pässwörd", "use only ASCII"),
     ],
 )
 def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(
@@ -222,7 +222,7 @@ def test_a_server_without_a_login_is_warned_of(
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
         said = warning_of_open_server()
         assert said is not None
-        assert f"127.0.0.1:{port}/api asks for no login" in said
+        assert f"127.0.0.1:{port}/api requires no login" in said
         assert SERVER_LOGIN in said
         monkeypatch.setenv("DTML_DATA", str(tmp_path))
         open_store().dispose()
@@ -263,9 +263,9 @@ def test_a_login_is_shown_to_no_proxy(
     [
         (
             (Path.mkdir, "a file/reports"),
-            "choose a folder that can be written to (DTML_DATA and DTML_REPORTS",
+            "choose a writable folder (DTML_DATA and DTML_REPORTS",
         ),
-        ((Path.write_text, "/dev/full"), "make room and run the same command again"),
+        ((Path.write_text, "/dev/full"), "free some space and run the same command again"),
     ],
 )
 def test_a_folder_that_cannot_be_written_and_a_full_disk_say_what_to_do(

@@ -72,7 +72,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("service")
     plant(folder)
     with serving(folder, "--cron", "0 3 * * *", **SECRET, **OF_RUNS) as found:
-        found.wait_for("Ctrl-C ends it")
+        found.wait_for("press Ctrl-C to stop")
         yield found
 
 

@@ -148,7 +148,7 @@ def test_a_parquet_file_is_there_whole_or_as_it_was(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_column_of_several_kinds_is_refused_by_name(store: Engine, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="column 'x' holds values of several kinds: cast it"):
+    with pytest.raises(UsageError, match="column 'x' has values of several types: cast it"):
         query("select 1 as x union all select 'a'", **ASKED, parquet=tmp_path / "mixed.parquet")
     assert list(tmp_path.glob("*.parquet")) == []
 
@@ -203,7 +203,7 @@ def test_two_columns_of_one_name_never_become_one(
         ASKED | {"parquet": tmp_path / "x.parquet"},
     ):
         with pytest.raises(
-            UsageError, match="two columns are named 'x': give one another name with `as`"
+            UsageError, match="two columns are named 'x': rename one of them with `as`"
         ):
             query(asked, **form)
     query(asked, as_json=False, as_csv=True)
@@ -249,10 +249,10 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert [row[1] for row in rows] == [f"{day:%Y-%m-%d}" for day in DAYS[-5:]]
     assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
     assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
-    assert said[7].endswith("model predictions: 5 by first")
+    assert said[7].endswith("predictions: 5 by first")
     assert (
-        said[8] == "all 49 outcomes, by probability above 0.5: ACC .4898, MCC -.0280; always up: "
-        "ACC .3469, MCC .0000"
+        said[8] == "all 49 outcomes (a rise above 0.5): ACC .4898, "
+        "MCC -.0280; always up: ACC .3469, MCC .0000"
     )
     assert len(said) == 9
 
@@ -335,9 +335,7 @@ def test_a_question_is_asked_of_the_market_that_is_named(
     show_questions(6, "toy", as_json=False, as_markdown=True)
     assert capsys.readouterr().out.startswith(f"## 6. {all_questions()[5].title}\n")
     show_questions(12, "toy", as_json=False, as_markdown=False)
-    assert capsys.readouterr().out.endswith(
-        "The history of toy has no row that answers this yet.\n"
-    )
+    assert capsys.readouterr().out.endswith("The store has no row for toy that answers this yet.\n")
 
 
 def test_a_market_that_is_not_there_is_named_with_those_that_are(
@@ -345,10 +343,10 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
 ) -> None:
     for market in ("simulated", "it's"):
         with pytest.raises(
-            UsageError, match=f"no market .{market}.: name one of toy with --market"
+            UsageError, match=f"no market .{market}.: choose one of toy with --market"
         ):
             show_questions(2, market, as_json=False, as_markdown=False)
-        with pytest.raises(UsageError, match=f"no market .{market}.: name one of toy$"):
+        with pytest.raises(UsageError, match=f"no market .{market}.: choose one of toy$"):
             list_runs(market, as_json=False)
 
 

@@ -135,7 +135,7 @@ def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
     assert codes == ended | {"wrong password": 1, "raw password": 2, "no server": 1}
     said = {name: ended.stderr for name, ended in scene.said.items()}
     assert "permission denied for table prediction" in said["refused night"]
-    assert "was not taken by JSON" in said["refused night"]
+    assert "was not accepted by JSON" in said["refused night"]
     assert "password authentication failed" in said["wrong password"]
     assert "malformed database URL" in said["raw password"]
     assert "invalid input syntax" in said["query"]

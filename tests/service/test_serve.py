@@ -72,7 +72,7 @@ def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: 
 @pytest.mark.soak
 def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as service:
-        service.wait_for("Ctrl-C ends it")
+        service.wait_for("press Ctrl-C to stop")
         (server,) = (
             pid
             for pid in processes_of(tmp_path / "one")
@@ -87,7 +87,7 @@ def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> No
             check=False,
         )
         assert refused.returncode == 1
-        assert "another `dtml serve` is at" in refused.stderr
+        assert "another `dtml serve` uses" in refused.stderr
         os.kill(server, signal.SIGKILL)
         assert service.process.wait(PATIENCE_S) == 1
         assert "error: Prefect's server ended with -9" in service.said

@@ -152,7 +152,7 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert found.age == 1
     assert (
         found.problem
-        == "simulated: night of 2024-07-02 is not complete, due since 2024-07-02 22:30 UTC"
+        == "simulated: night of 2024-07-02 was due at 2024-07-02 22:30 UTC and is not complete"
     )
 
 
@@ -257,7 +257,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     assert named_markets(reader, [], []) == {"mine": None, "simulated": load_market("simulated")}
     assert list(named_markets(reader, ["simulated"], [])) == ["simulated"]
     with pytest.raises(
-        UsageError, match="no night and no fetch of market 'sp500': it has mine, simulated"
+        UsageError, match="no night and no fetch of market 'sp500': its markets are mine, simulated"
     ):
         named_markets(reader, ["sp500"], [])
 
@@ -312,10 +312,10 @@ def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judg
 def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
     engine: Engine, dtml: Command
 ) -> None:
-    assert dtml() == (0, "the store has no night and no fetch of any market yet\n", "")
+    assert dtml() == (0, "the store has no night and no fetch yet\n", "")
     code, _, complaint = dtml("simulated")
     assert code == 2
-    assert "it has none yet" in complaint
+    assert "it has no market yet" in complaint
 
 
 def test_a_store_that_cannot_be_reached_is_not_well(

@@ -50,7 +50,7 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     again = f"sqlite:///{tmp_path}/again.sqlite"
     code, said, complaint = dtml(again, "restore", str(folder))
     assert (code, complaint) == (0, "")
-    assert "restored and compared: equal" in said
+    assert "restored; they equal the backup" in said
     assert contents(open_engine(again)) == contents(engine)
     assert (tmp_path / "elsewhere" / FIRST).read_bytes() == WEIGHTS
     assert dtml(again, "check")[0] == 0
@@ -281,7 +281,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(
         "the weights of first are missing: models/first.safetensors: it does not exist" in complaint
     )
     assert (
-        f"the weights of elsewhere are missing: {outside}: it lies outside of the folder models"
+        f"the weights of elsewhere are missing: {outside}: it is outside the folder models"
         in complaint
     )
     assert [

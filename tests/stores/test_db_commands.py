@@ -85,7 +85,7 @@ def test_a_store_is_copied_into_the_one_of_the_environment(
     code, said, complaint = dtml(store_url, "copy", str(filled.url.database))
     assert code == 0, complaint
     tables = len(contents(filled))
-    assert f"{tables} tables, {rows(url_of(filled))} rows copied and compared: equal" in said
+    assert f"{tables} tables, {rows(url_of(filled))} rows copied; both stores are equal" in said
     assert "weights" in said
     assert contents(open_engine(store_url)) == contents(filled)
     code, _, complaint = dtml(store_url, "copy", str(filled.url.database))
@@ -106,7 +106,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
             2,
             "is the store that DTML_DATABASE_URL names",
         ),
-        (target, str(tmp_path / "none.sqlite")): (2, "name an SQLite file"),
+        (target, str(tmp_path / "none.sqlite")): (2, "give an SQLite file"),
         (target, str(tmp_path / "notes.txt")): (1, "file is not a database"),
     }
     for (url, file), (expected, words) in refused.items():
@@ -178,7 +178,7 @@ def test_a_reader_gets_its_password_from_the_environment_and_it_is_never_shown(
     superuser = make_url(store_url).set(username="postgres").render_as_string(hide_password=False)
     code, said, complaint = dtml(superuser, "grant-reader", NAME)
     assert (code, complaint) == (0, "")
-    assert f"role {NAME} made and allowed to read views and findings" in said
+    assert f"role {NAME} was created and may read the views and the results of studies" in said
     assert "s3cret" not in said
     reader = make_url(store_url).set(username=NAME).render_as_string(hide_password=False)
     with reading(open_engine(reader)) as conn:

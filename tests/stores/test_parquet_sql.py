@@ -167,7 +167,7 @@ def test_without_duckdb_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[analysis\]'"):
         query("select 1", as_json=True, as_csv=False, on=files)
-    with pytest.raises(UsageError, match="no folder that `dtml db export` wrote"):
+    with pytest.raises(UsageError, match="was not written by `dtml db export`"):
         query("select 1", as_json=True, as_csv=False, on=files.parent)
 
 

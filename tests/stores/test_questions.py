@@ -134,7 +134,7 @@ def test_a_market_is_a_value_whatever_its_name(
 @pytest.mark.slow
 def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
     found = PAGE.read_text(encoding="utf-8")
-    assert found == page(store), "run `python -m tests.support.questions`, which writes it anew"
+    assert found == page(store), "run `python -m tests.support.questions`, which writes it again"
 
 
 @pytest.mark.soak

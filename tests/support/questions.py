@@ -4,7 +4,7 @@ answers.
 The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula,
 because trained weights differ from machine to machine: a follower's chance to rise goes with its
 leader's last return, blurred by random numbers that grow with the model's age. `python -m
-tests.support.questions` writes db/QUESTIONS.md anew.
+tests.support.questions` writes db/QUESTIONS.md again.
 """
 
 import tempfile
@@ -35,8 +35,8 @@ from tests.support.places import ROOT
 
 REMARK = """
 
-On that market every follower copies a part of its leader's last return, and for this page a formula
-predicts in place of a network: `python -m tests.support.questions` writes it anew."""
+In that market, followers copy part of their leader's last return. For this page, a formula makes
+the predictions instead of a network: `python -m tests.support.questions` writes the page again."""
 RANKER = "simulated-2024-04-04-0a1b2c3d"
 PAGE = ROOT / "db" / "QUESTIONS.md"
 MARKET = "simulated"

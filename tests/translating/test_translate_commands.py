@@ -197,7 +197,7 @@ def test_a_text_in_the_target_language_is_translated_with_a_warning(
 ) -> None:
     code, said, complaint = translate("text", LONG, SOURCES[0])
     assert (code, said.count("\n")) == (0, 2)
-    assert "it reads like xb, but the model translates xa-xb" in " ".join(complaint.split())
+    assert "it seems to be in xb, but the model translates xa-xb" in " ".join(complaint.split())
     documents = json.loads(translate("text", LONG, SOURCES[0], "--json")[1])
     assert [each["warning"] is None for each in documents] == [False, True]
 
@@ -209,7 +209,7 @@ def test_without_a_model_that_is_meant_it_is_one_line(home: Path, translate: Com
     for command in (("text", "a"), ("file", "a", "--to", "b"), ("score", "made"), ("queue", "a")):
         code, said, complaint = translate(*command)
         assert (code, said, is_one_line(complaint)) == (2, "", True), complaint
-        assert "name a model with --model: there are other, tiny" in complaint
+        assert "choose a model with --model: there are other, tiny" in complaint
     shutil.rmtree(home / "data")
     code, _, complaint = translate("text", "a")
     assert (code, is_one_line(complaint), "there is none yet" in complaint) == (2, True, True)
@@ -272,7 +272,7 @@ def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Co
     card = json.loads((other / "model.json").read_text())
     (other / "model.json").write_text(json.dumps(card | {"name": "other"}))
     command = ("score", "made", "--model", "tiny", "--against", "other")
-    assert "less other: +0.0 [+0.0, +0.0], p = 1.000" in translate(*command)[1]
+    assert "minus other: +0.0 [+0.0, +0.0], p = 1.000" in translate(*command)[1]
     compared = json.loads(translate(*command, "--json")[1])["compared"]
     assert (compared["difference"], compared["p"]) == (0.0, 1.0)
     assert stored(home, "select model, against, p from translation_score") == [

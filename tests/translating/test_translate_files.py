@@ -118,11 +118,11 @@ MISTAKES = {
     "the other language": (
         "\n".join(" ".join(TARGETS[n : n + 4]) for n in range(9)).encode(),
         "out",
-        "reads like xb",
+        "seems to be in xb",
     ),
-    "no folder": (b"one\n", "none/out", "there is no folder none"),
+    "no folder": (b"one\n", "none/out", "the folder none for out does not exist"),
     "a folder": (b"one\n", "data", "data is a folder"),
-    "itself": (b"one\n", "text", "is the text itself"),
+    "itself": (b"one\n", "text", "is the file to translate"),
 }
 
 
@@ -146,7 +146,7 @@ def test_a_folder_that_may_not_be_written_to_is_one_line(
 ) -> None:
     (home / "closed").mkdir(mode=0o500)
     code, _, complaint = translate("file", "text", "--to", "closed/out")
-    assert (code, is_one_line(complaint), "may not be written to" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "is not writable" in complaint) == (2, True, True)
 
 
 def test_a_file_that_another_process_writes_is_left_alone(
