@@ -112,7 +112,10 @@ def _is_comment(text: bytes, separator: str | None) -> bool:
     line = _first_line(text)
     if not line.startswith("#"):
         return False
-    following = _first_line(_after_lines(text, 1))
+    below = _after_lines(text, 1)
+    while below.startswith(b"#"):
+        below = _after_lines(below, 1)
+    following = _first_line(below)
     mark = separator or _separator(following)
     return len(_record(line, mark)) != len(_record(following, mark))
 
@@ -121,7 +124,7 @@ def _separator(line: str) -> str:
     """Return the separator that gives a header the most fields."""
     counts = {separator: len(_record(line, separator)) for separator in SEPARATORS}
     most = max(counts.values())
-    if most == 1:
+    if most <= 1:
         return ","
     best = [separator for separator, count in counts.items() if count == most]
     if len(best) > 1:
