@@ -90,7 +90,7 @@ def _encoding(table: Table) -> str | None:
     if name is None:
         return None
     try:
-        b"".decode(name)
+        "a".encode(name)
     except (LookupError, ValueError) as problem:
         raise table.error(
             "encoding", f"unknown encoding {name!r}; give one such as cp949"

@@ -2,6 +2,7 @@
 refused with the line that mends them.
 """
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Pa
 
 def test_no_file_has_the_signature_of_two_layouts() -> None:
     for entry in dialects():
-        header = entry.example.splitlines()[0].split(",")
+        header = next(csv.reader(entry.example.splitlines()))
         if entry.signature:
             assert recognised(header, Path("p.csv")) == entry
     assert {header_key("Adj Close"), "price", "vol"} <= field_headers()
@@ -302,7 +303,7 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Pa
 # dates that are midnights
 
 
-@pytest.mark.parametrize("sessions", [1, 5, 23])
+@pytest.mark.parametrize("sessions", [1, 5, 17])
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
 def test_a_column_of_midnights_holds_dates_whatever_its_zone_and_length(
