@@ -21,8 +21,8 @@ from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.replay.prediction import Receipt
 from flows.settings import reports_folder
-from tests.support.commands import Command
 from tests.support.browser import served
+from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, small_market
 from tests.support.price_files import FIRST, LAST, MARKET, long
 
