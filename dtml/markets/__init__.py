@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar, cast, get_args
 
 from dtml.errors import UsageError
 from dtml.markets import definition
+from dtml.markets.columns import read_columns
 from dtml.markets.definition import (
     AnyCalendar,
     Calendar,
@@ -131,6 +132,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
         retrain=_retrain(table),
         level=_level(table),
         model=_model(table.subtable("model")),
+        columns=read_columns(table.subtable("columns")),
         code=_code(table),
         candidates=_candidates(table),
     )
@@ -155,6 +157,7 @@ _MARKET_KEYS = (
     "checks",
     "trading",
     "model",
+    "columns",
     "constituents",
     "code",
 )
@@ -357,7 +360,9 @@ def _symbol(table: Table, key: str) -> str:
 def _checked_symbol(table: Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
         raise table.error(
-            key, f"{shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _"
+            key,
+            f"{shown(symbol)} is not a valid symbol; use letters, digits and single . - & = _ / "
+            "or blanks between them",
         )
     return symbol
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dtml.errors import UsageError
+from dtml.markets.columns import Columns
 
 if TYPE_CHECKING:  # a market is read without waiting for pandas
     import numpy as np
@@ -95,9 +96,10 @@ MODEL_KEYS: dict[str, type] = {
 # The levels at which every model has an abstention band: shares of outcomes that are to be covered.
 LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 
-# Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be
-# part of a file name or of a table without ever being a path, an option or SQL.
-_SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_][A-Za-z0-9]+)*", re.ASCII)
+# Letters, digits and the marks that sources use (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC, BRK/B, AAA
+# US Equity), one between two letters or digits: a symbol is never a way out of a folder, an option
+# or SQL. It names no file.
+_SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_/ ][A-Za-z0-9]+)*", re.ASCII)
 _LONGEST_SYMBOL = 24
 
 BASIS_POINT = 1e-4
@@ -110,7 +112,7 @@ Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from 
 def is_symbol(text: str) -> bool:
     """Say whether a text may be a symbol.
 
-    One has up to 24 letters and digits, and single . - & = _ between them.
+    One has up to 24 letters and digits, and single . - & = _ / or blanks between them.
     """
     return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
 
@@ -291,6 +293,7 @@ class Market:
     - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
       (an abstention band);
     - model overrides settings of the model and of the training;
+    - columns is what its file says of the layout of price files;
     - code is a user's own features and model;
     - file is the path of a user's own market, with its text.
     """
@@ -316,13 +319,18 @@ class Market:
     retrain: Retrain = 63
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
+    columns: Columns = field(default_factory=Columns)
     code: Path | None = None
     file: tuple[Path, str] | None = field(default=None, compare=False)
 
     @property
     def settings(self) -> dict[str, object]:
-        """Return all that decides figures, but not the path of own code, whose text decides."""
+        """Return all that decides figures once the prices are read.
+
+        The path of own code is left out, as its text decides.
+        """
         settings = asdict(self)
+        del settings["columns"]
         del settings["code"]
         del settings["file"]
         del settings["trading"]["sources"]  # words

@@ -2,10 +2,12 @@
 
 Dates that are a session early are look-ahead, though no bar is bad.
 
-The index and the mean of its stocks move together on the same session (their correlation is .90 to
-.98 in seven public sets) but hardly a session apart (at most .15), so that a shift shows in any but
-the shortest history. The same holds for single stocks: of the 1,137 stocks of these sets none
-appears shifted, and 1,132 do when they are shifted on purpose.
+Bars on no session are on one when they are moved a day, and bars that are stored already come back
+beside another session. Both show in a few sessions. The index and the mean of its stocks move
+together on the same session (their correlation is .90 to .98 in seven public sets) but hardly a
+session apart (at most .15), so that a shift shows in any but the shortest history. The same holds
+for single stocks: of the 1,137 stocks of these sets none appears shifted, and 1,132 do when they
+are shifted on purpose.
 """
 
 import numpy as np
@@ -25,7 +27,8 @@ ERRORS = 2  # standard errors of a mean of ordinary sessions that the excess mus
 OVER_CORRECTED = "over_corrected_dividends"
 Changes = Float[ndarray, "sessions series"]
 
-ENOUGH = 60  # sessions with a return of the index, or bars of a stock; fewer are not judged
+ENOUGH = 60  # bars of a stock; fewer are not judged
+ENOUGH_OF_INDEX = 20  # sessions with a return of the index; fewer are not judged
 SHIFTS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)  # sessions
 # Standard errors; at most 3 in random parts of those sets, of 60 to 250 sessions and one stock or
 # more.
@@ -35,15 +38,17 @@ LEAST_APART = 0.2
 LEAST_STOCKS = 10  # the mean of fewer does not represent a market
 SHIFTED = "shifted_dates"
 SAME = 1e-6  # relative; prices as close as this are the same price
+MOST_MATCHES = 0.8  # share of the closes that moved which come back so
+LEAST_MATCHES = 3  # closes of a symbol that come back beside another session than the stored one
 
 
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
     """Return what is wrong with the dates or the choice of the index, in words.
 
-    It is None when nothing shows; fewer than `ENOUGH` sessions show nothing. `bars` is a bars frame
-    of accepted bars, one for each symbol and session.
+    It is None when nothing shows; `ENOUGH_OF_INDEX` sessions or fewer show nothing. `bars` is a
+    bars frame of accepted bars, one for each symbol and session.
     """
-    if (bars["symbol"] == index_symbol).sum() <= ENOUGH:
+    if (bars["symbol"] == index_symbol).sum() <= ENOUGH_OF_INDEX:
         return None
     priced = bars.assign(price=adjusted_price(bars, returns))
     closes = priced.pivot(index="session", columns="symbol", values="close")
@@ -57,7 +62,8 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
     returns_of_stocks = prices.pct_change(fill_method=None)
     returns_of_index = returns_of_stocks.pop(index_symbol).to_frame().to_numpy()
     mean_of_stocks = returns_of_stocks.mean(axis=1).to_frame().to_numpy()
-    (shifted,) = _shifts(returns_of_index, mean_of_stocks).itertuples(index=False)
+    shifts = _shifts(returns_of_index, mean_of_stocks, ENOUGH_OF_INDEX)
+    (shifted,) = shifts.itertuples(index=False)
     shift, apart, together = shifted
     if not shift:
         return None
@@ -78,7 +84,7 @@ def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
     is_same_price = (stocks.div(index, axis=0) - 1).abs() <= SAME
     bars = stocks.notna().sum()
     is_the_same = is_same_price.sum() == bars
-    twins = stocks.columns[is_the_same & (bars > ENOUGH)]
+    twins = stocks.columns[is_the_same & (bars > ENOUGH_OF_INDEX)]
     return str(twins[0]) if len(twins) else None
 
 
@@ -95,7 +101,7 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
     changes = prices.pct_change(fill_method=None)
     if changes.shape[1] < LEAST_STOCKS:
         return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
-    shifts = _shifts(changes.to_numpy(), _mean_of_others(changes))
+    shifts = _shifts(changes.to_numpy(), _mean_of_others(changes), ENOUGH)
     shifts = shifts.assign(symbol=changes.columns, reason=SHIFTED)
     is_shifted = shifts["shift"] != 0
     is_related = shifts["apart"] >= LEAST_APART
@@ -127,17 +133,17 @@ def _dated(shift: int) -> str:
     return f"dated {abs(shift)} {sessions} {side}"
 
 
-def _shifts(series: Changes, others: Changes) -> pd.DataFrame:
+def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
     """Return by how many sessions each series of returns is dated late.
 
     `shift` is below 0 for one dated early, and 0 for one that is not shifted; `apart` and
     `together` are its correlations with the others at the best shift and at none. NaN is a return
-    that is not known.
+    that is not known. A series with fewer than `enough` returns is not judged.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        together = _correlations(series, others)
+        together = _correlations(series, others, enough)
         at_shifts = np.array(
-            [_correlations(np.roll(series, -shift, axis=0), others) for shift in SHIFTS]
+            [_correlations(_moved(series, shift), others, enough - 5) for shift in SHIFTS]
         )
         best = np.nan_to_num(at_shifts, nan=-1).argmax(axis=0)
         apart = np.take_along_axis(at_shifts, best[None], axis=0)[0]
@@ -149,12 +155,57 @@ def _shifts(series: Changes, others: Changes) -> pd.DataFrame:
     return pd.DataFrame({"shift": shift, "apart": apart, "together": together})
 
 
-def _correlations(series: Changes, others: Changes) -> Float[ndarray, " series"]:
-    """Return the correlation of each pair of series; NaN where few sessions have both."""
+def _moved(series: Changes, shift: int) -> Changes:
+    """Return series moved so many sessions back; nothing is known of what comes in at the end."""
+    moved = np.roll(series, -shift, axis=0)
+    if shift > 0:
+        moved[-shift:] = np.nan
+    else:
+        moved[:-shift] = np.nan
+    return moved
+
+
+def _correlations(series: Changes, others: Changes, enough: int) -> Float[ndarray, " series"]:
+    """Return the correlation of each pair of series; NaN where fewer than `enough` have both."""
     has_both = np.isfinite(series) & np.isfinite(others)
     count = has_both.sum(axis=0)
     correlation = pd.DataFrame(series).corrwith(pd.DataFrame(others)).to_numpy()
-    return np.where(count >= ENOUGH, correlation, np.nan)
+    return np.where(count >= enough, correlation, np.nan)
+
+
+def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]:
+    """Return the symbols whose stored closes come back beside another session.
+
+    Each has by how many sessions the fresh bars are dated late: 1, or -1 for bars dated early. Both
+    are bars frames. A few closes are enough, as no two sessions of a stock that moves close at the
+    same price to a millionth time after time.
+    """
+    known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])
+    of_symbol = known.groupby("symbol")["close"]
+    known = known.assign(before=of_symbol.shift(1), after=of_symbol.shift(-1))
+    common = known.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
+    is_kept = _is_same(common["close_fresh"], common["close"])
+    redated = {}
+    for neighbour, shift in (("after", -1), ("before", 1)):
+        moves = common[neighbour].notna() & ~_is_same(common[neighbour], common["close"])
+        matches = _is_same(common["close_fresh"], common[neighbour]) & moves
+        counts = pd.DataFrame(
+            {
+                "symbol": common["symbol"],
+                "moves": moves,
+                "matches": matches,
+                "kept": is_kept & moves,
+            }
+        )
+        counts = counts.groupby("symbol").sum()
+        is_redated = (counts["matches"] >= LEAST_MATCHES) & (counts["kept"] == 0)
+        is_redated &= counts["matches"] > MOST_MATCHES * counts["moves"]
+        redated |= dict.fromkeys(counts.index[is_redated].astype(str), shift)
+    return redated
+
+
+def _is_same(price: pd.Series, other: pd.Series) -> pd.Series:
+    return (price / other - 1).abs() <= SAME
 
 
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:

@@ -7,14 +7,16 @@ import pandas as pd
 from db.engine import reading
 from db.rows import prices
 from dtml.errors import DtmlError
-from dtml.prices.alignment import ENOUGH, index_fault
+from dtml.prices.alignment import ENOUGH, ENOUGH_OF_INDEX, index_fault, redated_symbols
 from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check
-from dtml.prices.sessions import next_known_session, sessions_between
+from dtml.prices.sessions import last_known_day, next_known_session, sessions_between
 from flows.nightly.context import MarketContext
 
 REJECTED = ["symbol", "session", "reason", "value"]
 # share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
 OFF_CALENDAR = 0.1
+# Bars of a symbol; fewer may all lie a day beside sessions because a holiday was filled in.
+ENOUGH_TO_SHIFT = 6
 # Reasons that need a bar before or after: without it, the same bad bar would now pass.
 NEEDS_NEIGHBOURS = ("unexplained_return", "stale_day", *HINDSIGHT)
 FEW = 100  # symbols with which an index does not come to be judged
@@ -90,27 +92,96 @@ def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
     return sorted(adjusted.index[~adjusted])
 
 
-def require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.DataFrame) -> None:
+def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
     """Raise DtmlError when too many bars of a symbol lie on no session.
 
-    Its dates are shifted, or those of another exchange.
+    Its dates are shifted, or those of another exchange. A long history is enough to say so; a short
+    one is when its bars fit the sessions better a day later or earlier. That is judged for each
+    symbol with `ENOUGH_TO_SHIFT` bars, and for all bars together.
     """
+    if bars.empty:
+        return
     market = context.market
-    off_calendar = rejected[rejected["reason"] == "not_a_session"]
-    counts = pd.DataFrame(
-        {"bars": bars["symbol"].value_counts(), "off": off_calendar["symbol"].value_counts()}
-    )
-    wrong = counts[(counts["bars"] >= ENOUGH) & (counts["off"] > OFF_CALENDAR * counts["bars"])]
+    counts = _misfits(context, bars)
+    is_many = counts["off"] > OFF_CALENDAR * counts["bars"]
+    fits_better = counts[["a_day_on", "a_day_back"]].min(axis=1) < counts["off"]
+    is_shifted = fits_better & (counts["bars"] >= ENOUGH_TO_SHIFT)
+    wrong = counts[is_many & (is_shifted | (counts["bars"] >= ENOUGH))]
+    if wrong.empty:
+        wrong = _shifted_together(counts)
     if wrong.empty:
         return
     symbol = str(wrong.index[0])
     worst = wrong.iloc[0]
-    first = off_calendar.loc[off_calendar["symbol"] == symbol, "session"].min()
     raise DtmlError(
         f"{worst['off']:,.0f} of {worst['bars']:,.0f} bars of {symbol} are on no session of "
-        f"{market.calendar}, the first on {first:%A %Y-%m-%d} "
-        f"({len(wrong)} symbols affected): use the exchange's own dates; a date with a time zone "
-        f"is an instant and is converted to the date in {market.timezone}"
+        f"{market.calendar}, the first on {worst['first_off']:%A %Y-%m-%d} "
+        f"({len(wrong)} symbols affected){_better_day(worst)}: use the exchange's own dates; "
+        "a date with a time of day and a time zone is an instant and is converted to the date in "
+        f"{market.timezone}, unless every time of its column is midnight"
+    )
+
+
+def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
+    """Return bars, off, a_day_on, a_day_back and first_off of each symbol.
+
+    The first four are counts: of all bars, and of those on no session as they are dated, a day
+    later and a day earlier. A day before all bars or after the calendar's end counts as a session.
+    """
+    calendar = context.market.calendar
+    day = pd.Timedelta(days=1)
+    known_to = pd.Timestamp(last_known_day(calendar))
+    first = bars["session"].min()
+    last = min(bars["session"].max() + day, known_to)
+    sessions = sessions_between(calendar, first.date(), last.date())
+    is_off = {}
+    for name, moved in (("off", day * 0), ("a_day_on", day), ("a_day_back", -day)):
+        days = bars["session"] + moved
+        is_off[name] = ~days.isin(sessions) & days.between(first, known_to)
+    flags = pd.DataFrame(is_off).assign(bars=True)
+    counts = flags.groupby(bars["symbol"]).sum()
+    dates_off = bars["session"].where(is_off["off"])
+    return counts.assign(first_off=dates_off.groupby(bars["symbol"]).min())
+
+
+def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return the symbols with bars on no session, where a day's move puts every bar on one.
+
+    So few bars as each symbol has say nothing alone, but all of them do together.
+    """
+    total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
+    is_perfect = total[["a_day_on", "a_day_back"]].min() == 0
+    is_many = total["off"] > OFF_CALENDAR * total["bars"]
+    if is_perfect and is_many:
+        return counts[counts["off"] > 0]
+    return counts[:0]
+
+
+def _better_day(worst: pd.Series) -> str:
+    """Return in words how many bars would lie on no session a day later or earlier, if fewer do."""
+    best = min(worst["a_day_on"], worst["a_day_back"])
+    if best >= worst["off"]:
+        return ""
+    later = worst["a_day_on"] <= worst["a_day_back"]
+    side = "later" if later else "earlier"
+    return f"; dated a day {side}, only {best:,.0f} would"
+
+
+def require_dates_as_stored(
+    context: MarketContext, stored: pd.DataFrame, fresh: pd.DataFrame
+) -> None:
+    """Raise DtmlError for bars whose closes the store holds beside the next or the last session."""
+    redated = redated_symbols(stored, fresh)
+    if not redated:
+        return
+    symbol, shift = next(iter(redated.items()))
+    name = f"the index {symbol}" if symbol == context.market.index.symbol else symbol
+    side = "early" if shift < 0 else "late"
+    neighbour = "next" if shift < 0 else "previous"
+    raise DtmlError(
+        f"{name} is dated 1 session {side}: its closes are those stored for the {neighbour} "
+        f"session ({len(redated)} symbols affected); nothing was stored: correct the dates or, "
+        "if the stored ones are wrong, replace them with dtml fetch --again"
     )
 
 
@@ -122,7 +193,7 @@ def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> Non
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]
-    if len(sessions) <= ENOUGH:
+    if len(sessions) <= ENOUGH_OF_INDEX:
         return
     known = accepted
     if accepted["symbol"].nunique() <= FEW:

@@ -32,6 +32,7 @@ from dtml.prices.sessions import (
     sessions_up_to,
 )
 from dtml.sources import Fetched, Source, open_source
+from dtml.sources.files import FileSource
 from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
@@ -82,8 +83,9 @@ def open_context(request: RunRequest) -> MarketContext:
     source_name = request.source or ("files" if request.prices else market.source)
     source = open_source(source_name, market, prices=request.prices, index=request.index)
     context = _context(request, market, source, open_store())
-    if isinstance(source, SimulatedSource):
-        return replace(context, notice=source.remark())
+    if isinstance(source, SimulatedSource | FileSource):
+        notices = [notice for notice in (context.notice, source.remark()) if notice]
+        return replace(context, notice="; ".join(notices) or None)
     return context
 
 

@@ -23,6 +23,7 @@ from flows.nightly.checks import (
     REJECTED,
     bars_shown_bad,
     check_bars,
+    require_dates_as_stored,
     require_index_in_step,
     require_sessions,
     unadjusted_stocks,
@@ -93,6 +94,7 @@ class _Wanted:
     asked_from: dict[str, date]  # the first session that was ever asked for, by symbol
     computed: frozenset[str]  # symbols that no source has
     newest_stored: dict[str, pd.Timestamp]  # the last session of each symbol in the store
+    whole: bool = False  # everything that was ever asked for
 
     @property
     def asked(self) -> dict[str, date]:
@@ -162,10 +164,9 @@ class _Part:
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, some at a time.
+    """Fetch and check the symbols wanted, some at a time; without any, there is one empty part.
 
-    Once a source stops answering, it is asked no more. Without any symbol to ask for, there is one
-    empty part.
+    Once a source stops answering, it is asked no more.
     """
     asked = list(wanted.asked.items())
     stopped = ""
@@ -188,9 +189,7 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
 def _why_stopped(outcomes: pd.DataFrame) -> str:
     """Return the last reason why a source stopped answering, or nothing while it answers."""
     is_silent = outcomes["status"].isin(["rate_limited", "not_asked"])
-    if not is_silent.any():
-        return ""
-    return str(outcomes.loc[is_silent, "detail"].iloc[-1])
+    return str(outcomes.loc[is_silent, "detail"].iloc[-1]) if is_silent.any() else ""
 
 
 def _asked(
@@ -210,7 +209,7 @@ def _checked(
     brought, restated = _with_restated_histories(context, wanted, brought)
     checked = check_bars(context, brought.bars, wanted.last)
     accepted = checked.accepted
-    require_sessions(context, brought.bars, checked.rejected)
+    require_sessions(context, brought.bars)
     with_index = pd.concat([accepted, index_bars]) if len(index_bars) else accepted
     require_index_in_step(context, with_index)
     return _Part(
@@ -393,6 +392,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         asked_from=asked_from,
         computed=frozenset({index.symbol}) if index.of_constituents else frozenset(),
         newest_stored=newest_stored,
+        whole=whole,
     )
 
 
@@ -442,9 +442,9 @@ def _span_lacking(
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
 ) -> tuple[Fetched, list[str]]:
-    """Replace the bars of restated symbols by their whole history, or by nothing without an answer.
+    """Replace the bars of restated symbols by their whole history; return these symbols too.
 
-    Returns the restated symbols too.
+    Without an answer nothing replaces them.
     """
     if brought.bars.empty:
         return brought, []
@@ -452,6 +452,8 @@ def _with_restated_histories(
     symbols = brought.bars["symbol"].unique()
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, first, wanted.last, symbols=symbols)
+    if not wanted.whole:
+        require_dates_as_stored(context, stored, brought.bars)
     restated = restated_symbols(stored, brought.bars)
     lacking = {}
     for symbol in restated:

@@ -60,7 +60,8 @@ class Receipt:
     def read(cls, text: str) -> "Receipt":
         """Parse a receipt in the form that the views show; raise UsageError for anything else."""
         try:
-            run_id, symbol, day = text.split("/")
+            run_id, rest = text.split("/", 1)
+            symbol, day = rest.rsplit("/", 1)  # a symbol may hold one as well
             return cls(run_id, symbol, date.fromisoformat(day))
         except ValueError as error:
             raise UsageError(

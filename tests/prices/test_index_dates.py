@@ -90,11 +90,85 @@ def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
             )
 
 
+def test_a_month_of_history_is_enough_to_find_an_index_a_session_early() -> None:
+    sessions = np.sort(BARS["session"].unique())
+    month = BARS[BARS["session"].isin(sessions[:23])]
+    assert index_fault(month, INDEX, "adj_close") is None
+    found = index_fault(redated(month, -1), INDEX, "adj_close")
+    assert f"the index {INDEX} is dated 1 session early" in (found or "")
+
+
 def test_too_little_history_says_nothing_of_an_index() -> None:
     sessions = np.sort(BARS["session"].unique())
-    few = BARS[BARS["session"].isin(sessions[:60])]
+    few = BARS[BARS["session"].isin(sessions[:20])]
     assert index_fault(redated(few, -1), INDEX, "adj_close") is None
     assert index_fault(few[few["symbol"] != INDEX], INDEX, "adj_close") is None
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+@pytest.mark.parametrize("sessions", [3, 11, 40])
+def test_dates_a_day_beside_the_sessions_are_refused_in_a_file_of_any_length(
+    context: MarketContext, sessions: int, days: int
+) -> None:
+    """The shortest of them spans one weekend."""
+    known = np.sort(BARS["session"].unique())
+    known = known[known <= np.datetime64("2024-06-25")]
+    shifted = BARS[BARS["session"].isin(known[-sessions:])]
+    shifted = shifted.assign(session=shifted["session"] + pd.Timedelta(days=days))
+    side = "later" if days < 0 else "earlier"
+    with pytest.raises(DtmlError, match=rf"are on no session of XNYS.*; dated a day {side}, only"):
+        fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
+    with reading(context.engine) as conn:
+        assert table_counts(conn)["price"] == 0
+
+
+def test_a_holiday_that_a_source_fills_in_is_rejected_and_the_rest_of_a_short_file_is_stored(
+    context: MarketContext,
+) -> None:
+    known = BARS[BARS["session"].between("2024-05-20", "2024-06-05")]
+    friday = known[known["session"] == "2024-05-24"]
+    filled = pd.concat([known, friday.assign(session=pd.Timestamp("2024-05-27"))])
+    found = fetch_bars(replace(context, source=FrameSource(filled)), AS_OF)
+    assert set(found.rejected["reason"]) == {"not_a_session"}
+    assert found.stored == len(known)
+
+
+@pytest.mark.parametrize(("sessions", "side"), [(-1, "next"), (1, "previous")])
+def test_a_nights_bars_that_are_stored_beside_another_session_are_refused(
+    context: MarketContext, sessions: int, side: str
+) -> None:
+    """Every bar lies on a session: only what is stored shows that it is the wrong one."""
+    fetch_bars(context, AS_OF)
+    moved = replace(context, source=FrameSource(redated(BARS, sessions, "L02")))
+    with pytest.raises(DtmlError, match=f"L02 is dated 1 session .* stored for the {side} session"):
+        fetch_bars(moved, date(2024, 7, 8))
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, "simulated", AS_OF, date(2024, 7, 8))
+    assert set(stored["session"]) == {pd.Timestamp(AS_OF)}
+
+
+def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched_again(
+    context: MarketContext,
+) -> None:
+    early = redated(BARS, -1, "L02")
+    fetch_bars(replace(context, source=FrameSource(early)), AS_OF)
+    with pytest.raises(DtmlError, match="replace them with dtml fetch --again"):
+        fetch_bars(context, date(2024, 7, 8))
+    fetch_bars(context, date(2024, 7, 8), whole=True)
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, "simulated", date(2024, 6, 3), AS_OF, symbols=["L02"])
+    true = BARS[(BARS["symbol"] == "L02") & BARS["session"].between("2024-06-03", "2024-07-01")]
+    assert stored["close"].tolist() == true["close"].tolist()
+
+
+def test_a_restated_past_is_no_other_date(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    halved = BARS["symbol"] == "L02"
+    prices_of = ["open", "high", "low", "close", "adj_close"]
+    split = BARS.astype(dict.fromkeys(prices_of, float))
+    split.loc[halved, prices_of] /= 2
+    found = fetch_bars(replace(context, source=FrameSource(split)), date(2024, 7, 8))
+    assert found.restated == ["L02"]
 
 
 def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(

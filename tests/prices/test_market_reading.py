@@ -249,9 +249,12 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ),
         ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
         ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
-        ('symbols = ["A", "a/b"]', "constituents.symbols[2].symbol: 'a/b' is not a valid symbol"),
+        ('symbols = ["A", "a//b"]', "constituents.symbols[2].symbol: 'a//b' is not a valid symbol"),
         ('symbols = ["A", ".."]', "constituents.symbols[2].symbol: '..' is not a valid symbol"),
-        ('suffix = "/x"\nsymbols = ["A"]', "constituents.suffix: 'A/x' is not a valid symbol"),
+        (
+            'suffix = "/../x"\nsymbols = ["A"]',
+            "constituents.suffix: 'A/../x' is not a valid symbol",
+        ),
         ("symbols = [{name = 'A'}]", "constituents.symbols[1].symbol: missing"),
         ("symbols = [{symbol = 'A', form = 'B'}]", "constituents.symbols[1].form: unknown key"),
         (

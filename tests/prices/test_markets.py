@@ -227,7 +227,7 @@ def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_in
 
 
 @pytest.mark.parametrize(
-    "symbols", [["A", "A"], ["../A"], ["A/B"], [""], ["a b"], ["A'--"], ["-A"], ["A.."], ["Ä"]]
+    "symbols", [["A", "A"], ["../A"], ["A//B"], [""], ["a  b"], ["A'--"], ["-A"], ["A.."], ["Ä"]]
 )
 def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(
     symbols: list[str],
@@ -237,9 +237,10 @@ def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(
 
 
 @pytest.mark.parametrize(
-    "symbol", ["^GSPC", "BRK-B", "BT-A.L", "005930", "M&M.NS", "EURUSD=X", "000300.SS"]
+    "symbol",
+    ["^GSPC", "BRK-B", "BT-A.L", "005930", "M&M.NS", "EURUSD=X", "BRK/B", "AAA US Equity", "1E5"],
 )
-def test_symbols_as_yahoo_writes_them_are_symbols(symbol: str) -> None:
+def test_symbols_as_sources_write_them_are_symbols(symbol: str) -> None:
     assert is_symbol(symbol)
 
 

@@ -1,0 +1,98 @@
+"""What a market's file says of the layout of its price files: the table [columns]."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dtml.markets.table import Table
+
+NAMES = (
+    "date",
+    "symbol",
+    "open",
+    "high",
+    "low",
+    "close",
+    "adj_close",
+    "volume",
+    "dividend",
+    "split",
+)
+LAYOUT = (
+    "date_format",
+    "volume_unit",
+    "separator",
+    "decimal",
+    "thousands",
+    "encoding",
+    "skip_rows",
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Hold what a market's file says of its price files; what it does not say is recognised.
+
+    - headers: the header of a column as the file writes it, by one of `NAMES`;
+    - date_format: such as "%d.%m.%Y", as Python's strptime reads it;
+    - volume_unit: shares in a unit of volume, above 0;
+    - separator, decimal and thousands: one character each;
+    - encoding: the name of a codec, such as cp949;
+    - skip_rows: lines above the header, 0 or more.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    date_format: str | None = None
+    volume_unit: float | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    encoding: str | None = None
+    skip_rows: int = 0
+
+
+def read_columns(table: Table) -> Columns:
+    """Read the table [columns] of a market's file; a mistake raises UsageError with its key."""
+    table.allow(*NAMES, *LAYOUT)
+    volume_unit = table.optional("volume_unit", float, None)
+    if volume_unit is not None and not 0 < volume_unit < float("inf"):
+        raise table.error("volume_unit", f"expected shares above 0, got {volume_unit}")
+    skip_rows = table.optional("skip_rows", int, 0)
+    if skip_rows < 0:
+        raise table.error("skip_rows", f"expected 0 lines or more, got {skip_rows}")
+    decimal = _character(table, "decimal")
+    thousands = _character(table, "thousands")
+    if decimal is not None and decimal == thousands:
+        raise table.error("thousands", f"{thousands!r} is also the decimal mark")
+    return Columns(
+        headers={name: table.typed(name, str) for name in NAMES if name in table.values},
+        date_format=table.optional("date_format", str, None),
+        volume_unit=volume_unit,
+        separator=_character(table, "separator"),
+        decimal=decimal,
+        thousands=thousands,
+        encoding=_encoding(table),
+        skip_rows=skip_rows,
+    )
+
+
+def _character(table: Table, key: str) -> str | None:
+    """Return a mark of one character; a tab and a blank are no printable texts."""
+    if key not in table.values:
+        return None
+    value = table.values[key]
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '\r\n"':
+        raise table.error(key, f"expected one character such as ';', got {value!r}")
+    return value
+
+
+def _encoding(table: Table) -> str | None:
+    name = table.optional("encoding", str, None)
+    if name is None:
+        return None
+    try:
+        "a".encode(name)
+    except (LookupError, ValueError) as problem:
+        raise table.error(
+            "encoding", f"unknown encoding {name!r}; give one such as cp949"
+        ) from problem
+    return name

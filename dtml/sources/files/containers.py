@@ -1,0 +1,177 @@
+"""What holds a table: a file, plain or packed, or a member of a zip archive.
+
+The beginning of a file says what it is, not its name: people rename files, and programs pack them.
+"""
+
+import bz2
+import csv
+import gzip
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+
+from dtml.errors import UsageError
+
+TABLES = (".parquet", ".csv", ".tsv", ".txt", ".xlsx")
+PACKINGS = (".gz", ".bz2", ".zst", ".xz", ".zip")
+ENDINGS = f"{', '.join(TABLES)}, each plain or with {', '.join(PACKINGS)}; or .zip"
+GZIP = b"\x1f\x8b"
+BZIP2 = b"BZh"
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+XZ = b"\xfd7zXZ\x00"
+ZIP = b"PK\x03\x04"
+PARQUET = b"PAR1"
+WORKBOOK = "xl/workbook.xml"  # the member that makes a zip archive an .xlsx
+DEEPEST = 3  # packings in one another
+
+
+@dataclass(frozen=True)
+class Container:
+    """One table as it is stored: a file, or a member of a zip archive."""
+
+    file: Path
+    member: str | None = None
+
+    @property
+    def place(self) -> Path:
+        """Return the path that errors name."""
+        return self.file if self.member is None else self.file / self.member
+
+    @property
+    def stem(self) -> str:
+        """Return the name without its endings, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
+        return stem_of(self.place.name)
+
+    @property
+    def is_note(self) -> bool:
+        """Say whether the name is that of a text which may hold no table."""
+        return ".txt" in self.place.name.lower()
+
+    def is_plain_parquet(self) -> bool:
+        """Say whether the table is a parquet file that can be read a column at a time."""
+        if self.member is not None:
+            return False
+        with self.readable(), self.file.open("rb") as file:
+            return file.read(len(PARQUET)) == PARQUET
+
+    def content(self) -> bytes:
+        """Return the bytes of the table, unpacked; those of a workbook are a zip archive."""
+        with self.readable():
+            content = self.file.read_bytes()
+            if self.member is not None:
+                with zipfile.ZipFile(BytesIO(content)) as archive:
+                    content = archive.read(self.member)
+            return _unpacked(content)
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """Turn any error of reading the table into a UsageError of one line.
+
+        The content may be anything, whatever the file's name says.
+        """
+        try:
+            yield
+        except (
+            pa.ArrowException,
+            OSError,
+            EOFError,
+            RuntimeError,
+            zlib.error,
+            lzma.LZMAError,
+            zipfile.BadZipFile,
+            ValueError,
+            OverflowError,
+            csv.Error,
+        ) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            ending = "".join(self.place.suffixes[-2:])
+            raise UsageError(f"{self.place}: cannot be read as {ending}: {reason}") from error
+
+
+def containers_of(file: Path) -> list[Container]:
+    """Return the tables that a file holds: itself, or the members of a zip archive of tables."""
+    whole = Container(file)
+    with whole.readable():
+        with file.open("rb") as opened:
+            is_archive = opened.read(len(ZIP)) == ZIP
+        if not is_archive:
+            return [whole]
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+    if WORKBOOK in names:
+        return [whole]
+    tables = [Container(file, name) for name in sorted(names) if is_table(PurePosixPath(name))]
+    if not tables:
+        raise UsageError(f"{file}: the archive holds no table: it must hold {ENDINGS}")
+    return [whole] if len(tables) == 1 else tables
+
+
+def is_table(path: PurePosixPath | Path) -> bool:
+    """Say whether a file of this name may hold prices.
+
+    Hidden files do not, nor what macOS puts beside each file (`._AAA.csv`, `__MACOSX`).
+    """
+    if any(part.startswith(".") or part == "__MACOSX" for part in path.parts):
+        return False
+    return _endings(path.name) != ""
+
+
+def is_archive(path: Path) -> bool:
+    """Say whether a file is named as an archive of tables, as `prices.zip` is."""
+    return path.name.lower().endswith(".zip")
+
+
+def stem_of(name: str) -> str:
+    """Return a file's name without its endings."""
+    return name.removesuffix(_endings(name))
+
+
+def _endings(name: str) -> str:
+    """Return the endings of a table's name as they are written, empty where there are none."""
+    lower = name.lower()
+    packing = next((ending for ending in PACKINGS if lower.endswith(ending)), "")
+    inner = lower.removesuffix(packing)
+    table = next((ending for ending in TABLES if inner.endswith(ending)), "")
+    if not table:
+        return name[len(inner) :] if packing == ".zip" else ""
+    return name[len(inner) - len(table) :]
+
+
+def _unpacked(content: bytes) -> bytes:
+    for _ in range(DEEPEST):
+        if content.startswith(GZIP):
+            content = gzip.decompress(content)
+        elif content.startswith(BZIP2):
+            content = bz2.decompress(content)
+        elif content.startswith(ZSTANDARD):
+            with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
+                content = stream.read()
+        elif content.startswith(XZ):
+            content = lzma.decompress(content)
+        elif content.startswith(ZIP):
+            only_member = _only_member(content)
+            if only_member is None:
+                return content
+            content = only_member
+        else:
+            return content
+    return content
+
+
+def _only_member(content: bytes) -> bytes | None:
+    """Return the one table of a zip archive; None for a workbook."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        names = archive.namelist()
+        if WORKBOOK in names:
+            return None
+        tables = [name for name in names if is_table(PurePosixPath(name))]
+        if len(tables) != 1:
+            raise ValueError(f"the archive holds {len(tables)} tables where one was expected")
+        return archive.read(tables[0])

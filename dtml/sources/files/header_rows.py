@@ -1,0 +1,162 @@
+"""Tables that are wider than a row for each stock and date: they are made long.
+
+yfinance writes the fields and the tickers in two header rows; others have a column for each stock.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from numpy import ndarray
+
+from dtml.sources.files.cells import Cells, plain
+from dtml.sources.files.dialects import NAMES, header_key
+
+HEADER_ROWS = 3  # fields, tickers, and the name of the dates
+FIELD_LABELS = ("price", "attributes")
+TICKER_LABELS = ("ticker", "tickers", "symbols")
+LABELS = ("", *FIELD_LABELS, *TICKER_LABELS)  # of the first two rows
+DATE_LABELS = ("date", "datetime")
+PAIR = re.compile(r"""\((['"])(?P<first>.*)\1, (['"])(?P<second>.*)\3\)""")
+# Columns of yfinance besides ours.
+OTHER_FIELDS = ("capital_gains", "repaired?")
+
+
+def has_header_rows(records: Sequence[Sequence[str]]) -> bool:
+    """Say whether a text begins with two header rows and the row of the dates' name."""
+    if len(records) < HEADER_ROWS:
+        return False
+    first, second, third = records[:HEADER_ROWS]
+    if not len(first) == len(second) == len(third) > 1:
+        return False
+    has_dates = header_key(third[0]) in DATE_LABELS and not any(third[1:])
+    are_labels = header_key(first[0]) in LABELS and header_key(second[0]) in LABELS
+    return has_dates and are_labels
+
+
+def reshaped(records: Sequence[Sequence[str]], cells: Cells) -> Cells:
+    """Return the cells of a text with two header rows, a row for each ticker and date."""
+    first, second = records[0], records[1]
+    labels = (header_key(first[0]), header_key(second[0]))
+    pairs = list(zip(first[1:], second[1:], strict=True))
+    return _long(cells, pairs, dates=0, are_fields_first=_fields_first(pairs, labels))
+
+
+def pairs_of_parquet(header: Sequence[str]) -> dict[int, tuple[str, str]]:
+    """Return the two names of each column that pandas wrote with two, by its position."""
+    matches = {position: PAIR.fullmatch(name) for position, name in enumerate(header)}
+    return {
+        position: (match["first"], match["second"])
+        for position, match in matches.items()
+        if match is not None and match["second"]
+    }
+
+
+def reshaped_parquet(cells: Cells) -> Cells:
+    """Return the cells of a parquet file with two names a column, a row for each ticker and date.
+
+    Raises ValueError where it has no column of dates beside these, or several.
+    """
+    pairs = pairs_of_parquet(cells.header)
+    others = [position for position in range(len(cells.header)) if position not in pairs]
+    if len(others) != 1:
+        raise ValueError(
+            f"it has {len(others)} columns besides those of tickers, and needs one of dates"
+        )
+    named = list(pairs.values())
+    is_first = _fields_first(named, ("", ""))
+    return _long(cells, named, dates=others[0], are_fields_first=is_first)
+
+
+def reshaped_wide(cells: Cells, dates: int) -> Cells:
+    """Return the cells of a table with a column of closes for each stock, as rows."""
+    stocks = [name.strip() for position, name in enumerate(cells.header) if position != dates]
+    pairs = [("close", stock) for stock in stocks]
+    return _long(cells, pairs, dates=dates, are_fields_first=True)
+
+
+def _fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> bool:
+    """Say whether the first name of each column is the field, and not the ticker.
+
+    The labels of the rows say so; without any, the names do, unless both could be fields, as LOW
+    and OPEN are tickers too.
+    """
+    if labels[0] in FIELD_LABELS or labels[1] in TICKER_LABELS:
+        return True
+    if labels[1] in FIELD_LABELS or labels[0] in TICKER_LABELS:
+        return False
+    known = {*NAMES, *OTHER_FIELDS}
+    are_fields = [{header_key(pair[place]) for pair in pairs} <= known for place in (0, 1)]
+    if are_fields[0] == are_fields[1]:
+        raise ValueError(
+            "its two header rows do not tell fields from tickers: name the rows Price and Ticker"
+        )
+    return are_fields[0]
+
+
+def _long(
+    cells: Cells, pairs: Sequence[tuple[str, str]], *, dates: int, are_fields_first: bool
+) -> Cells:
+    """Return a row for each ticker and date that has any value.
+
+    `pairs` are the two names of each column but that of `dates`.
+    """
+    positions = [position for position in range(len(cells.header)) if position != dates]
+    columns: dict[str, dict[str, int]] = {}
+    fields: dict[str, None] = {}
+    for position, pair in zip(positions, pairs, strict=True):
+        field, ticker = pair if are_fields_first else pair[::-1]
+        of_ticker = columns.setdefault(ticker.strip(), {})
+        if field in of_ticker:
+            raise ValueError(f"two columns are {field} of {ticker}: keep one")
+        of_ticker[field] = position
+        fields[field] = None
+    parts = [_part(cells, ticker, of_ticker, list(fields)) for ticker, of_ticker in columns.items()]
+    rows = [np.flatnonzero(_has_value(part)) for part in parts]
+    kept = [part.take(pa.array(row)) for part, row in zip(parts, rows, strict=True)]
+    row = np.concatenate(rows)
+    day = plain(cells.read(dates)).take(pa.array(row))
+    table = pa.concat_tables(kept)
+    table = table.add_column(0, "date", day)
+    return Cells.of_table(
+        ["date", *table.column_names[1:]],
+        table,
+        separator=cells.separator,
+        row_in_file=row,
+        left_out=cells.left_out,
+    )
+
+
+def _part(cells: Cells, ticker: str, of_ticker: dict[str, int], fields: list[str]) -> pa.Table:
+    """Return the columns of one ticker, with its symbol; those it lacks are null."""
+    arrays = [pa.chunked_array([pa.repeat(pa.scalar(ticker), cells.rows)])]
+    for field in fields:
+        if field in of_ticker:
+            arrays.append(_comparable(plain(cells.read(of_ticker[field]))))
+        else:
+            kind = pa.string() if cells.separator else pa.float64()
+            arrays.append(pa.chunked_array([pa.nulls(cells.rows, kind)]))
+    return pa.table(arrays, names=["symbol", *fields])
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in a type that those of all tickers share."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return column.cast(pa.float64(), safe=False)
+    if pa.types.is_null(column.type):
+        return column.cast(pa.float64())
+    return column.cast(pa.string())
+
+
+def _has_value(part: pa.Table) -> ndarray:
+    """Return which rows have any value besides the symbol."""
+    has_value = np.zeros(part.num_rows, dtype=bool)
+    for column in part.columns[1:]:
+        if pa.types.is_string(column.type):
+            is_filled = pyarrow.compute.not_equal(column, "").fill_null(False)
+        else:
+            is_filled = pyarrow.compute.is_finite(column).fill_null(False)
+        has_value |= is_filled.to_numpy()
+    return has_value

@@ -1,0 +1,238 @@
+"""What the columns of a file mean: those of a dialect, our own, or what a market's file names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import shorten
+
+from dtml.errors import UsageError
+from dtml.markets.columns import Columns
+from dtml.prices.bars import BAR_COLUMNS, PRICES
+from dtml.sources.files.dialects import (
+    NAMES,
+    Dialect,
+    field_headers,
+    header_key,
+    other_names,
+    recognised,
+)
+from dtml.sources.files.numbers import NumberFormat
+
+UNNAMED = ("", "__index_level_0__", "unnamed:_0")  # what pandas calls a column of dates without one
+WIDE = (
+    "; if these are closes with one column per stock, write one row per date and stock instead, "
+    "with the columns date, symbol, open, high, low and close"
+)
+LONGEST = 80  # characters of a value that an error shows
+MOST_NAMES = 300  # characters of column names that an error shows
+MISSPELT = 0.75  # difflib's similarity from which a name counts as another one misspelt
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the columns of a file mean.
+
+    - header: as the file writes it;
+    - columns: the position of each of `BAR_COLUMNS` that the file has;
+    - dialect: the layout of others that was recognised, None for our own;
+    - dates: formats of its dates;
+    - volume_unit: shares in a unit of volume;
+    - numbers: how they are written; has_decimal says whether a market's file says so.
+    """
+
+    header: Sequence[str]
+    columns: Mapping[str, int]
+    dialect: Dialect | None
+    dates: tuple[str, ...]
+    volume_unit: float
+    numbers: NumberFormat
+    has_decimal: bool
+
+    def header_of(self, field: str) -> str:
+        """Return the header of a column, as the file writes it."""
+        return self.header[self.columns[field]]
+
+    def position(self, *headers: str) -> int | None:
+        """Return the position of the first of these headers that the file has."""
+        keys = [header_key(name) for name in self.header]
+        return next((keys.index(header) for header in headers if header in keys), None)
+
+    def left_out(self) -> dict[str, str]:
+        """Return the headers that seem to be a column which the file lacks, with that column."""
+        used = set(self.columns.values())
+        found = {}
+        for position, name in enumerate(self.header):
+            field = other_names().get(header_key(name))
+            if position not in used and field is not None and field not in self.columns:
+                found[name] = field
+        return found
+
+
+def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
+    """Return what the columns of a file mean.
+
+    What a market's file states goes before what is recognised. Raises UsageError for two columns of
+    one meaning, a column that is stated and missing, and the columns of two dialects.
+    """
+    known = _recognised(header, stated, place)
+    of_header = dict(NAMES)
+    if known is not None:
+        _require_needed(known, header, place)
+        of_header |= known.fields
+    columns = _stated_columns(header, stated, place)
+    is_stated = set(columns)
+    for position, name in enumerate(header):
+        field = of_header.get(header_key(name))
+        if field is None or field in is_stated or position in columns.values():
+            continue
+        if field in columns:
+            earlier = header[columns[field]]
+            raise UsageError(
+                f"{place}: columns {earlier[:LONGEST]!r} and {name[:LONGEST]!r} "
+                f"both mean {field}; keep one"
+            )
+        columns[field] = position
+    return Layout(
+        header=header,
+        columns=columns,
+        dialect=known,
+        dates=_dates(known, stated),
+        volume_unit=_volume_unit(known, stated),
+        numbers=_numbers(known, stated),
+        has_decimal=stated.decimal is not None,
+    )
+
+
+def _recognised(header: Sequence[str], stated: Columns, place: Path) -> Dialect | None:
+    try:
+        return recognised(header, place)
+    except UsageError:
+        if stated.headers:  # they say what the columns mean
+            return None
+        raise
+
+
+def has_columns(header: Sequence[str], stated: Columns) -> bool:
+    """Say whether a file has all columns that a market's file names."""
+    keys = {header_key(name) for name in header}
+    return all(header_key(name) in keys for name in stated.headers.values())
+
+
+def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict[str, int]:
+    keys = [header_key(name) for name in header]
+    columns = {}
+    for name, written in stated.headers.items():
+        key = header_key(written)
+        if key not in keys:
+            raise UsageError(
+                f"{place}: there is no column {written!r}, which [columns] of the market's file "
+                f"names as {name}; found {header_words(header)}"
+            )
+        columns["session" if name == "date" else name] = keys.index(key)
+    return columns
+
+
+def _require_needed(known: Dialect, header: Sequence[str], place: Path) -> None:
+    keys = {header_key(name) for name in header}
+    lacking = [name.upper() for name in known.needs if name not in keys]
+    if lacking:
+        raise UsageError(
+            f"{place}: read as {known.title}, it lacks {', '.join(lacking)}, without which no bar "
+            "is whole: download them too"
+        )
+
+
+def _dates(known: Dialect | None, stated: Columns) -> tuple[str, ...]:
+    if stated.date_format is not None:
+        return (stated.date_format,)
+    return () if known is None else known.dates
+
+
+def _volume_unit(known: Dialect | None, stated: Columns) -> float:
+    if stated.volume_unit is not None:
+        return stated.volume_unit
+    return 1.0 if known is None else known.volume_unit
+
+
+def _numbers(known: Dialect | None, stated: Columns) -> NumberFormat:
+    numbers = NumberFormat() if known is None else known.numbers
+    if stated.decimal is not None:
+        numbers = replace(numbers, decimal=stated.decimal)
+    if stated.thousands is not None:
+        numbers = replace(numbers, thousands=stated.thousands)
+    return numbers
+
+
+def require(layout: Layout, place: Path, *fields: str) -> None:
+    """Raise UsageError for a column of these that is missing, and for any that is misspelt."""
+    if layout.dialect is None:
+        _refuse_misspelt(layout, place)
+    missing = [name for name in fields if name not in layout.columns]
+    if not missing:
+        return
+    lacking = ", ".join(_word(name) for name in missing)
+    has_dates_only = {"close", "symbol"} <= set(missing) and "session" in layout.columns
+    is_wide = has_dates_only and len(layout.header) > 2
+    advice = WIDE if is_wide else ""
+    if missing == ["symbol"]:
+        advice = "; a file of one stock is named after it: give the folder that holds it"
+    raise UsageError(
+        f"{place}: missing column {lacking}; found {header_words(layout.header)}{advice}"
+    )
+
+
+def _refuse_misspelt(layout: Layout, place: Path) -> None:
+    """Raise UsageError for an unknown column whose name is nearly one that is missing."""
+    used = set(layout.columns.values())
+    headers = {
+        header_key(name): name
+        for position, name in enumerate(layout.header)
+        if position not in used
+    }
+    unknown = {key: name for key, name in headers.items() if key not in NAMES}
+    missing = [_word(name) for name in BAR_COLUMNS if name not in layout.columns]
+    for name in missing:
+        for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):
+            raise UsageError(
+                f"{place}: there is no column {name}: if {unknown[near]!r} is "
+                "that column, rename it"
+            )
+
+
+def is_wide(header: Sequence[str], dates: int | None) -> bool:
+    """Say whether a table has a column of closes for each of two stocks or more.
+
+    Its headers are then the date's and symbols: none is the name of something of a stock.
+    """
+    if dates is None or len(header) < 3:
+        return False
+    others = [header_key(name) for position, name in enumerate(header) if position != dates]
+    are_names = all(others) and len(set(others)) == len(others)
+    return are_names and not field_headers() & set(others)
+
+
+def is_no_price_table(layout: Layout) -> bool:
+    """Say whether a table has neither dates nor closes, as a list of names has."""
+    return "session" not in layout.columns and "close" not in layout.columns
+
+
+def lacks_prices(layout: Layout) -> list[str]:
+    """Return which of the prices of a bar the file lacks."""
+    return [name for name in PRICES if name not in layout.columns]
+
+
+def header_words(header: Sequence[str]) -> str:
+    """Return the names of columns on one line, whatever they hold."""
+    return shorten(", ".join(header), MOST_NAMES, placeholder=" ...")
+
+
+def shown(value: object) -> str:
+    """Return a value as errors show it: the beginning of a long one."""
+    written = repr(value)
+    return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
+
+
+def _word(name: str) -> str:
+    """Return the name of a column as errors write it."""
+    return "date" if name == "session" else name

@@ -1,0 +1,66 @@
+"""What is said of files: as what they are read, and what of them is left out."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from dtml.sources.files.tables import TableFile
+
+MISSING = {
+    "adj_close": "no adjusted close",
+    "volume": "no volume",
+    "dividend": "no dividends",
+}
+MOST = 3  # files or columns that are named
+
+
+def remark_on(files: Sequence[TableFile], unread: Mapping[str, str], *, stocks: int) -> str | None:
+    """Say as what files are read, and what of them is left out; None where nothing is special.
+
+    `unread` are the files that cannot be read, each with the reason; `stocks` the number of stocks.
+    """
+    titled = [file for file in files if file.layout.dialect is not None]
+    counts = Counter(_reading(file) for file in titled)
+    sentences = []
+    for reading, count in counts.items():
+        number = f"{count} files" if count > 1 else _stocks(stocks)
+        sentences.append(f"read as {reading.replace('...', number, 1)}")
+    sentences += _columns_left_out(files)
+    sentences += sorted({f"{file.left_out} is left out" for file in files if file.left_out})[:MOST]
+    restored = {short: full for file in files for short, full in file.restored_symbols().items()}
+    if restored:
+        short, full = next(iter(restored.items()))
+        sentences.append(
+            f"{len(restored)} symbols without their leading zeros are read as the market lists "
+            f"them, such as {short} as {full}"
+        )
+    if unread:
+        named = [f"{name} ({reason})" for name, reason in list(unread.items())[:MOST]]
+        more = f" and {len(unread) - MOST} more" if len(unread) > MOST else ""
+        sentences.append(f"left out: {', '.join(named)}{more}")
+    return "; ".join(sentences) or None
+
+
+def _stocks(stocks: int) -> str:
+    return "1 stock" if stocks == 1 else f"{stocks:,} stocks"
+
+
+def _reading(file: TableFile) -> str:
+    """Return the layout of a file, ... for its size, what it lacks, and what is done about it."""
+    known = file.layout.dialect
+    assert known is not None
+    held = {*file.layout.columns, *known.copies}
+    parts = [words for name, words in MISSING.items() if name not in held]
+    if known.remark:
+        parts.append(known.remark)
+    details = f" ({', '.join(parts)})" if parts else ""
+    return f"{known.title}, ...{details}"
+
+
+def _columns_left_out(files: Sequence[TableFile]) -> list[str]:
+    """Return a sentence for each column that seems to be one that is missing."""
+    columns = {name: field for file in files for name, field in file.layout.left_out().items()}
+    return [
+        f"the column {name!r} is left out: if it is the {field}, say in the market's file "
+        f'[columns] {field} = "{name}"'
+        for name, field in list(columns.items())[:MOST]
+    ]

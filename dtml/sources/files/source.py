@@ -1,0 +1,269 @@
+"""The source `files`: bars of a market in a file, an archive or a folder, and of its index."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dtml.errors import UsageError
+from dtml.markets import Constituent, Index, Market
+from dtml.markets.definition import is_symbol
+from dtml.prices.bars import bars_frame, no_bars
+from dtml.sources import Fetched, Source
+from dtml.sources.files.containers import Container
+from dtml.sources.files.folders import tables_of
+from dtml.sources.files.layouts import is_no_price_table, shown
+from dtml.sources.files.remarks import remark_on
+from dtml.sources.files.tables import TableFile
+
+RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
+
+
+class FileSource(Source):
+    """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
+
+    Without `index` the index is looked up among the prices. An index file that holds a single
+    symbol is the market's index, whatever its name there. Files may use the market's symbols or
+    Yahoo's; bars carry the market's. In a folder, a file without a column of symbols is named after
+    its stock. Raises UsageError when a path does not exist or has another ending than a table's.
+    """
+
+    name = "files"
+
+    def __init__(self, market: Market, prices: Path, index: Path | None = None) -> None:
+        self._market = market
+        self._prices = prices
+        self._is_folder = prices.is_dir()
+        listed: list[Index | Constituent] = [market.index, *market.constituents]
+        self._own_symbols: dict[str, str] = {stock.source_symbol: stock.symbol for stock in listed}
+        # A name that is both a symbol of Yahoo's and of the market's stays itself.
+        self._own_symbols.update({stock.symbol: stock.symbol for stock in listed})
+        self._tables = [self._table(container) for container in tables_of(prices)]
+        self._is_folder |= len(self._tables) > 1
+        self._index = None if index is None else self._index_file(index)
+
+    def symbols(self) -> list[str]:
+        """Return the stocks found, sorted, under the market's symbols, without the index.
+
+        A file of a folder that cannot be read counts as its stock.
+        """
+        symbols = set(self._files_by_symbol) | set(self._unreadable)
+        for table in self._long_tables:
+            symbols.update(self._own(written) for written in table.symbols())
+        return sorted(symbols - {self._market.index.symbol})
+
+    def last_session(self) -> date | None:
+        """Return the last date that both the prices and the index reach.
+
+        Raises UsageError, naming a row, when few stocks reach the last date of the prices: its date
+        is wrong, or most of the prices are old.
+        """
+        tables = self._readable_tables
+        sessions = np.concatenate([table.sessions for table in tables])
+        dates, stocks = np.unique(sessions, return_counts=True)
+        usual = np.median(stocks[-RECENT:])
+        reached_by_most = dates[stocks * 2 > usual]
+        if reached_by_most[-1] < dates[-1]:
+            raise self._date_beyond(tables, reached_by_most[-1])
+        last: date = dates[-1].astype("datetime64[D]").item()
+        if self._index is None:
+            return last
+        return min(last, self._index.last_session())
+
+    def _date_beyond(self, tables: Sequence[TableFile], reached: np.datetime64) -> UsageError:
+        """Return the error of the first row after the last date of most stocks."""
+        table = max(tables, key=TableFile.last_session)
+        row = int(np.flatnonzero(table.sessions > reached)[0])
+        symbol = f" ({shown(table.symbol_of(row))})" if table.has_symbols else ""
+        day = table.sessions[row].astype("datetime64[D]")
+        last = reached.astype("datetime64[D]")
+        return UsageError(
+            f"{table.path}: row {table.row_number(row)}{symbol} is dated {day}, after {last}, the "
+            f"last date of most stocks: correct or delete it, or set the night with --as-of {last}"
+        )
+
+    def remark(self) -> str | None:
+        """Say how the files are read and what of them is left out; None where nothing is special.
+
+        That is a file in our own layout of which everything is used.
+        """
+        files = [*self._readable_tables]
+        if self._index is not None:
+            files.append(self._index)
+        return remark_on(files, self._left_out, stocks=len(self.symbols()))
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Return the bars of each symbol from its own first session to `last`.
+
+        A symbol without a bar is `no_data`, one whose file of a folder cannot be read `malformed`.
+        Raises UsageError for a single file that cannot be read or lacks a required column, and for
+        a value that is no date, symbol or number where one is expected.
+        """
+        earliest = min(first.values(), default=last)
+        index = self._market.index.symbol
+        tables = [*self._price_tables(first, earliest, last), no_bars()]
+        if self._index is not None:
+            tables = [table[table["symbol"] != index] for table in tables]
+            tables.append(self._index_table(self._index, earliest, last))
+        filled = [table for table in tables if len(table)] or tables[:1]
+        bars = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
+
+        def missing(symbol: str) -> str:
+            return f"no row from {first[symbol]} to {last} in {self._place(symbol)}"
+
+        fetched = Fetched.of(bars, first, missing)
+        return self._with_unreadable(fetched)
+
+    def _with_unreadable(self, fetched: Fetched) -> Fetched:
+        """Return what was fetched, where a stock whose file cannot be read says why."""
+        why = fetched.outcomes["symbol"].map(self._unreadable)
+        is_malformed = why.notna() & (fetched.outcomes["status"] == "no_data")
+        if not is_malformed.any():
+            return fetched
+        outcomes = fetched.outcomes.copy()
+        outcomes.loc[is_malformed, "status"] = "malformed"
+        outcomes.loc[is_malformed, "detail"] = why[is_malformed]
+        return Fetched(fetched.bars, outcomes)
+
+    @cached_property
+    def _faults(self) -> dict[Path, UsageError]:
+        """The tables of a folder that cannot be read, with the error of each.
+
+        Raises the error of a single file, or of the first one where none can be read.
+        """
+        faults: dict[Path, UsageError] = {}
+        for table in self._tables:
+            try:
+                table.require_prices(with_symbol=not self._is_folder)
+            except UsageError as error:
+                faults[table.path] = error
+        if len(faults) == len(self._tables):
+            raise next(iter(faults.values()))
+        return faults
+
+    @cached_property
+    def _readable_tables(self) -> list[TableFile]:
+        return [table for table in self._tables if table.path not in self._faults]
+
+    @cached_property
+    def _long_tables(self) -> list[TableFile]:
+        """The tables with a column of symbols; a single file must be one."""
+        if not self._is_folder:
+            return self._readable_tables
+        return [table for table in self._readable_tables if table.has_symbols]
+
+    @cached_property
+    def _files_by_symbol(self) -> dict[str, TableFile]:
+        """The tables of a folder that are named after their stock, by the market's symbol."""
+        if not self._is_folder:
+            return {}
+        named = [table for table in self._readable_tables if not table.has_symbols]
+        symbols = [self._own(table.stem) for table in named]
+        for symbol, times in Counter(symbols).items():
+            if times > 1:
+                files = [str(table.path) for table in named if self._own(table.stem) == symbol]
+                raise UsageError(
+                    f"{self._prices}: {' and '.join(files)} hold the same symbol; keep one"
+                )
+        return dict(zip(symbols, named, strict=True))
+
+    @cached_property
+    def _unreadable(self) -> dict[str, str]:
+        """Why the file of a stock cannot be read, by the market's symbol."""
+        unreadable = {}
+        for table in self._tables:
+            is_stock = table.path in self._faults and table.path not in self._strangers
+            symbol = self._own(table.container.stem)
+            if is_stock and is_symbol(symbol):
+                unreadable[symbol] = str(self._faults[table.path])
+        return unreadable
+
+    @cached_property
+    def _strangers(self) -> set[Path]:
+        """The files of a folder that are no tables of prices: they count as no stock."""
+        return {table.path for table in self._tables if is_stranger(table)}
+
+    @property
+    def _left_out(self) -> dict[str, str]:
+        """The files of a folder that are not read, each with the reason."""
+        return {
+            str(path): str(error).removeprefix(f"{path}: ") for path, error in self._faults.items()
+        }
+
+    def _price_tables(
+        self, first: Mapping[str, date], earliest: date, last: date
+    ) -> Iterator[pd.DataFrame]:
+        """Read the prices under the market's symbols; of a folder, only the files asked for."""
+        for table in self._long_tables:
+            own_symbol = {written: self._own(written) for written in table.symbols()}
+            asked_for = [written for written, symbol in own_symbol.items() if symbol in first]
+            rows = table.rows(earliest, last, with_symbol=True, only=asked_for)
+            yield bars_frame(rows.assign(symbol=rows["symbol"].map(own_symbol)))
+        for symbol, table in self._files_by_symbol.items():
+            if symbol in first:
+                rows = table.rows(earliest, last, with_symbol=False)
+                yield bars_frame(rows.assign(symbol=symbol))
+
+    def _index_table(self, table: TableFile, earliest: date, last: date) -> pd.DataFrame:
+        index = self._market.index
+        symbols = table.symbols()
+        has_several = len(symbols) > 1
+        rows = table.rows(earliest, last, with_symbol=has_several)
+        if has_several:
+            of_index = {index.symbol, index.source_symbol}.intersection(symbols)
+            if not of_index:
+                raise UsageError(
+                    f"{table.path}: the file has {len(symbols)} symbols, but not the index "
+                    f"{index.symbol}"
+                )
+            rows = rows[rows["symbol"].isin(of_index)]
+        return bars_frame(rows.assign(symbol=index.symbol))
+
+    def _place(self, symbol: str) -> Path:
+        """Return the path where the bars of a symbol are looked for."""
+        if self._index and symbol == self._market.index.symbol:
+            return self._index.path
+        return self._prices
+
+    def _own(self, symbol: str) -> str:
+        """Return the market's symbol for one of Yahoo's; a name that is both stays itself."""
+        return self._own_symbols.get(symbol, symbol)
+
+    def _table(self, container: Container, *, is_index: bool = False) -> TableFile:
+        return TableFile(
+            container=container,
+            timezone=self._market.timezone,
+            stated=self._market.columns,
+            is_stated_optional=is_index,
+            zero_filled=self._zero_filled,
+        )
+
+    def _index_file(self, index: Path) -> TableFile:
+        containers = [] if index.is_dir() else tables_of(index)
+        if len(containers) != 1:
+            raise UsageError(f"{index}: the index is one file with one table")
+        return self._table(containers[0], is_index=True)
+
+    @cached_property
+    def _zero_filled(self) -> dict[str, str]:
+        """The listed symbols of digits by what a spreadsheet leaves of them: 5930 for 005930."""
+        numbers = [symbol for symbol in self._own_symbols if symbol.isdigit()]
+        left = [symbol.lstrip("0") for symbol in numbers]
+        counts = Counter(left)
+        return {
+            short: symbol
+            for short, symbol in zip(left, numbers, strict=True)
+            if counts[short] == 1 and short
+        }
+
+
+def is_stranger(table: TableFile) -> bool:
+    """Say whether a file is no table of prices at all, as a list of names or a note is none."""
+    try:
+        return is_no_price_table(table.layout)
+    except UsageError:
+        return table.container.is_note

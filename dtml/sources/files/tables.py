@@ -1,0 +1,406 @@
+"""One table of prices: its rows as bars, its dates and its symbols."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+from numpy import ndarray
+
+from dtml.errors import UsageError
+from dtml.markets.columns import Columns
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.sources.files.cells import Cells, plain
+from dtml.sources.files.containers import PARQUET, ZIP, Container
+from dtml.sources.files.dates import AmbiguousDateError, days_of
+from dtml.sources.files.dialects import Dialect, dialect
+from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
+from dtml.sources.files.layouts import (
+    UNNAMED,
+    Layout,
+    has_columns,
+    header_key,
+    is_wide,
+    layout_of,
+    require,
+    shown,
+)
+from dtml.sources.files.numbers import NumberFormat, decimal_mark, is_numeric, is_text, parsed
+from dtml.sources.files.text import read_text
+
+PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
+DIGITS = 4  # after the point of a volume in other units, beyond which there is rounding alone
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One table of prices.
+
+    - timezone: the exchange's, in which instants become dates;
+    - stated: what the market's file says of its layout;
+    - is_stated_optional: whether a file without the columns that it names is read without it;
+    - zero_filled: the market's symbols of digits by what is left of them without leading zeros.
+    """
+
+    container: Container
+    timezone: str
+    stated: Columns = field(default_factory=Columns)
+    is_stated_optional: bool = False
+    zero_filled: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """Return the path that errors name."""
+        return self.container.place
+
+    @property
+    def stem(self) -> str:
+        """Return the symbol in the name of the file."""
+        known = self.layout.dialect
+        stem = self.container.stem
+        if known is None:
+            return stem
+        stem = stem.removesuffix(known.file_suffix)
+        for prefix in known.file_prefixes:
+            if stem.startswith(prefix):
+                return stem.removeprefix(prefix)
+        return stem
+
+    @property
+    def has_symbols(self) -> bool:
+        """Say whether the file has a column of symbols."""
+        return "symbol" in self.layout.columns
+
+    @property
+    def layout(self) -> Layout:
+        """Return what the columns mean."""
+        return self._table[1]
+
+    @property
+    def left_out(self) -> str:
+        """Return the lines that are no rows, in words."""
+        return self._table[0].left_out
+
+    def require_prices(self, *, with_symbol: bool) -> None:
+        """Raise UsageError for a table that cannot be read, or has no prices or no row.
+
+        `with_symbol` says whether it must have a column of symbols.
+        """
+        self._require("session", "close", *(["symbol"] if with_symbol else []))
+        self._require_rows()
+
+    def rows(
+        self, first: date, last: date, *, with_symbol: bool, only: Collection[str] | None = None
+    ) -> pd.DataFrame:
+        """Return the rows of `first` to `last`, both included, in the order of the file.
+
+        With `only`, they are the rows of these symbols. Columns are those of `BAR_COLUMNS` that the
+        file has, under these names: session datetime64[ns], numbers float64 with NaN where the file
+        has none. `with_symbol` says whether the column `symbol` is required and read.
+        """
+        self._require("session", "close", *(["symbol"] if with_symbol else []))
+        sessions = self.sessions
+        is_inside = (sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last))
+        row = np.flatnonzero(is_inside)
+        columns: dict[str, pd.Series] = {}
+        if with_symbol:
+            symbols = self._symbols(row)
+            if only is not None:
+                is_wanted = symbols.isin(only).to_numpy()
+                if not is_wanted.all():
+                    symbols = symbols[is_wanted].reset_index(drop=True)
+                    row = row[is_wanted]
+            columns["symbol"] = symbols
+        for name in BAR_COLUMNS[2:]:  # one at a time: a file may be large
+            if name in self.layout.columns:
+                columns[name] = self._numbers(name, row)
+        rows = pd.DataFrame({"session": sessions[row], **columns}, copy=False)
+        return self._converted(rows, row)
+
+    def symbols(self) -> list[str]:
+        """Return the distinct symbols, sorted; none when the file has no column of them."""
+        if not self.has_symbols:
+            return []
+        self._require_rows()
+        return sorted(self._symbols(np.arange(self._cells.rows)).unique())
+
+    def restored_symbols(self) -> dict[str, str]:
+        """Return the symbols that have lost leading zeros, with the market's."""
+        if not self.has_symbols or not self.zero_filled:
+            return {}
+        values, _ = self._cells.distinct(self.layout.columns["symbol"])
+        written = {str(value).strip() for value in values if value is not None}
+        return {
+            name: self.zero_filled[name]
+            for name in sorted(written & self.zero_filled.keys())
+            if self.zero_filled[name] != name
+        }
+
+    def last_session(self) -> date:
+        """Return the latest date of the file."""
+        return pd.Timestamp(self.sessions.max()).date()
+
+    def symbol_of(self, row: int) -> str:
+        """Return the symbol of a row, by its position."""
+        return str(self._symbols(np.array([row])).iloc[0])
+
+    def row_number(self, row: int) -> int:
+        """Return the number of a row in the file: the first below the header is 1."""
+        return self._cells.row_number(row)
+
+    @cached_property
+    def sessions(self) -> ndarray:
+        """Return the date of every row as datetime64[ns]; each distinct value is parsed once."""
+        self._require("session")
+        self._require_rows()
+        with self.container.readable():
+            values, codes = self._cells.distinct(self.layout.columns["session"])
+        try:
+            days = days_of(values, self.timezone, self.layout.dates)
+        except AmbiguousDateError as error:
+            raise UsageError(
+                f"{self.path}: {error}: say which in the market's file, such as "
+                '[columns] date_format = "%d/%m/%Y"'
+            ) from error
+        is_bad = np.array([day is None for day in days])
+        bad_rows = np.flatnonzero(is_bad[codes])
+        if len(bad_rows):
+            row = bad_rows[0]
+            raise UsageError(
+                f"{self.path}: row {self.row_number(row)}: {shown(values[codes[row]])} is not a "
+                "date; write YYYY-MM-DD, or say how dates are written in the market's file, such "
+                'as [columns] date_format = "%d.%m.%Y"'
+            )
+        dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
+        return dates
+
+    @property
+    def _cells(self) -> Cells:
+        return self._table[0]
+
+    @cached_property
+    def _table(self) -> tuple[Cells, Layout]:
+        """Read the headers, and say what they mean; a wide table is made long."""
+        cells = self._stored(self.stated)
+        stated = self.stated
+        if self.is_stated_optional and not has_columns(cells.header, stated):
+            stated = Columns()
+            cells = self._stored(stated)
+        known: Dialect | None = None
+        if cells.row_in_file is not None:
+            known = dialect("yfinance")
+        layout = layout_of(cells.header, stated, self.path)
+        dates = _dates_position(layout, cells)
+        if "close" not in layout.columns and is_wide(cells.header, dates):
+            assert dates is not None
+            known = dialect("wide")
+            with self.container.readable():
+                cells = reshaped_wide(cells, dates)
+            layout = layout_of(cells.header, replace(stated, headers={}), self.path)
+        elif dates is not None and "session" not in layout.columns:
+            layout = replace(layout, columns={**layout.columns, "session": dates})
+        if known is not None:
+            layout = replace(layout, dialect=known)
+        return cells, self._with_decimal_mark(layout, cells)
+
+    def _stored(self, stated: Columns) -> Cells:
+        """Read the table as it is stored."""
+        if self.container.is_plain_parquet():
+            return self._parquet(self.container.file)
+        content = self.container.content()
+        with self.container.readable():
+            if content.startswith(PARQUET):
+                return self._parquet(pa.BufferReader(content))
+            if content.startswith(ZIP):
+                from dtml.sources.files.workbooks import csv_of_workbook
+
+                content = csv_of_workbook(content)
+                stated = replace(stated, encoding=None, separator=",")
+            elif _is_named_parquet(self.container):
+                raise ValueError("it does not begin as a parquet file")
+            return read_text(content, stated)
+
+    def _parquet(self, file: Path | pa.BufferReader) -> Cells:
+        """Return the cells of a parquet file, whose columns are read one at a time."""
+
+        def read(position: int) -> pa.ChunkedArray:
+            pa.default_memory_pool().release_unused()  # Arrow keeps the memory of earlier columns
+            with self.container.readable(), pyarrow.parquet.ParquetFile(file) as opened:
+                name = opened.schema_arrow.names[position]
+                return opened.read(columns=[name]).column(0)
+
+        with self.container.readable():
+            with pyarrow.parquet.ParquetFile(file) as opened:
+                names: list[str] = opened.schema_arrow.names
+                rows = opened.metadata.num_rows
+            cells = Cells(header=names, rows=rows, read=read)
+            return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
+
+    def _with_decimal_mark(self, layout: Layout, cells: Cells) -> Layout:
+        """Return a layout with a decimal comma if the file writes its closes so."""
+        is_open = cells.separator not in ("", ",") and not layout.has_decimal
+        if not is_open or "close" not in layout.columns:
+            return layout
+        written = cells.read(layout.columns["close"]).to_pandas().astype(str)
+        mark = decimal_mark(written)
+        if mark is None:
+            raise UsageError(
+                f"{self.path}: the comma in its closes may be a decimal mark or a thousands mark: "
+                'say which in the market\'s file, such as [columns] decimal = ","'
+            )
+        return replace(layout, numbers=replace(layout.numbers, decimal=mark))
+
+    def _require(self, *fields: str) -> None:
+        require(self.layout, self.path, *fields)
+
+    def _require_rows(self) -> None:
+        if self._cells.rows == 0:
+            raise UsageError(f"{self.path}: the file has no rows")
+
+    def _symbols(self, row: ndarray) -> pd.Series:
+        """Return symbols as text, as they are written.
+
+        A number has lost its leading zeros: it is refused, unless the market lists the symbol.
+        """
+        position = self.layout.columns["symbol"]
+        with self.container.readable():
+            column = plain(self._cells.rows_at(position, row))
+        if pa.types.is_integer(column.type):
+            column = self._symbols_of_numbers(column)
+        if not is_text(column.type):
+            raise UsageError(
+                f"{self.path}: symbols must be text, but column "
+                f"{self.layout.header_of('symbol')!r} has type {column.type}"
+            )
+        encoded = column.combine_chunks().dictionary_encode()  # few are distinct
+        distinct = [*encoded.dictionary.to_pylist(), ""]
+        stripped = [symbol.strip() for symbol in distinct]
+        names = pd.Series([self.zero_filled.get(name, name) for name in stripped], dtype=str)
+        codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
+        blank_rows = np.flatnonzero((names == "").to_numpy()[codes])
+        if len(blank_rows):
+            number = self.row_number(row[blank_rows[0]])
+            raise UsageError(f"{self.path}: row {number} has no symbol")
+        return names.take(codes).reset_index(drop=True)
+
+    def _symbols_of_numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        written = column.cast(pa.string())
+        unknown = set(written.unique().to_pylist()) - self.zero_filled.keys()
+        return column if unknown else written
+
+    def _numbers(self, name: str, row: ndarray) -> pd.Series:
+        """Return numbers as float64; text is parsed as a number, blanks are NaN."""
+        with self.container.readable():
+            column = plain(self._cells.rows_at(self.layout.columns[name], row))
+        header = self.layout.header_of(name)
+        if is_numeric(column.type):
+            return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
+        if not is_text(column.type) and not pa.types.is_boolean(column.type):
+            raise UsageError(f"{self.path}: column {header!r} holds {column.type}, not numbers")
+        written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
+        numbers, is_bad = parsed(written, self._number_format(name))
+        bad_rows = np.flatnonzero(is_bad)
+        if len(bad_rows):
+            number = self.row_number(row[bad_rows[0]])
+            value = shown(written.iloc[bad_rows[0]].strip())
+            raise UsageError(f"{self.path}: row {number}: {header} {value} is not a number")
+        return numbers
+
+    def _number_format(self, name: str) -> NumberFormat:
+        numbers = self.layout.numbers
+        return numbers if name == "volume" else replace(numbers, magnitudes=False)
+
+    def _converted(self, rows: pd.DataFrame, row: ndarray) -> pd.DataFrame:
+        """Return rows in shares and prices as we hold them, in place of those of the file."""
+        if self.layout.volume_unit != 1 and "volume" in rows:
+            rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
+        known = self.layout.dialect
+        if known is None:
+            return rows
+        self._refuse_other_rows(known, row)
+        if known.absolute:
+            for name in set(PER_SHARE).intersection(rows):
+                rows[name] = rows[name].abs().where(rows[name] != 0)
+        if known.divisor is not None:
+            self._adjust(known, rows, row)
+        for name, original in known.copies.items():
+            if name not in rows:
+                rows[name] = rows[original]
+        return rows
+
+    def _adjust(self, known: Dialect, rows: pd.DataFrame, row: ndarray) -> None:
+        """Divide prices, and multiply volumes, by the factors of their rows."""
+        divisor = self._factors(row, known.divisor or "")
+        for name in set(PER_SHARE).intersection(rows):
+            rows[name] = rows[name] / divisor
+        if "volume" in rows and known.volume_factor:
+            factor = self._factors(row, *known.volume_factor)
+            rows["volume"] = (rows["volume"] * factor).round(DIGITS)
+
+    def _factors(self, row: ndarray, *headers: str) -> pd.Series:
+        position = self.layout.position(*headers)
+        assert position is not None
+        with self.container.readable():
+            column = plain(self._cells.rows_at(position, row))
+            texts = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
+            factors, _ = parsed(texts, NumberFormat())
+        return factors.where(factors > 0)
+
+    def _refuse_other_rows(self, known: Dialect, row: ndarray) -> None:
+        """Raise UsageError for rows that a layout does not mean, as those of single minutes."""
+        for header, value in known.only.items():
+            position = self.layout.position(header)
+            if position is None:
+                continue
+            with self.container.readable():
+                texts = self._cells.rows_at(position, row).cast(pa.string()).to_pandas()
+            others = np.flatnonzero(texts.fillna(value) != value)
+            if len(others):
+                number = self.row_number(row[others[0]])
+                name = self._cells.header[position]
+                raise UsageError(
+                    f"{self.path}: row {number}: {name} is {shown(texts.iloc[others[0]])}, but "
+                    f"daily bars have {value}: keep the daily rows"
+                )
+        self._refuse_two_identities(known)
+
+    def _refuse_two_identities(self, known: Dialect) -> None:
+        """Raise UsageError for a symbol that two securities had, one after the other."""
+        if known.identity is None or not self.has_symbols:
+            return
+        position = self.layout.position(known.identity)
+        if position is None or position == self.layout.columns["symbol"]:
+            return
+        symbols = self._symbols(np.arange(self._cells.rows))
+        identities = self._cells.read(position).cast(pa.string()).to_pandas()
+        counts = identities.groupby(symbols.to_numpy()).nunique()
+        shared = counts.index[counts > 1]
+        if len(shared):
+            name = self._cells.header[position]
+            raise UsageError(
+                f"{self.path}: {shown(shared[0])} is the symbol of {counts[shared[0]]} different "
+                f"{name}: keep one, or say in the market's file [columns] symbol = {name!r}"
+            )
+
+
+def _dates_position(layout: Layout, cells: Cells) -> int | None:
+    """Return the column of dates: the one named so, or the first one where it has no name."""
+    if "session" in layout.columns:
+        return layout.columns["session"]
+    for position, name in enumerate(cells.header):
+        is_at_an_end = position in (0, len(cells.header) - 1)
+        if header_key(name) in UNNAMED and is_at_an_end and cells.rows:
+            first = plain(cells.rows_at(position, np.array([0]))).to_pylist()
+            is_date = days_of(first, "UTC")[0] is not None
+            if is_date and not isinstance(first[0], int):
+                return position
+    return None
+
+
+def _is_named_parquet(container: Container) -> bool:
+    return ".parquet" in container.place.name.lower()

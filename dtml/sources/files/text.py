@@ -1,0 +1,202 @@
+"""Tables written as text: CSV with any separator, encoding and line ends."""
+
+import codecs
+import csv
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.csv
+
+from dtml.markets.columns import Columns
+from dtml.sources.files.cells import Cells, no_rows
+from dtml.sources.files.dialects import dialects, header_key
+from dtml.sources.files.header_rows import HEADER_ROWS, LABELS, has_header_rows, reshaped
+
+SEPARATORS = (",", ";", "\t", "|")
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+WEB_PAGE = (b"<!doctype html", b"<html", b"<?xml")
+JSON = (b"{", b"[")
+OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"
+LONGEST_FOOTER = 5  # lines
+FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
+
+
+def read_text(content: bytes, stated: Columns) -> Cells:
+    """Return the cells of a text, all of them as text: a type would lose the zeros of `005930`.
+
+    Raises ValueError for what is no table, and Arrow's errors for rows of other lengths.
+    """
+    _refuse_other_formats(content)
+    text = _in_utf8(content, stated.encoding)
+    if b"\n" not in text:
+        text = text.replace(b"\r", b"\n")
+    separator, text = _from_header(text, stated)
+    text = _without_comments(text)
+    header = _record(_first_line(text), separator)
+    if not header:
+        raise ValueError("the file is empty")
+    # Only such a header has others below it: the lines of other files may be long.
+    may_have_others = header_key(header[0]) in LABELS
+    beginning = list(_first_records(text, separator, HEADER_ROWS if may_have_others else 1))
+    is_of_tickers = has_header_rows(beginning)
+    rows = _after_lines(text, HEADER_ROWS if is_of_tickers else 1)
+    rows, left_out = _without_footer(rows, separator, len(header))
+    table = _table(rows, separator, len(header))
+    cells = Cells.of_table(header, table, separator=separator, left_out=left_out)
+    return reshaped(beginning, cells) if is_of_tickers else cells
+
+
+def _refuse_other_formats(content: bytes) -> None:
+    beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    if beginning.startswith(WEB_PAGE):
+        raise ValueError("this is a web page, not a table: download the file that the page offers")
+    if beginning.startswith(JSON):
+        raise ValueError("this is JSON, not a table: save it as CSV or Parquet")
+    if beginning.startswith(OLD_WORKBOOK):
+        raise ValueError("this is a workbook of an old Excel: save it as .xlsx or CSV")
+
+
+def _in_utf8(content: bytes, encoding: str | None) -> bytes:
+    """Return a text in UTF-8 without a byte order mark.
+
+    Its encoding is the one stated, that of its byte order mark, UTF-8, or the one in which its
+    first line is the header of a dialect.
+    """
+    if encoding is not None:
+        return content.decode(encoding).removeprefix("\ufeff").encode()
+    if content.startswith(UTF16):
+        return content.decode("utf-16").encode()
+    if content.startswith(codecs.BOM_UTF8):
+        return content[len(codecs.BOM_UTF8) :]
+    first_line = content.partition(b"\n")[0]
+    try:
+        first_line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        known = _encoding_of_header(first_line)
+        if known is None:
+            raise ValueError(
+                f"{error}: if the text is not UTF-8, name its encoding in the market's file, "
+                'such as [columns] encoding = "cp1252"'
+            ) from error
+        return content.decode(known).encode()
+    return content
+
+
+def _encoding_of_header(first_line: bytes) -> str | None:
+    """Return the encoding in which a line is the header of a dialect, or None."""
+    for dialect in dialects():
+        for encoding in dialect.encodings:
+            header = first_line.decode(encoding, errors="replace")
+            keys = {header_key(name) for name in next(csv.reader([header]), [])}
+            if dialect.signature <= keys:
+                return encoding
+    return None
+
+
+def _from_header(text: bytes, stated: Columns) -> tuple[str, bytes]:
+    """Return the separator, and the text from its header on."""
+    text = _after_lines(text, stated.skip_rows)
+    separator = stated.separator
+    while text:
+        line = _first_line(text)
+        if line.startswith("sep=") and len(line) <= len("sep=;"):
+            separator = separator or line.removeprefix("sep=") or ","
+        elif line.strip() and not _is_comment(text, separator):
+            break
+        text = _after_lines(text, 1)
+    return separator or _separator(_first_line(text)), text
+
+
+def _is_comment(text: bytes, separator: str | None) -> bool:
+    """Say whether a text begins with a comment; a header may begin with # as well."""
+    line = _first_line(text)
+    if not line.startswith("#"):
+        return False
+    below = _after_lines(text, 1)
+    while below.startswith(b"#"):
+        below = _after_lines(below, 1)
+    following = _first_line(below)
+    mark = separator or _separator(following)
+    return len(_record(line, mark)) != len(_record(following, mark))
+
+
+def _separator(line: str) -> str:
+    """Return the separator that gives a header the most fields."""
+    counts = {separator: len(_record(line, separator)) for separator in SEPARATORS}
+    most = max(counts.values())
+    if most <= 1:
+        return ","
+    best = [separator for separator, count in counts.items() if count == most]
+    if len(best) > 1:
+        marks = " or ".join(repr(separator) for separator in best)
+        raise ValueError(
+            f"its fields are separated by {marks}: say which in the market's file, such as "
+            '[columns] separator = ";"'
+        )
+    return best[0]
+
+
+def _record(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator), [])
+
+
+def _first_line(text: bytes) -> str:
+    end = text.find(b"\n")
+    line = text if end < 0 else text[:end]
+    return line.decode("utf-8").rstrip("\r")
+
+
+def _after_lines(text: bytes, lines: int) -> bytes:
+    start = 0
+    for _ in range(lines):
+        end = text.find(b"\n", start)
+        start = len(text) if end < 0 else end + 1
+    return text[start:]
+
+
+def _first_records(text: bytes, separator: str, count: int) -> Iterator[list[str]]:
+    for _ in range(count):
+        line = _first_line(text)
+        if line:
+            yield _record(line, separator)
+        text = _after_lines(text, 1)
+
+
+def _without_comments(text: bytes) -> bytes:
+    """Return a text without the lines below its header that begin with #."""
+    if b"\n#" not in text:
+        return text
+    header, *lines = text.split(b"\n")
+    kept = [line for line in lines if not line.startswith(b"#")]
+    return b"\n".join([header, *kept])
+
+
+def _without_footer(text: bytes, separator: str, fields: int) -> tuple[bytes, str]:
+    """Return the rows without the last lines that are a sentence; and these, in words."""
+    footer: list[str] = []
+    rest = text.rstrip(b"\r\n")
+    while fields > 1 and len(footer) < LONGEST_FOOTER:
+        start, _, line = rest.rpartition(b"\n")
+        words = line.decode("utf-8", errors="replace").strip()
+        is_sentence = len(words.split()) >= FEWEST_WORDS
+        if not is_sentence or len(_record(words, separator)) > 1:
+            break
+        footer.insert(0, words)
+        rest = start.rstrip(b"\r\n")
+    if not footer:
+        return text, ""
+    return rest + b"\n", f"the footer {' '.join(footer)!r}"
+
+
+def _table(rows: bytes, separator: str, fields: int) -> pa.Table:
+    """Return the rows as an Arrow table of text, with positions for names."""
+    if not rows.strip():
+        return no_rows(fields)
+    names = [str(position) for position in range(fields)]
+    return pyarrow.csv.read_csv(
+        pa.BufferReader(rows),
+        # Only without threads do its errors name the row.
+        read_options=pyarrow.csv.ReadOptions(use_threads=False, column_names=names),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
+        convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )

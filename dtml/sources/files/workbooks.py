@@ -1,0 +1,58 @@
+"""Excel workbooks, by pandas and openpyxl."""
+
+import csv
+from datetime import date, datetime, time
+from io import BytesIO, StringIO
+from typing import Any
+
+import pandas as pd
+
+
+def csv_of_workbook(content: bytes) -> bytes:
+    """Return the one sheet of a workbook that holds something, as CSV in UTF-8.
+
+    A number that a spreadsheet shows as a whole one is written as such, and a date as in ISO 8601.
+    Raises ValueError where openpyxl is missing, or where several sheets hold something.
+    """
+    try:
+        sheets = pd.read_excel(
+            BytesIO(content),
+            sheet_name=None,
+            header=None,
+            dtype=object,
+            engine="openpyxl",
+            na_filter=False,
+        )
+    except ImportError as error:
+        raise ValueError(
+            "workbooks need the package openpyxl: install dtml-nightshift[excel], or save the "
+            "sheet as CSV"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"no readable workbook: {error}") from error
+    filled = {name: sheet for name, sheet in sheets.items() if not sheet.empty}
+    if len(filled) != 1:
+        names = ", ".join(str(name) for name in filled)
+        raise ValueError(f"the workbook has {len(filled)} filled sheets ({names}): keep one")
+    (sheet,) = filled.values()
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in sheet.itertuples(index=False):
+        writer.writerow([_written(value) for value in row])
+    return text.getvalue().encode()
+
+
+def _written(value: Any) -> str:
+    """Return the value of a cell as a CSV of the sheet would have it."""
+    if value is None or value is pd.NaT:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, datetime):
+        has_time = value.time() != time()
+        return value.isoformat(sep=" ") if has_time else value.date().isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)

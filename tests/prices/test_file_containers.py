@@ -1,0 +1,259 @@
+"""Files as programs, archives and systems leave them: known by their content,
+and one bad file of a folder is one stock's failure.
+"""
+
+import bz2
+import gzip
+import lzma
+import zipfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dtml.errors import UsageError
+from dtml.sources.files import FileSource
+from tests.support.price_files import FIRST, LAST, MARKET, long
+
+
+def read(source: FileSource, first: date = FIRST) -> pd.DataFrame:
+    fetched = source.fetch(dict.fromkeys(source.symbols(), first), LAST)
+    return fetched.bars.sort_values(["symbol", "session"], ignore_index=True)
+
+
+def ours(folder: Path, symbols: tuple[str, ...] = ("AAA", "BBB")) -> pd.DataFrame:
+    long(symbols).to_csv(folder / "ours.csv", index=False)
+    return read(FileSource(MARKET, folder / "ours.csv"))
+
+
+def text(separator: str = ",", decimal: str = ".", end: str = "\n") -> str:
+    table = long(("AAA", "BBB"))
+    return table.to_csv(index=False, sep=separator, decimal=decimal, lineterminator=end)
+
+
+def zstandard(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as packed:
+        packed.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+FOOTER = '"Downloaded from Barchart.com as of 11-24-2026 05:12pm CST"\n'
+TEXTS: dict[str, bytes] = {
+    "semicolons": text(";").encode(),
+    "semicolons and decimal commas": text(";", ",").encode(),
+    "tabs": text("\t").encode(),
+    "bars": text("|").encode(),
+    "sep=,": f"sep=,\n{text()}".encode(),
+    "sep=;": f"sep=;\n{text(';')}".encode(),
+    "UTF-8 with a mark": text().encode("utf-8-sig"),
+    "UTF-16": text().encode("utf-16"),
+    "UTF-16, big end first": b"\xfe\xff" + text().encode("utf-16-be"),
+    "CR": text(end="\r").encode(),
+    "CRLF": text(end="\r\n").encode(),
+    "a blank first line": f"\n{text()}".encode(),
+    "a comment first": f"# prices of a vendor\n{text()}".encode(),
+    "comments": f"# prices\n# of a vendor\n{text()}# the end\n".encode(),
+    "a footer": f"{text()}{FOOTER}".encode(),
+    "a footer after CRLF": text(end="\r\n").encode() + FOOTER.encode() + b"\r\n",
+    "gzip": gzip.compress(text().encode()),
+    "bzip2": bz2.compress(text().encode()),
+    "zstandard": zstandard(text().encode()),
+    "xz": lzma.compress(text().encode()),
+    "gzip in gzip": gzip.compress(gzip.compress(text().encode())),
+}
+
+
+@pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.txt.zst"])
+def test_a_text_is_read_by_its_content_whatever_its_name(
+    content: bytes, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    found = read(FileSource(MARKET, tmp_path / name))
+    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstandard, bytes])
+@pytest.mark.parametrize("name", ["p.parquet", "p.csv", "p.parquet.gz"])
+def test_a_parquet_file_is_one_whatever_its_name_and_packing(
+    pack: Callable[[bytes], bytes], name: str, tmp_path: Path
+) -> None:
+    long(("AAA", "BBB")).to_parquet(tmp_path / "plain")
+    (tmp_path / name).write_bytes(pack((tmp_path / "plain").read_bytes()))
+    found = read(FileSource(MARKET, tmp_path / name))
+    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
+
+
+def test_a_footer_that_is_left_out_is_said_and_a_row_that_was_cut_off_is_refused(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "p.csv").write_text(f"{text()}{FOOTER}")
+    remark = FileSource(MARKET, tmp_path / "p.csv").remark() or ""
+    assert "the footer 'Downloaded from Barchart.com as of" not in remark  # it is quoted as written
+    assert "Downloaded from Barchart.com" in remark
+    (tmp_path / "cut.csv").write_text(f"{text()}2024-03-2")
+    with pytest.raises(UsageError, match="Expected 8 columns, got 1: 2024-03-2"):
+        read(FileSource(MARKET, tmp_path / "cut.csv"))
+
+
+def test_the_zeros_of_symbols_stay_after_a_blank_first_line(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("\ndate,symbol,close\n2024-03-04,005930,3\n")
+    assert FileSource(MARKET, tmp_path / "p.csv").symbols() == ["005930"]
+
+
+# archives and workbooks
+
+
+def test_an_archive_of_one_table_is_that_table_and_of_several_a_folder(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "p.csv.zip", "w") as archive:
+        archive.writestr("inner.csv", text())
+        archive.writestr("__MACOSX/._inner.csv", "no table")
+    found = read(FileSource(MARKET, tmp_path / "p.csv.zip"))
+    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for symbol, rows in long(("AAA", "BBB")).groupby("symbol"):
+            archive.writestr(f"2024/{symbol}.csv", rows.drop(columns="symbol").to_csv(index=False))
+    found = read(FileSource(MARKET, tmp_path / "all.zip"))
+    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
+
+
+def test_an_archive_without_a_table_or_with_a_password_is_one_line(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        archive.writestr("photo.jpg", "no table")
+    with pytest.raises(UsageError, match=r"p\.zip: the archive holds no table"):
+        FileSource(MARKET, tmp_path / "p.zip")
+    content = bytearray(zipped("p.csv", text().encode()))
+    content[6] |= 1  # encrypted, says the member
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "p.zip").write_bytes(content)
+    with pytest.raises(UsageError, match=r"cannot be read as \.zip: .*password"):
+        read(FileSource(MARKET, tmp_path / "p.zip"))
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    from io import BytesIO
+
+    sink = BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        archive.writestr(name, content)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("name", ["p.xlsx", "p.csv"])
+def test_a_workbook_is_read_by_its_content(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    with pd.ExcelWriter(tmp_path / "made.xlsx") as workbook:
+        long(("AAA", "NA", "TRUE")).to_excel(workbook, index=False)
+    (tmp_path / "made.xlsx").rename(tmp_path / name)
+    found = read(FileSource(MARKET, tmp_path / name))
+    expected = ours(tmp_path, ("AAA", "NA", "TRUE"))
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    with pd.ExcelWriter(tmp_path / "p.xlsx") as workbook:
+        for sheet in ("first", "second"):
+            long(("AAA",)).to_excel(workbook, sheet_name=sheet, index=False)
+    with pytest.raises(UsageError, match=r"2 filled sheets \(first, second\): keep one"):
+        read(FileSource(MARKET, tmp_path / "p.xlsx"))
+
+
+def test_without_openpyxl_a_workbook_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("no openpyxl")
+
+    monkeypatch.setattr(pd, "read_excel", missing)
+    (tmp_path / "p.xlsx").write_bytes(zipped("xl/workbook.xml", b"<workbook/>"))
+    with pytest.raises(UsageError, match=r"install dtml-nightshift\[excel\], or save the sheet"):
+        read(FileSource(MARKET, tmp_path / "p.xlsx"))
+
+
+# folders
+
+
+def folder_of(tmp_path: Path, symbols: tuple[str, ...] = ("AAA", "BBB")) -> Path:
+    folder = tmp_path / "prices"
+    for symbol, rows in long(symbols).groupby("symbol"):
+        inner = folder / str(symbol)[0]
+        inner.mkdir(parents=True, exist_ok=True)
+        rows.drop(columns="symbol").to_csv(inner / f"{symbol}.csv", index=False)
+    return folder
+
+
+def test_a_folder_of_folders_is_read_without_what_systems_leave_in_it(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    (folder / "A" / "._AAA.csv").write_bytes(b"\x00\x05\x16\x07 Mac OS X")
+    (folder / ".DS_Store").write_bytes(b"\x00\x00\x00\x01Bud1")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "CCC.csv").write_text("no prices")
+    (folder / "__MACOSX").mkdir()
+    (folder / "__MACOSX" / "AAA.csv").write_text("no prices")
+    source = FileSource(MARKET, folder)
+    pd.testing.assert_frame_equal(read(source), ours(tmp_path), check_exact=True)
+    assert source.remark() is None
+
+
+BAD_FILES = {
+    "empty": (b"", "the file is empty"),
+    "a header alone": (b"date,open,high,low,close\n", "the file has no rows"),
+    "a web page": (b"<!DOCTYPE html><html>404</html>", "this is a web page, not a table"),
+    "JSON": (b'{"error": "rate limit"}', "this is JSON, not a table"),
+    "half a gzip": (gzip.compress(text().encode())[:50], "end-of-stream"),
+}
+
+
+@pytest.mark.parametrize(("content", "why"), BAD_FILES.values(), ids=BAD_FILES)
+def test_one_bad_file_of_a_folder_is_named_and_counts_as_that_stocks_failure(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path)
+    (folder / "DDD.csv").write_bytes(content)
+    source = FileSource(MARKET, folder)
+    assert source.symbols() == ["AAA", "BBB", "DDD"]
+    assert source.last_session() == LAST
+    fetched = source.fetch(dict.fromkeys(source.symbols(), FIRST), LAST)
+    assert fetched.outcomes["status"].tolist() == ["ok", "ok", "malformed"]
+    detail = fetched.outcomes["detail"].iloc[2]
+    assert detail.startswith(f"{folder / 'DDD.csv'}: ")
+    assert why in detail
+    assert f"left out: {folder / 'DDD.csv'} (" in (source.remark() or "")
+
+
+def test_a_list_of_names_and_a_note_in_a_folder_count_as_no_stock(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    (folder / "symbols.csv").write_text("symbol,name\nAAA,The A company\n")
+    (folder / "README.txt").write_text("Prices of a vendor.\n\nDo not pass on.\n")
+    (folder / "LICENSE.txt").write_text("")
+    source = FileSource(MARKET, folder)
+    assert source.symbols() == ["AAA", "BBB"]
+    assert f"{folder / 'symbols.csv'} (missing column" in (source.remark() or "")
+
+
+def test_a_folder_of_bad_files_alone_is_refused_by_the_first(tmp_path: Path) -> None:
+    for name in ("AAA", "BBB"):
+        (tmp_path / f"{name}.csv").write_text("<html></html>")
+    with pytest.raises(UsageError, match=r"AAA\.csv: cannot be read as \.csv: this is a web page"):
+        FileSource(MARKET, tmp_path).symbols()
+
+
+def test_two_files_of_one_stock_in_two_folders_are_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    (folder / "Z").mkdir()
+    (folder / "Z" / "AAA.csv").write_text((folder / "A" / "AAA.csv").read_text())
+    with pytest.raises(UsageError, match=r"A/AAA\.csv and .*Z/AAA\.csv hold the same symbol"):
+        FileSource(MARKET, folder).symbols()
+
+
+def test_a_folder_of_days_has_the_symbols_of_its_columns(tmp_path: Path) -> None:
+    for day, rows in long(("AAA", "BBB")).groupby("date"):
+        rows.to_csv(tmp_path / f"{day:%Y-%m-%d}.csv", index=False)
+    days = FileSource(MARKET, tmp_path)
+    assert days.symbols() == ["AAA", "BBB"]
+    assert len(read(days)) == 26

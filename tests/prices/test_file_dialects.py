@@ -1,0 +1,328 @@
+"""Files as people have them: read as the same bars as our own layout, or
+refused with the line that mends them.
+"""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.errors import UsageError
+from dtml.markets import load_market_file
+from dtml.markets.columns import Columns
+from dtml.sources.files import FileSource
+from dtml.sources.files.dialects import dialects, field_headers, header_key, recognised
+from tests.support.price_dialects import DIALECTS, Written, bars, investing, wide_csv, wide_parquet
+from tests.support.price_files import FIRST, LAST, MARKET, long
+
+START = pd.Timestamp("2024-02-20").date()
+END = pd.Timestamp("2024-03-29").date()
+
+
+def read(source: FileSource) -> pd.DataFrame:
+    fetched = source.fetch(dict.fromkeys(source.symbols(), START), END)
+    assert (fetched.outcomes["status"] == "ok").all()
+    return fetched.bars.sort_values(["symbol", "session"], ignore_index=True)
+
+
+def in_our_layout(table: pd.DataFrame, folder: Path, lacks: tuple[str, ...] = ()) -> pd.DataFrame:
+    ours = folder / "ours.csv"
+    table.drop(columns=list(lacks)).to_csv(ours, index=False)
+    return read(FileSource(MARKET, ours))
+
+
+@pytest.mark.parametrize("written", DIALECTS.values(), ids=DIALECTS)
+def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(
+    written: Written, tmp_path: Path
+) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    source = FileSource(MARKET, written.write(bars(), folder))
+    pd.testing.assert_frame_equal(
+        read(source), in_our_layout(bars(), tmp_path, written.lacks), check_exact=True
+    )
+    if written.title:
+        assert f"read as {written.title}" in (source.remark() or "")
+    else:
+        assert source.remark() is None
+
+
+def test_investing_com_has_the_bars_of_our_own_layout_to_the_last_digit(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    source = FileSource(MARKET, investing(bars(), folder))
+    ours = bars()
+    for name in ("open", "high", "low", "close"):
+        ours[name] = (ours[name] + 1000).round(2)
+    expected = in_our_layout(ours, tmp_path, ("adj_close", "dividend", "split"))
+    pd.testing.assert_frame_equal(read(source), expected, check_exact=True)
+    assert source.symbols() == ["AAA", "LOW", "ZZZ"]
+
+
+def test_prices_of_qlib_are_adjusted_already(tmp_path: Path) -> None:
+    ours = bars().assign(factor=0.5)
+    columns = ["symbol", "date", "open", "close", "high", "low", "volume", "factor"]
+    ours[columns].to_csv(tmp_path / "qlib.csv", index=False)
+    source = FileSource(MARKET, tmp_path / "qlib.csv")
+    expected = in_our_layout(
+        ours.assign(adj_close=ours["close"]), tmp_path, ("dividend", "split", "factor")
+    )
+    pd.testing.assert_frame_equal(read(source), expected, check_exact=True)
+    assert "its prices are adjusted for dividends already" in (source.remark() or "")
+
+
+@pytest.mark.parametrize("write", [wide_csv, wide_parquet])
+def test_a_column_of_closes_for_each_stock_is_read_and_what_it_lacks_is_said(
+    write: object, tmp_path: Path
+) -> None:
+    assert callable(write)
+    source = FileSource(MARKET, write(bars(), tmp_path))
+    assert source.symbols() == ["AAA", "LLL", "ZZZ"]
+    closes = bars().pivot(index="date", columns="symbol", values="close")
+    found = read(source)
+    assert found["close"].tolist() == closes.T.to_numpy().ravel().tolist()
+    assert found["open"].tolist() == found["close"].tolist()
+    assert "open, high and low are the close" in (source.remark() or "")
+
+
+def test_a_table_whose_columns_may_be_anything_is_not_taken_for_closes(tmp_path: Path) -> None:
+    """LOW is a ticker, and also a price of every stock."""
+    closes = bars().pivot(index="date", columns="symbol", values="close")
+    closes.to_csv(tmp_path / "prices.csv")
+    with pytest.raises(UsageError, match="write one row per date and stock instead"):
+        read(FileSource(MARKET, tmp_path / "prices.csv"))
+
+
+def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Path) -> None:
+    for entry in dialects():
+        folder = tmp_path / entry.name
+        folder.mkdir()
+        (folder / "AAA.csv").write_text(entry.example, encoding="utf-8")
+        source = FileSource(MARKET, folder)
+        found = source.fetch(
+            dict.fromkeys(source.symbols(), pd.Timestamp("2026-11-01").date()),
+            pd.Timestamp("2026-11-30").date(),
+        ).bars
+        assert f"read as {entry.title}, " in (source.remark() or "")
+        days = set(found["session"].dt.strftime("%Y-%m-%d"))
+        assert days == {"2026-11-23", "2026-11-24"}, entry.name
+        is_wide = entry.name == "wide"
+        prices = found[["open", "high", "low", "close"]]
+        assert (prices.notna().all(axis=None)) or is_wide
+        assert (found["low"] <= found["close"]).all()
+
+
+def test_no_file_has_the_signature_of_two_layouts() -> None:
+    for entry in dialects():
+        header = next(csv.reader(entry.example.splitlines()))
+        if entry.signature:
+            assert recognised(header, Path("p.csv")) == entry
+    assert {header_key("Adj Close"), "price", "vol"} <= field_headers()
+
+
+def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path: Path) -> None:
+    table = bars().rename(columns={"adj_close": "Adjusted_close", "dividend": "divCash"})
+    table = table.rename(columns={"split": "splitFactor"})
+    table.to_csv(tmp_path / "p.csv", index=False)
+    with pytest.raises(UsageError, match="the columns are those of EODHD or Tiingo"):
+        FileSource(MARKET, tmp_path / "p.csv").symbols()
+    stated = {"adj_close": "Adjusted_close", "dividend": "divCash", "split": "splitFactor"}
+    market = replace(MARKET, columns=Columns(headers=stated))
+    found = read(FileSource(market, tmp_path / "p.csv"))
+    pd.testing.assert_frame_equal(found, in_our_layout(bars(), tmp_path), check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "said"),
+    [
+        (
+            "Date,Price,Open,High,Low,Vol.,Change %",
+            ["11/09/2024,1,1,1,1,1K,0%"],
+            r"'11/09/2024' may be 2024-11-09 or 2024-09-11: say which .*date_format",
+        ),
+        (
+            "<TICKER>,<PER>,<DATE>,<OPEN>,<HIGH>,<LOW>,<CLOSE>",
+            ["AAA,D,20240304,1,1,1,1", "AAA,5,20240305,1,1,1,1"],
+            "row 2: <PER> is '5', but daily bars have D",
+        ),
+        (
+            "PERMNO,date,TICKER,PRC,VOL,RET,CFACPR",
+            ["10001,20240304,AAA,1,1,1,1"],
+            "read as CRSP, it lacks OPENPRC, ASKHI, BIDLO, without which no bar is whole",
+        ),
+        (
+            "PERMNO,date,TICKER,BIDLO,ASKHI,PRC,OPENPRC,CFACPR",
+            ["10001,20240304,AAA,1,1,1,1,1", "10002,20240305,AAA,1,1,1,1,1"],
+            r"'AAA' is the symbol of 2 different PERMNO: .* symbol = 'PERMNO'",
+        ),
+        (
+            "ts_code,trade_date,open,high,low,close,vol",
+            ["000001.SZ,2024-03-04,1,1,1,1,1"],
+            "row 1: '2024-03-04' is not a date",
+        ),
+        (
+            "date;symbol;open;high;low;close",
+            ["2024-03-04;AAA;1,500;1,500;1,500;1,500"],
+            "the comma in its closes may be a decimal mark or a thousands mark",
+        ),
+        (
+            "date,symbol;close",
+            ["2024-03-04,AAA;1"],
+            "its fields are separated by ',' or ';': say which",
+        ),
+        (
+            "ticker,volume,open,close,high,low,window_start",
+            ["AAA,1,1,1,1,1,today"],
+            "row 1: 'today' is not a date",
+        ),
+    ],
+)
+def test_a_file_that_is_not_read_is_refused_with_what_mends_it(
+    header: str, rows: list[str], said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "prices"
+    folder.mkdir()
+    (folder / "AAA.csv").write_text("\n".join([header, *rows, ""]))
+    source = FileSource(MARKET, folder)
+    with pytest.raises(UsageError, match=said):
+        source.fetch(dict.fromkeys(source.symbols(), START), END)
+
+
+def test_us_and_european_dates_are_told_apart_by_a_day_after_the_twelfth(tmp_path: Path) -> None:
+    for name, dates in (
+        ("AAA", ["03/12/2024", "03/13/2024"]),
+        ("BBB", ["12/03/2024", "13/03/2024"]),
+    ):
+        rows = [f"{day},1,1,1,1,1K,0%" for day in dates]
+        text = "\n".join(["Date,Price,Open,High,Low,Vol.,Change %", *rows, ""])
+        (tmp_path / f"{name}.csv").write_text(text)
+    found = read(FileSource(MARKET, tmp_path))
+    assert found["session"].dt.strftime("%Y-%m-%d").tolist() == ["2024-03-12", "2024-03-13"] * 2
+
+
+# what a market's file says
+
+
+MARKET_FILE = """title = "T"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+[index]
+symbol = "INDEX"
+name = "An index"
+[columns]
+date = "Tag"
+symbol = "Kürzel"
+open = "Eröffnung"
+high = "Hoch"
+low = "Tief"
+close = "Schluss"
+volume = "Stücke (Tsd.)"
+date_format = "%d.%m.%Y"
+volume_unit = 1000
+separator = ";"
+decimal = ","
+thousands = "."
+encoding = "cp1252"
+skip_rows = 2
+"""
+
+
+def german(folder: Path) -> Path:
+    table = long(("AAA", "^IDX"))
+    lines = ["Kurse der Börse", "in Euro", "Tag;Kürzel;Eröffnung;Hoch;Tief;Schluss;Stücke (Tsd.)"]
+    for row in table.itertuples():
+        prices = [row.open, row.high, row.low, row.close]
+        german_prices = [f"1.{price:07.3f}".replace(".", "!", 1) for price in prices]
+        written = [price.replace(".", ",").replace("!", ".") for price in german_prices]
+        lines.append(";".join([f"{row.date:%d.%m.%Y}", row.symbol, *written, "1,017"]))
+    (folder / "kurse.csv").write_bytes("\n".join(lines).encode("cp1252"))
+    return folder / "kurse.csv"
+
+
+def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(MARKET_FILE, encoding="utf-8")
+    market = load_market_file(tmp_path / "my.toml")
+    long(("INDEX",)).to_csv(tmp_path / "index.csv", index=False)
+    source = FileSource(market, german(tmp_path), tmp_path / "index.csv")
+    found = source.fetch({"AAA": FIRST, "INDEX": FIRST}, LAST).bars
+    stock = found[found["symbol"] == "AAA"]
+    table = long(("AAA",))
+    for name in ("open", "high", "low", "close"):
+        assert stock[name].tolist() == (table[name] + 1000).tolist()
+    assert stock["volume"].tolist() == [1017.0] * 13
+    # the index has a file in our own layout
+    assert (
+        found.loc[found["symbol"] == "INDEX", "close"].tolist()
+        == long(("INDEX",))["close"].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('decimal = ","', 'decimal = ",,"', r"columns.decimal: expected one character"),
+        ('decimal = ","', 'decimal = "."', r"columns.thousands: '.' is also the decimal mark"),
+        ('"cp1252"', '"klingon"', r"columns.encoding: unknown encoding 'klingon'"),
+        ('"cp1252"', '"hex"', r"columns.encoding: unknown encoding 'hex'"),
+        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit: expected shares above 0"),
+        ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0 lines or more"),
+        ("date = ", "dates = ", r"columns.dates: unknown key, perhaps date"),
+    ],
+)
+def test_a_mistake_in_columns_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(MARKET_FILE.replace(old, new), encoding="utf-8")
+    with pytest.raises(UsageError, match=said):
+        load_market_file(tmp_path / "my.toml")
+
+
+def test_a_column_that_a_markets_file_names_and_a_file_lacks_is_said(tmp_path: Path) -> None:
+    long().to_csv(tmp_path / "p.csv", index=False)
+    market = replace(MARKET, columns=Columns(headers={"date": "Tag"}))
+    with pytest.raises(UsageError, match=r"no column 'Tag', which \[columns\] .* names as date"):
+        read(FileSource(market, tmp_path / "p.csv"))
+
+
+def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Path) -> None:
+    long(("AAA",)).rename(columns={"volume": "Vol"}).to_csv(tmp_path / "p.csv", index=False)
+    source = FileSource(MARKET, tmp_path / "p.csv")
+    assert read(source)["volume"].isna().all()
+    assert source.remark() == (
+        "the column 'Vol' is left out: if it is the volume, say in the market's file "
+        '[columns] volume = "Vol"'
+    )
+    market = replace(MARKET, columns=Columns(headers={"volume": "Vol"}))
+    told = FileSource(market, tmp_path / "p.csv")
+    assert read(told)["volume"].tolist() == [1000.0] * 13
+    assert told.remark() is None
+
+
+# dates that are midnights
+
+
+@pytest.mark.parametrize("sessions", [1, 5, 17])
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_column_of_midnights_holds_dates_whatever_its_zone_and_length(
+    tmp_path: Path, sessions: int, ending: str, zone: str
+) -> None:
+    table = long(("AAA",), sessions=sessions)
+    shown = table["date"].dt.tz_localize(zone)
+    if ending == ".csv":
+        table.assign(date=shown.map(pd.Timestamp.isoformat)).to_csv(tmp_path / "p.csv", index=False)
+    else:
+        table.assign(date=shown).to_parquet(tmp_path / "p.parquet")
+    found = read(FileSource(MARKET, tmp_path / f"p{ending}"))
+    assert found["session"].tolist() == table["date"].tolist()
+
+
+def test_a_column_with_any_other_time_of_day_holds_instants(tmp_path: Path) -> None:
+    closes = pd.bdate_range(FIRST, periods=7, tz="America/New_York") + pd.Timedelta(hours=20)
+    in_utc = closes.tz_convert("UTC")  # midnight in summer alone
+    assert len(np.unique(in_utc.hour)) == 2
+    long(("AAA",), sessions=7).assign(date=in_utc).to_parquet(tmp_path / "p.parquet")
+    found = read(FileSource(MARKET, tmp_path / "p.parquet"))
+    assert found["session"].tolist() == pd.bdate_range(FIRST, periods=7).tolist()
