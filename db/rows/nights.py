@@ -156,6 +156,13 @@ def night(
     return row(conn, statement)
 
 
+def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
+    """Return a market's last night that is complete or refused; None when there is none."""
+    log = view("night_log")
+    has_ended = (log.c.market == market, log.c.finished_at.is_not(None))
+    return row(conn, sa.select(log).where(*has_ended).order_by(log.c.as_of.desc()).limit(1))
+
+
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
     """Return the days of the nights before and after a day; None where there is none."""
     night = view("night_log").c
