@@ -1,4 +1,4 @@
-"""What monitoring and an operator read of the dashboard: /health, /metrics, and the runs in hand."""
+"""What monitoring and an operator read of the dashboard: /health, /metrics, the runs in hand."""
 
 import json
 import shutil
@@ -192,10 +192,9 @@ def working(engine: Engine) -> Iterator[None]:
 def cells(page: Page) -> list[list[str]]:
     """Return the rows of the page's first table as words."""
     body = page.source.split("<tbody>")[1].split("</tbody>")[0]
-    rows = []
-    for row in body.strip().split("\n"):
-        rows.append(Page(row.replace("</t", " | </t")).seen.removesuffix(" |").split(" | "))
-    return rows
+    marked_rows = body.replace("</t", " | </t").strip().split("\n")
+    rows = [Page(row).seen.split(" | ") for row in marked_rows]
+    return [[cell.removesuffix(" |") for cell in row if cell != "|"] for row in rows]
 
 
 @pytest.mark.on_postgresql
