@@ -4,7 +4,7 @@ Prints what it answers, how fast, and what it holds afterwards. `python -m
 benchmarks.dashboard_load`: 20 s on a store of each engine; `--engine sqlite` does one. A quarter of
 the readers hang up, one in twenty never reads. `--url http://127.0.0.1:8050 --pid PID` uses a
 dashboard that is running, as beside `dtml serve`; on this machine only. Exit 1 on a 5xx, a missing
-/health, a failure afterwards, a death.
+/alive, a failure afterwards, a death.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PREDICTIONS = 100_000
 SESSIONS = 9_000
 PATIENCE_S = 30  # a request without an answer by then is unanswered
 SETTLED_S = 10  # after the last request, before the pages are read again
-# Of twenty readers one never reads, five hang up, four read a CSV, one reads /health, nine read a
+# Of twenty readers one never reads, five hang up, four read a CSV, one reads /alive, nine read a
 # page.
 READERS = ("stuck", *["hang up"] * 5, *["csv"] * 4, "health", *["page"] * 9)
 LINK = re.compile(r'href="(/[^"#]*)"')
@@ -158,7 +158,7 @@ async def _measure(url: str, pid: int | None, options: argparse.Namespace) -> bo
     place = place_of(url)
     pages, tables = await _addresses(place)
     print(f"{len(pages)} pages, {len(tables)} tables; before: {_resources(pid)}", flush=True)
-    addresses = {"health": ["/health"], "page": pages}
+    addresses = {"health": ["/alive"], "page": pages}
     requests = options.rate * options.seconds
     answers = Answers()
     stuck_sockets: list[socket.socket] = []
@@ -177,7 +177,7 @@ async def _measure(url: str, pid: int | None, options: argparse.Namespace) -> bo
         stuck_socket.close()
     await asyncio.sleep(SETTLED_S)
     later_answers = Answers()
-    for address in ("/health", *pages, *tables):
+    for address in ("/alive", *pages, *tables):
         await _read(place, address, "after", later_answers, [])
     return _conclude(answers, later_answers, pid)
 
@@ -325,7 +325,7 @@ def _conclude(answers: Answers, later_answers: Answers, pid: int | None) -> bool
     is_well = set(later_answers.statuses) == {("after", "200")}
     state = _resources(pid)
     print(
-        f"5xx: {failures}; /health always: {_yes_or_no(is_healthy)}; "
+        f"5xx: {failures}; /alive always: {_yes_or_no(is_healthy)}; "
         f"all pages afterwards: {_yes_or_no(is_well)}; after: {state}",
         flush=True,
     )

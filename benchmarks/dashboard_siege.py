@@ -2,7 +2,7 @@
 
 `python -m benchmarks.dashboard_siege`: 20 s on a store of each engine, once as a page of another
 site asks in a browser and once as a program asks that says nothing of itself. On this machine
-alone. Exit 1 when a reader waits longer than 2 s for a page, when /health fails, when memory grows,
+alone. Exit 1 when a reader waits longer than 2 s for a page, when /alive fails, when memory grows,
 or when a statement goes on without its reader.
 """
 
@@ -57,7 +57,7 @@ VISITOR = "visitor_of_siege"
 class Siege:
     """The results of an attack: the statuses of its statements, and what a reader gets meanwhile.
 
-    The reader's pages and /health have their statuses and seconds; memory is in MB.
+    The reader's pages and /alive have their statuses and seconds; memory is in MB.
     """
 
     place: tuple[str, int]
@@ -190,7 +190,7 @@ async def _read_pages(siege: Siege, ended: asyncio.Event) -> None:
 async def _ask_health(siege: Siege, ended: asyncio.Event) -> None:
     while not ended.is_set():
         start = time.perf_counter()
-        status = await _status(siege.place, "/health")
+        status = await _status(siege.place, "/alive")
         siege.health[status] += 1
         siege.health_times.append(time.perf_counter() - start)
         await asyncio.sleep(HEALTH_EVERY_S)
@@ -270,7 +270,7 @@ def _conclude(siege: Siege, used_s: float) -> bool:
     """Print the results; return whether the reader was served, and no statement goes on."""
     print(f"statements: {_counted(siege.statements)}")
     print(f"pages of a reader: {_counted(siege.pages)}; {_times(siege.page_times)}")
-    print(f"/health: {_counted(siege.health)}; {_times(siege.health_times)}")
+    print(f"/alive: {_counted(siege.health)}; {_times(siege.health_times)}")
     settled = siege.memory[len(siege.memory) // 4 :]
     print(f"memory: {settled[0]:.0f} MB after a quarter, then at most {max(settled):.0f} MB")
     print(

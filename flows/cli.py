@@ -15,7 +15,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from flows.settings import prepare_prefect, set_up_logging
+from flows.log_lines import set_up_logging
+from flows.settings import prepare_prefect
 from translation.environment import prepare_torch
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))

@@ -4,9 +4,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from sqlalchemy import Engine
+
 from db.engine import open_reader, reading
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets
+from dtml.errors import DtmlError
 from dtml.markets import Market, load_market, load_market_file, market_names, read_calendars
 from flows.settings import data_folder
 
@@ -21,7 +24,11 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
     lay or, where it is gone, as it was. CALENDARS adds sessions to the market's calendar, unless
     the market's file does.
     """
-    market = _defined_market(name, market_file)
+    return _with_calendars(_defined_market(name, market_file))
+
+
+def _with_calendars(market: Market) -> Market:
+    """Return a market with the sessions that CALENDARS adds to its exchange."""
     calendars = read_calendars(data_folder() / CALENDARS)
     if isinstance(market.calendar, str) and market.calendar in calendars:
         return replace(market, calendar=calendars[market.calendar])
@@ -33,9 +40,30 @@ def _defined_market(name: str, market_file: Path | None) -> Market:
         return load_market_file(market_file)
     if name in market_names():
         return load_market(name)
-    with suppress(StoreError, StoreUsageError), reading(open_reader()) as conn:
-        stored = markets.file_of(conn, name)
-        if stored is not None:
-            path, text = Path(stored[0]), stored[1]
-            return load_market_file(path, None if path.exists() else text)
+    with suppress(StoreError, StoreUsageError):
+        own_market = _own_market(open_reader(), name)
+        if own_market is not None:
+            return own_market
     return load_market(name)
+
+
+def market_of_store(engine: Engine, name: str) -> Market | None:
+    """Return a market of a store, as `read_market` does; None where its file cannot be read.
+
+    That of a user's own market may be unknown to the store, or not readable to its reader.
+    """
+    try:
+        market = load_market(name) if name in market_names() else _own_market(engine, name)
+    except (DtmlError, StoreError):
+        return None
+    return None if market is None else _with_calendars(market)
+
+
+def _own_market(engine: Engine, name: str) -> Market | None:
+    """Return a user's own market whose file the store keeps; None for others."""
+    with reading(engine) as conn:
+        stored = markets.file_of(conn, name)
+    if stored is None:
+        return None
+    path, text = Path(stored[0]), stored[1]
+    return load_market_file(path, None if path.exists() else text)

@@ -1,13 +1,11 @@
 """Read and prepare the environment: folders, what Prefect and torch must find,
-where messages go.
+the consoles.
 """
 
-import logging
 import os
 import re
 import stat
 import sys
-import time
 import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.logging import RichHandler
 
 from dtml.errors import DtmlError
 from translation.atomic_files import write_whole
@@ -26,9 +23,6 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
-BAR = "flows.progress"  # the logger of what a terminal shows as a bar
-MOVING = (BAR, "flows.ranking.walk")  # the loggers that say that a long step moves
-MINUTE_S = 60
 
 PREFECT_DEFAULTS = tomllib.loads(
     Path(__file__).with_name("prefect_defaults.toml").read_text(encoding="utf-8")
@@ -41,6 +35,7 @@ NEEDED = re.compile(
     r"|(PG|KRB5|SSL_CERT|COVERAGE|MALLOC)\w*"
     r"|PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV"
     r"|(DY)?LD_\w+|THP_MEM_ALLOC_ENABLE"
+    r"|JOURNAL_STREAM"
     r"|(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy|(REQUESTS|CURL)_CA_BUNDLE"
 )
 NOT_NEEDED = ("DTML_READER_PASSWORD",)  # used once, to make a role
@@ -159,41 +154,3 @@ def prepare_prefect(*, quiet: bool) -> None:
         del defaults["PREFECT_LOGGING_CONFIG_PATH"]
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-
-
-class Shown(logging.Filter):
-    """Choose our own lines: all but progress for a terminal, where a bar shows that; else warnings,
-    and progress.
-
-    Of progress a line a minute is shown, none in the first.
-    """
-
-    def __init__(self, *, terminal: bool) -> None:
-        super().__init__()
-        self.terminal, self.last = terminal, time.monotonic()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is shown."""
-        if record.name.split(".", maxsplit=1)[0] not in OWN_LOGGERS:
-            return False
-        if self.terminal or record.levelno >= logging.WARNING:
-            return not (self.terminal and record.name == BAR)
-        if record.name not in MOVING or time.monotonic() - self.last < MINUTE_S:
-            return False
-        self.last = time.monotonic()
-        return True
-
-
-def set_up_logging(*, debug: bool) -> None:
-    """Send our own lines to standard error; into a pipe or a cron mail warnings alone, and that
-    long steps move.
-
-    Prefect's own lines go to its server; they are shown with `debug`.
-    """
-    handler = RichHandler(console=err, show_time=False, show_level=False, show_path=False)
-    handler.setLevel(logging.DEBUG if debug else logging.INFO)
-    if not debug:
-        handler.addFilter(Shown(terminal=err.is_terminal))
-    logging.getLogger().addHandler(handler)
-    for name in OWN_LOGGERS:
-        logging.getLogger(name).setLevel(logging.INFO)

@@ -1,11 +1,12 @@
 """A lock on a market, which ends with its process: only one night of a market runs at a time."""
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from db.engine import location, reading
@@ -14,6 +15,13 @@ from db.errors import StoreBusyError
 WAIT_S = 2  # a process that was killed has released its lock within that time
 LOCKED = "55P03"  # PostgreSQL: lock_not_available
 MARKET_LOCK = 0x64746D6D  # any number, as long as every process of a store asks for the same one
+HELD = """
+    select count(*) from pg_locks
+    where locktype = 'advisory' and granted and objsubid = 2
+        and database = (select oid from pg_database where datname = current_database())
+        and classid::bigint = :lock
+        and objid::bigint = (hashtext(:market)::bigint & 4294967295)
+"""
 
 
 @contextmanager
@@ -37,11 +45,38 @@ def is_free(engine: Engine, market: str) -> bool:
         return False
 
 
+def is_held(conn: Connection, market: str) -> bool:
+    """Return whether a process holds a market now, without waiting and without locking it.
+
+    A role that only reads, or a program that may not write beside the store, may ask too. It may
+    take a process that was killed for alive until its connection to PostgreSQL has ended.
+    """
+    if conn.dialect.name == "postgresql":
+        key = {"lock": MARKET_LOCK, "market": market}
+        return bool(conn.execute(text(HELD), key).scalar_one())
+    try:
+        file = _lock_file(conn.engine, market).open("rb")
+    except FileNotFoundError:
+        return False
+    except PermissionError:  # of another user's file nothing can be known
+        return True
+    with file:
+        try:
+            # A shared lock, which `file` drops at its end: two who ask do not disturb each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _lock_file(engine: Engine, market: str) -> Path:
+    return Path(f"{location(engine)}.{market}.lock")
+
+
 @contextmanager
 def _file(engine: Engine, market: str) -> Iterator[None]:
-    file = Path(f"{location(engine)}.{market}.lock")
     try:
-        lock = FileLock(file).acquire(timeout=WAIT_S)
+        lock = FileLock(_lock_file(engine, market)).acquire(timeout=WAIT_S)
     except Timeout as error:
         raise _busy(market) from error
     with lock:

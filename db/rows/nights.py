@@ -1,15 +1,15 @@
-"""Nights: their beginning and end, the alerts about them, and their drift."""
+"""Nights: their beginning and end, their stages, the alerts about them, and their drift."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_missing, records
+from db.connection.bulk import insert_missing, records, upsert
 from db.connection.frames import Statement, frame, matching, row, shown
 from db.errors import StoreError
 from db.views import view
@@ -29,13 +29,13 @@ def start_night(
     """Open a night with the status running; return 1 when it is new, else 0.
 
     `target` is None where the calendar does not know it yet. A night that is already complete, with
-    gaps or without, stays as it is; what a refused one stored is cleared.
+    gaps or without, stays as it is; what a refused one stored is cleared, its stages too.
     """
     table = tables.night
     start = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **start}])
     cleared = {column.name: sa.null() for column in table.c if column.nullable}
-    conn.execute(
+    begun = conn.execute(
         sa.update(table)
         .where(
             table.c.market == market,
@@ -44,6 +44,9 @@ def start_night(
         )
         .values({**cleared, **start})
     )
+    if begun.rowcount:
+        stage = tables.night_stage
+        conn.execute(sa.delete(stage).where(*matching(stage, market=market, as_of=as_of)))
     return new
 
 
@@ -85,6 +88,48 @@ def finish_night(
         raise StoreError(f"the night of {market}, {as_of} was never started")
 
 
+def start_stage(
+    conn: Connection, market: str, as_of: date, stage: str, *, started_at: datetime
+) -> None:
+    """Store that a stage of a night began, in place of what an earlier run of it stored."""
+    begun = {
+        "market": market,
+        "as_of": as_of,
+        "stage": stage,
+        "status": "running",
+        "started_at": started_at,
+        "seconds": None,
+    }
+    upsert(conn, tables.night_stage, [begun])
+
+
+def finish_stage(
+    conn: Connection,
+    market: str,
+    as_of: date,
+    stage: str,
+    *,
+    status: Literal["done", "failed"],
+    seconds: float,
+) -> None:
+    """Store how a stage of a night ended, and how long it took."""
+    table = tables.night_stage
+    is_stage = matching(table, market=market, as_of=as_of, stage=stage)
+    conn.execute(sa.update(table).where(*is_stage).values(status=status, seconds=seconds))
+
+
+def stages(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+    """Return the stages of a night in the order in which they began: the columns of stage_log."""
+    return frame(conn, shown("stage_log", "started_at", "stage", market=market, as_of=as_of))
+
+
+def status_counts(conn: Connection) -> pd.DataFrame:
+    """Return how many nights of each market have each status: market, status, n."""
+    log = view("night_log").c
+    key = (log.market, log.status)
+    return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
+
+
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
     table = tables.night
@@ -109,6 +154,13 @@ def night(
         conditions.append(nights.c.status.in_(COMPLETE))
     statement = sa.select(nights).where(*conditions).order_by(nights.c.as_of.desc()).limit(1)
     return row(conn, statement)
+
+
+def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
+    """Return a market's last night that is complete or refused; None when there is none."""
+    log = view("night_log")
+    has_ended = (log.c.market == market, log.c.finished_at.is_not(None))
+    return row(conn, sa.select(log).where(*has_ended).order_by(log.c.as_of.desc()).limit(1))
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:

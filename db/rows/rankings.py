@@ -271,6 +271,11 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     return frame(conn, statement)
 
 
+def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
+    """Return the running scores of a market's rankings at the last scored session of all."""
+    return last_rank_scores(conn, market, date.max)
+
+
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
 ) -> tuple[date | None, int]:

@@ -183,7 +183,8 @@ def give_back(conn: Connection, worker: str) -> int:
 
 def queue_counts(conn: Connection) -> pd.DataFrame:
     """Return how many texts each model has of each status: model, status, n."""
-    key = (text.c.model, text.c.status)
+    job = view("translation_job").c  # which a role that only reads may read
+    key = (job.model, job.status)
     return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
 
 

@@ -20,6 +20,7 @@ from dtml.pages.night_ranking import ends, ranking_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, counted, print_frame, print_json, print_scores, rendered
+from flows.log_lines import logged_run
 from flows.nightly.bars import NightBars
 from flows.nightly.catch_up import missed_nights
 from flows.nightly.context import (
@@ -126,10 +127,12 @@ def fetch(
     last = choose_as_of(context, day_of(as_of))
     announce(context)
     with (
+        logged_run("fetch", market=context.name, night=last) as run,
         market_lock(context.engine, context.name),
         err.status(f"fetching {context.name} up to {last}"),
     ):
         fetch_result = fetch_bars(context, last, whole=again)
+        run.outcome = f"{fetch_result.fetched} bars fetched, {fetch_result.stored} stored"
     if as_json:
         document = asdict(fetch_result)
         document["outcomes"] = fetch_result.failures
@@ -216,7 +219,9 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     """
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
-    scored = score_market(context, NightBars(context, last))
+    with logged_run("score", market=context.name, night=last) as run:
+        scored = score_market(context, NightBars(context, last))
+        run.outcome = f"{len(scored.nights)} nights rescored"
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:

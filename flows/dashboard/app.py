@@ -12,14 +12,21 @@ from datetime import UTC, date, datetime
 from http import HTTPStatus
 from pathlib import Path
 from threading import Thread
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import jinja2
+from anyio import CapacityLimiter, move_on_after, to_thread
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from pydantic import AfterValidator, BeforeValidator
 from sqlalchemy import Connection, Engine
 from starlette.datastructures import MutableHeaders
@@ -33,17 +40,21 @@ from db.errors import StoreError, StoreUsageError
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
+from flows.dashboard import monitoring
 from flows.dashboard.compare import compare_page
 from flows.dashboard.downloads import FORMS, Download, File, answer_file
 from flows.dashboard.explore import sql_page, table_page, topics
 from flows.dashboard.market import market_page
 from flows.dashboard.markets import NotThereError, markets_page, require_market
 from flows.dashboard.other_sites import OtherSitesRefused
+from flows.dashboard.running import LONGEST_REFRESH_S, running_page
 from flows.dashboard.statements import COME_AGAIN_S, Statements
 from flows.dashboard.stock import stock_page
 from flows.dashboard.studies import study_page
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
@@ -60,6 +71,8 @@ HEADERS = {
 USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
 WORKERS = 4
+MONITORS = 2  # more of them, for /health and /metrics alone
+MONITORING_LIMIT_S = 20
 WAITING = 24  # pages that are being rendered or wait for a worker
 DOWNLOADS = 8  # tables that are being read or sent
 
@@ -68,6 +81,7 @@ DOWNLOADS = 8  # tables that are being read or sent
 async def workers(app: FastAPI) -> AsyncIterator[None]:
     """Limit the threads of a running application to `WORKERS`, so that none lacks a connection."""
     app.state.statements = Statements()
+    app.state.monitors = CapacityLimiter(MONITORS)
     current_default_thread_limiter().total_tokens = WORKERS
     # The script takes a second to build, which no visitor needs to wait for.
     build_script = Thread(target=script, daemon=True)
@@ -137,6 +151,8 @@ OptionalName = Annotated[str | None, BeforeValidator(_optional_name)]
 OptionalDay = Annotated[date | None, BeforeValidator(_optional_day)]
 Level = Annotated[float | None, BeforeValidator(_optional_level)]
 From = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="from")]
+Markets = Annotated[Sequence[str], Query()]
+Every = Annotated[int, Query(ge=0, le=LONGEST_REFRESH_S)]
 To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 
 
@@ -155,7 +171,9 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.state.engine = engine
     app.state.templates = templates()
     app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
+    app.add_api_route("/alive", alive)
     app.add_api_route("/health", health)
+    app.add_api_route("/metrics", metrics)
     app.add_api_route("/charts.js", charts_script)
     app.include_router(pages)
     app.include_router(tables)
@@ -190,9 +208,46 @@ def _with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
     return answer
 
 
-async def health() -> PlainTextResponse:
+async def alive() -> PlainTextResponse:
     """Answer that this process is alive, without waiting for a thread or a connection."""
     return PlainTextResponse("ok")
+
+
+async def health(request: Request, market: Markets = ()) -> JSONResponse:
+    """Say whether the nights of these markets, of all by default, come in time: 200, else 503.
+
+    The reasons are in the answer: a market is late, or the store does not answer.
+    """
+    engine = request.app.state.engine
+    try:
+        report = await _monitored(
+            request, lambda: monitoring.health_report(engine, market, datetime.now(UTC))
+        )
+    except StoreError as error:
+        report = {"status": "failed", "reasons": [str(error)], "markets": []}
+    is_well = report["status"] == "ok"
+    status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
+    return JSONResponse(report, status)
+
+
+async def metrics(request: Request) -> Response:
+    """Send the figures of the store to Prometheus."""
+    engine = request.app.state.engine
+    text = await _monitored(request, lambda: monitoring.metrics(engine, datetime.now(UTC)))
+    return Response(text, media_type=monitoring.VERSION)
+
+
+async def _monitored(request: Request, work: Callable[[], T]) -> T:
+    """Return what some work finds, in a thread that no page waits for.
+
+    Raises StoreError if it takes longer than MONITORING_LIMIT_S.
+    """
+    limiter = request.app.state.monitors
+    with move_on_after(MONITORING_LIMIT_S):
+        return await to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+    raise StoreError(
+        f"the store did not answer within {MONITORING_LIMIT_S} s: check its server or its disk"
+    )
 
 
 def charts_script() -> Response:
@@ -206,6 +261,12 @@ def markets(request: Request) -> HTMLResponse:
     """Show every market."""
     today = datetime.now(UTC).date()
     return _page(request, "markets", lambda conn: markets_page(conn, today))
+
+
+@pages.get("/running")
+def running(request: Request, every: Every = 0) -> HTMLResponse:
+    """Show the nights that are running; the page is loaded again `every` so many seconds."""
+    return _page(request, "running", lambda conn: running_page(conn, datetime.now(UTC), every))
 
 
 @pages.get("/market/{market}")

@@ -44,6 +44,7 @@ TOPICS = {
     "Studies": ("backtest_summary", "run_score", "benchmark_configuration"),
     "Nights, alerts and prices": (
         "night_log",
+        "stage_log",
         "alert_log",
         "rejected",
         "price_warning",

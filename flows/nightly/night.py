@@ -5,12 +5,13 @@ whether inputs, skill and coverage are still what the model was trained on.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 
@@ -22,6 +23,7 @@ from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import REMEDY, next_known_session
+from flows.log_lines import logged_run, logged_stage
 from flows.nightly.bars import NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.drift import watch_drift
@@ -69,9 +71,37 @@ class Night:
         return self.fetch_result is None
 
 
-def directly(_name: str, work: Callable[[], T]) -> T:
+def directly(name: str, work: Callable[[], T]) -> T:
     """Run a stage as a plain call."""
-    return work()
+    with logged_stage(name):
+        return work()
+
+
+def stored_stages(context: MarketContext, as_of: date, stage: Stage) -> Stage:
+    """Return a way to run the stages of a night that stores how long each took and how it ended.
+
+    A stage is stored when it begins, so that the store says which one a night is in.
+    """
+
+    def run_stage(name: str, work: Callable[[], Any]) -> Any:
+        begun = time.monotonic()
+        with transaction(context.engine) as conn:
+            nights.start_stage(conn, context.name, as_of, name, started_at=datetime.now(UTC))
+        try:
+            result = stage(name, work)
+        except Exception:
+            with suppress(StoreError):  # the failure of the stage is the one to report
+                finish(name, "failed", begun)
+            raise
+        finish(name, "done", begun)
+        return result
+
+    def finish(name: str, status: Literal["done", "failed"], begun: float) -> None:
+        seconds = time.monotonic() - begun
+        with transaction(context.engine) as conn:
+            nights.finish_stage(conn, context.name, as_of, name, status=status, seconds=seconds)
+
+    return run_stage
 
 
 def finished_night(context: MarketContext, as_of: date) -> dict[str, Any] | None:
@@ -104,9 +134,37 @@ def run_night(
     Where the calendar does not know the next session yet, a night fetches, stores and scores, and
     is refused: it predicts when it runs again and the calendar does.
 
+    Every stage is stored with the time that it took, and the night's end is logged in one line.
     Raises NightRefusedError, after recording the reason, when the bars do not allow predictions,
     and StoreBusyError when another process is running a night of the market.
     """
+    with logged_run("night", market=context.name, night=as_of) as run:
+        night = _locked_night(
+            context, as_of, stage=stage, only_stored=only_stored, fetch=fetch, known_at=known_at
+        )
+        run.outcome = _outcome(night)
+        return night
+
+
+def _outcome(night: Night) -> str:
+    """Return how a night ended, for its line in the log."""
+    row = night.row
+    if night.was_done_before:
+        return f"{row['status']} before"
+    return f"{row['status']}: {row['predictions']} stocks predicted for {row['target']}"
+
+
+def _locked_night(
+    context: MarketContext,
+    as_of: date,
+    *,
+    stage: Stage,
+    only_stored: bool,
+    fetch: Callable[[], FetchResult] | None,
+    known_at: datetime | None,
+) -> Night:
+    """Run a night while no other process works on the market; see `run_night`."""
+    stored_stage = stored_stages(context, as_of, stage)
 
     def bars_of_night() -> FetchResult:
         if only_stored:
@@ -121,13 +179,13 @@ def run_night(
             return Night(row=completed, report=report, changed=_changed(context, as_of))
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
-            fetch_result = stage("fetch", bars_of_night)  # which checks and stores the bars
+            fetch_result = stored_stage("fetch", bars_of_night)  # which checks and stores the bars
             fetched.append(fetch_result)
             night_bars = NightBars(context, as_of, known_at)
             _require_bars(context, night_bars, fetch_result)
-            _require_target(context, night_bars, stage)
-            _predict(context, night_bars, stage, fetch_result, only_stored=only_stored)
-        scored, report = _end(context, night_bars, stage)
+            _require_target(context, night_bars, stored_stage)
+            _predict(context, night_bars, stored_stage, fetch_result, only_stored=only_stored)
+        scored, report = _end(context, night_bars, stored_stage)
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(row=finished, report=report, fetch_result=fetch_result, scored=scored)
@@ -169,7 +227,7 @@ def _predict(
     ranking = pd.DataFrame()
     if rankers is not None:
         probabilities = predicted.predictions.set_index("symbol")["probability"]
-        ranking = rank_night(context, rankers, night_bars, probabilities)
+        ranking = stage("rank", lambda: rank_night(context, rankers, night_bars, probabilities))
     stage("store", lambda: _store(context, night_bars, fetch_result, model, predicted, ranking))
 
 
@@ -197,7 +255,8 @@ def _ended(context: MarketContext, completed: Mapping[str, Any]) -> Path:
     if page.exists() and page.stat().st_mtime > changed_at.timestamp():
         export_if_asked(context.engine, context.name)
         return page
-    _, page = _end(context, NightBars(context, as_of, completed["known_at"]), directly)
+    night_bars = NightBars(context, as_of, completed["known_at"])
+    _, page = _end(context, night_bars, stored_stages(context, as_of, directly))
     return page
 
 

@@ -31,6 +31,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from db.engine import location, open_engine
 from dtml.errors import UsageError
+from flows.log_lines import Run, log_ended_run
 from flows.service.flows import scheduled_night, scheduled_refetch, scheduled_training
 from flows.service.flows import watch as watch_all
 from flows.service.schedules import Schedule, Work
@@ -189,10 +190,27 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
                 continue
             for run in runs:
                 if run.id not in printed and run.deployment_id is not None:
-                    out.print(_line(run, jobs[run.deployment_id]), markup=False, soft_wrap=True)
+                    job = jobs[run.deployment_id]
+                    out.print(_line(run, job), markup=False, soft_wrap=True)
+                    _log_if_it_could_not(run, job)
             printed = {run.id for run in runs}
             # A state may reach the server late.
             since = max(since, looked_at - timedelta(minutes=1))
+
+
+def _log_if_it_could_not(run: FlowRun, job: Job) -> None:
+    """Log the line of a run that had no process, or whose process was killed before its line."""
+    assert run.state is not None
+    if run.state.is_completed() or run.state.is_failed():
+        return
+    ended = Run(
+        stage=job.schedule.work,
+        market=job.schedule.market,
+        outcome=f"{run.state.name}: {run.state.message or ''}",
+        level=logging.WARNING if run.state.is_crashed() else logging.INFO,
+    )
+    seconds = run.total_run_time.total_seconds()
+    log_ended_run(ended, seconds=seconds, run_id=str(run.id))
 
 
 def _line(run: FlowRun, job: Job) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -27,6 +28,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
+from flows.log_lines import logged_run, logged_stage
 from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
 from flows.nightly.context import (
     MarketContext,
@@ -57,7 +59,8 @@ def as_task(name: str, work: Callable[[], Any]) -> Any:
     """Run one stage as a task of the flow around it."""
     make_task = task(name=name, cache_policy=NO_CACHE)
     stage = make_task(work)
-    return stage()
+    with logged_stage(name):
+        return stage()
 
 
 @flow(name="nightly", flow_run_name="{request.market} {as_of}", persist_result=False)
@@ -89,10 +92,12 @@ def train(request: RunRequest, as_of: date) -> Model:
 
 def _trained(context: MarketContext, as_of: date) -> Model:
     """Train a market's model, then its rankers, each as a task."""
-    with market_lock(context.engine, context.name):
-        model: Model = as_task("train", lambda: train_with_progress(context, as_of))
-        as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
-    return model
+    with logged_run("training", market=context.name, night=as_of) as run:
+        with market_lock(context.engine, context.name):
+            model: Model = as_task("train", lambda: train_with_progress(context, as_of))
+            as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
+        run.outcome = f"trained {model.run_id}"
+        return model
 
 
 def _skipped(reason: str) -> Outcome:
@@ -102,20 +107,34 @@ def _skipped(reason: str) -> Outcome:
 def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
     """Return this work as a run of the service, whose end is a state.
 
-    An error of ours becomes one line without a traceback.
+    An error of ours becomes one line without a traceback. The work has a request among its
+    arguments; the run's line in the log has its market, unless a night or a training inside has a
+    line of its own.
     """
+    name = work.__name__.removeprefix("scheduled_")
 
     @wraps(work)
     def run_of_service(*args: P.args, **kwargs: P.kwargs) -> Outcome:
         end_with_service()
-        try:
-            return work(*args, **kwargs)
-        except StoreBusyError as error:
-            return _skipped(str(error))
-        except (DtmlError, StoreError, OSError) as error:
-            return Failed(message=str(error))
+        arguments = signature(work).bind(*args, **kwargs).arguments
+        with logged_run(name, market=arguments["request"].market) as run:
+            state = _state_of(lambda: work(*args, **kwargs))
+            run.outcome = f"{state.name}: {state.message}"
+            if state.is_failed():
+                run.level = logging.WARNING
+            return state
 
     return run_of_service
+
+
+def _state_of(work: Callable[[], Outcome]) -> Outcome:
+    """Return the state that some work ends in: an error of ours is a state too."""
+    try:
+        return work()
+    except StoreBusyError as error:
+        return _skipped(str(error))
+    except (DtmlError, StoreError, OSError) as error:
+        return Failed(message=str(error))
 
 
 @flow(name="night", flow_run_name="{request.market}", persist_result=False)
@@ -199,12 +218,17 @@ def watch(
     all markets are watched.
     """
     end_with_service()
-    engine = open_store()
-    watched = named_markets(engine, (), market_files)
-    if markets:
-        watched = {name: market for name, market in watched.items() if name in markets}
-    statuses = watch_markets(engine, watched, delay=delay_minutes * MINUTE)
-    return [status.problem for status in statuses if status.problem]
+    with logged_run("watch") as run:
+        engine = open_store()
+        watched = named_markets(engine, (), market_files)
+        if markets:
+            watched = {name: market for name, market in watched.items() if name in markets}
+        statuses = watch_markets(engine, watched, delay=delay_minutes * MINUTE)
+        problems = [status.problem for status in statuses if status.problem]
+        run.outcome = "; ".join(problems) or "no night is late or refused"
+        if problems:
+            run.level = logging.WARNING
+        return problems
 
 
 def _due() -> datetime:

@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 from anyio import CancelScope, to_thread
 
+from flows.log_lines import set_up_logging
 from flows.signals import SERVICE, end_with_parent
 
 ENGINE = "prefect.engine"
@@ -89,6 +90,7 @@ def _run_engine(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     del os.environ[SERVICE]  # the service is not the parent of this process
+    set_up_logging(debug=bool(os.environ.get("DTML_DEBUG")), attended=False)
     gc.freeze()  # the imported modules are no garbage
     gc.set_threshold(20_000, 20, 20)
     sys.argv = [ENGINE]  # the engine would read an argument as the number of a run

@@ -4,6 +4,7 @@ Nothing is written.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from dtml.prices.sessions import (
     REMEDY,
     last_closed_session,
     last_known_day,
+    next_known_session,
     previous_session,
     session_close,
     sessions_between,
@@ -240,6 +242,68 @@ def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
         session = previous_session(market.calendar, session)
         since = next_night(market, session_close(market.calendar, session), delay)
     return Due(session, since)
+
+
+@dataclass(frozen=True)
+class Punctuality:
+    """Say how late the nights of a market are.
+
+    `night` and `outcome` are those of its last night. `due` is the first night after the last
+    complete one, if it is due: `seconds` is how long ago, else 0. They are None where the exchange
+    or its sessions are not known.
+    """
+
+    market: str
+    night: date
+    outcome: str
+    due: Due | None
+    seconds: float | None
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is late, in one line; None before `TOLERANCE` has passed."""
+        if self.due is None or self.seconds is None or self.seconds < TOLERANCE.total_seconds():
+            return None
+        return (
+            f"{self.market}: night of {self.due.as_of} is not complete, due since "
+            f"{moment(self.due.since)}; the last night, of {self.night}, is {self.outcome}"
+        )
+
+
+def punctuality(
+    conn: Connection, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
+) -> Punctuality | None:
+    """Return how late the nights of a market are; None for a market without a night.
+
+    Only views are read, so that a role that only reads may ask.
+    """
+    last = nights.night(conn, name, complete=False)
+    if last is None:
+        return None
+    complete = nights.night(conn, name, complete=True)
+    last_complete = complete["as_of"] if complete else None
+    due: Due | None = None
+    seconds: float | None = None
+    if market is not None:
+        with suppress(DtmlError):  # the calendar ends, or begins later
+            due = _first_due(market, last["as_of"], last_complete, now, delay)
+            seconds = 0.0 if due is None else (now - due.since).total_seconds()
+    return Punctuality(
+        market=name, night=last["as_of"], outcome=last["status"], due=due, seconds=seconds
+    )
+
+
+def _first_due(
+    market: Market, last: date, last_complete: date | None, now: datetime, delay: timedelta
+) -> Due | None:
+    """Return the first night that is not complete if it is due; `last` where none is complete."""
+    session: date | None = last
+    if last_complete is not None:
+        session = next_known_session(market.calendar, last_complete)
+    if session is None:
+        return None
+    since = next_night(market, session_close(market.calendar, session), delay)
+    return Due(session, since) if since <= now else None
 
 
 @dataclass(frozen=True)

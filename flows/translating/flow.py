@@ -14,6 +14,7 @@ from db.engine import open_store
 from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
+from flows.log_lines import logged_run
 from flows.service.flows import as_task
 from flows.settings import err
 from flows.signals import end_with_service, signals_of
@@ -44,13 +45,14 @@ def train_translator(
     """
     engine = open_store()
     place = choose_device(device)
-    with signals_of(attended):
+    with logged_run("training") as run, signals_of(attended):
         model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, say))
         scores: dict[str, Score] = {}
         for name, test in recipe.tests.items():
             named_test = replace(test, name=name)  # as `dtml translate score` calls it
             score_test = partial(score_on, model, named_test, Search(), engine)
             scores[name], _ = as_task("score", score_test)
+        run.outcome = f"trained the translation model {recipe.name}"
     return model, scores
 
 
@@ -80,13 +82,14 @@ def translate_queue(
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
-        with signals_of(attended):
+        with logged_run("translations") as run, signals_of(attended):
             engine = open_store()
             place = choose_device(device)
             counts: dict[str, int] = as_task(
                 "translate",
                 lambda: work_off(engine, models or None, how, place, attended=attended),
             )
+            run.outcome = in_words(counts)
     except (DtmlError, StoreError, TranslationError, OSError) as error:
         if attended:
             raise

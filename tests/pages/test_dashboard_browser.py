@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
-from db.engine import open_engine, upgrade
+from db.engine import open_engine, transaction, upgrade
+from db.rows import nights, translation_queue
 from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.nightly.context import MarketContext
@@ -33,6 +35,7 @@ from tests.support.dashboard_store import (
     LEVEL,
     MARKET,
     fill,
+    moment,
 )
 from tests.support.nights import AS_OF
 
@@ -46,6 +49,7 @@ PAGES = {
     "compare": link(["compare"], {"a": FIRST_RUN, "b": BACKTEST_RUN}),
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
+    "running": "/running",
     "tables": "/tables",
     "table": link(
         ["table", "daily_score"],
@@ -75,10 +79,24 @@ def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     owner = open_engine(url)
     upgrade(owner)
     fill(owner)
+    begin_night(owner)
     owner.dispose()
     reader = open_engine(url, read_only=True)
     with served(dashboard(reader), reader) as found:
         yield found
+
+
+def begin_night(engine: Engine) -> None:
+    """Begin a night of a market of its own, and queue a text."""
+    night_of = ("busy market", AS_OF)
+    with transaction(engine) as conn:
+        nights.start_night(
+            conn, *night_of, target=None, source="files", started_at=moment(AS_OF, 22)
+        )
+        for stage in ("fetch", "model"):
+            nights.start_stage(conn, *night_of, stage, started_at=moment(AS_OF, 22))
+        nights.finish_stage(conn, *night_of, "fetch", status="done", seconds=1.25)
+        translation_queue.queue_texts(conn, "en-de", ["A dog."])
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -21,7 +21,7 @@ def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: sign
     fill(engine)
     with started(store_url, "--port", "0") as process:
         port = port_of(process)
-        assert ask(port, "/health") == (200, "ok")
+        assert ask(port, "/alive") == (200, "ok")
         for address in (
             "/",
             f"/market/{MARKET}?level=0.8",

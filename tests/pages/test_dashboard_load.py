@@ -112,9 +112,9 @@ def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: s
         until(lambda: ask(port, PRICES)[0] != 429)
         assert {
             address: ask(port, address)[0]
-            for address in ("/health", "/", f"/market/{MARKET}", PRICES)
+            for address in ("/alive", "/", f"/market/{MARKET}", PRICES)
         } == {
-            "/health": 200,
+            "/alive": 200,
             "/": 200,
             f"/market/{MARKET}": 200,
             PRICES: 200,
@@ -128,7 +128,7 @@ def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
 ) -> None:
     with unread(long_site, DOWNLOADS):
         assert pool_of(long_site).checkedout() == 0
-        for address in ("/health", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
+        for address in ("/alive", "/", f"/market/{MARKET}", f"/market/{MARKET}/stock/{STOCKS[0]}"):
             assert long_site.get(address).status == 200
         assert pool_of(long_site).checkedout() == 0
 
@@ -168,7 +168,7 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
 
 
 @pytest.mark.timeout(120)
-def test_health_is_answered_when_every_connection_and_every_worker_is_taken(
+def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_taken(
     long_site: Site,
 ) -> None:
     pool = pool_of(long_site)
@@ -185,7 +185,7 @@ def test_health_is_answered_when_every_connection_and_every_worker_is_taken(
             refused.headers["retry-after"],
             f"{WAITING} pages are being served already" in refused.body,
         ) == ("1", True)
-        assert [long_site.get("/health").body for _ in range(3)] == ["ok"] * 3
+        assert [long_site.get("/alive").body for _ in range(3)] == ["ok"] * 3
         for each in waiting[WAITING // 2 :]:
             each.close()
     until(lambda: long_site.get("/").status == 200)

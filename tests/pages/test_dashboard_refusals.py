@@ -98,7 +98,16 @@ def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(
 
 
 @pytest.mark.parametrize(
-    "address", ["/", "/health", "/nowhere", "/sql/rows.csv?q=select+1", f"/market/{MARKET}?sort=x"]
+    "address",
+    [
+        "/",
+        "/alive",
+        "/health",
+        "/metrics",
+        "/nowhere",
+        "/sql/rows.csv?q=select+1",
+        f"/market/{MARKET}?sort=x",
+    ],
 )
 def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: str) -> None:
     for host in (None, "evil.example"):
@@ -107,8 +116,8 @@ def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: st
     assert "default-src 'none'" in HEADERS["content-security-policy"]
 
 
-def test_health_is_plain(site: Site) -> None:
-    answer = site.get("/health")
+def test_that_it_is_alive_is_said_plainly(site: Site) -> None:
+    answer = site.get("/alive")
     assert (answer.status, answer.body, answer.headers["content-type"]) == (
         200,
         "ok",

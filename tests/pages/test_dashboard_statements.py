@@ -76,7 +76,7 @@ def test_a_page_of_another_site_gets_nothing_and_its_links_lead_to_pages_alone(
     site: Site, who: str
 ) -> None:
     headers, pages, statements = WHO[who]
-    for address in (NIGHT, f"{NIGHT}?as_of=2024-06-21", "/sql", "/table/night_log", "/health"):
+    for address in (NIGHT, f"{NIGHT}?as_of=2024-06-21", "/sql", "/table/night_log", "/alive"):
         assert (site.get(address, headers=headers).status == 200) == pages, address
     for address in (ASKED, FILE, FILE.replace("csv", "json"), FILE.replace("csv", "parquet")):
         answer = site.get(address, headers=headers)
@@ -139,7 +139,7 @@ def test_statements_have_places_of_their_own_and_end_with_their_reader(
         for refused in (site.get(ASKED), site.get(FILE)):
             assert (refused.status, refused.headers["retry-after"]) == (429, "1")
             assert f"{STATEMENTS} statements are running already" in refused.body
-        for other in ("/health", "/", NIGHT, "/sql", "/table/night_log"):
+        for other in ("/alive", "/", NIGHT, "/sql", "/table/night_log"):
             assert site.get(other).status == 200
         assert time.monotonic() - began < READ_LIMIT_S / 2  # nobody waited for a statement to end
         began = time.monotonic()

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from flows import settings
-from flows.settings import Shown
+from flows import log_lines
+from flows.log_lines import Shown
 
 INFO, WARNING = logging.INFO, logging.WARNING
 
@@ -28,7 +28,7 @@ def test_a_pipe_gets_warnings_and_once_a_minute_that_a_long_step_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(settings.time, "monotonic", lambda: now)
+    monkeypatch.setattr(log_lines.time, "monotonic", lambda: now)
     lines = Shown(terminal=False)
     assert [shown(lines, "flows.nightly.fetch", level) for level in (INFO, WARNING)] == [
         False,

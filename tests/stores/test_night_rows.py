@@ -105,3 +105,52 @@ def test_a_night_ends_in_a_known_way(engine: Engine) -> None:
     with pytest.raises(StoreError, match="ck_night_status"):
         finish(engine, "perhaps")
     assert night(engine)["status"] == "running"
+
+
+def stages(engine: Engine) -> list[tuple[str, str, float | None]]:
+    with reading(engine) as conn:
+        stored = nights.stages(conn, "toy", AS_OF.date())
+    seconds = stored["seconds"].astype(object).where(stored["seconds"].notna(), None)
+    return list(zip(stored["stage"], stored["status"], seconds, strict=True))
+
+
+def test_a_stage_is_running_until_it_ends_and_a_second_try_of_it_stands_in_its_place(
+    engine: Engine,
+) -> None:
+    night_of = ("toy", AS_OF.date())
+    start(engine)
+    with transaction(engine) as conn:
+        nights.start_stage(conn, *night_of, "fetch", started_at=NOW)
+        nights.finish_stage(conn, *night_of, "fetch", status="done", seconds=0.25)
+        nights.start_stage(conn, *night_of, "model", started_at=LATER)
+    assert stages(engine) == [("fetch", "done", 0.25), ("model", "running", None)]
+    with transaction(engine) as conn:
+        nights.finish_stage(conn, *night_of, "model", status="failed", seconds=1.5)
+        nights.start_stage(conn, *night_of, "fetch", started_at=LATER)
+    assert stages(engine) == [("fetch", "running", None), ("model", "failed", 1.5)]
+
+
+def test_a_refused_night_that_begins_again_has_no_stage_and_a_complete_one_keeps_its_own(
+    engine: Engine,
+) -> None:
+    start(engine)
+    with transaction(engine) as conn:
+        nights.start_stage(conn, "toy", AS_OF.date(), "fetch", started_at=NOW)
+    finish(engine, "refused", "no index bar")
+    start(engine, LATER)
+    assert stages(engine) == []
+    with transaction(engine) as conn:
+        nights.start_stage(conn, "toy", AS_OF.date(), "store", started_at=LATER)
+    finish(engine, "complete")
+    start(engine, LATER)
+    assert stages(engine) == [("store", "running", None)]
+
+
+def test_a_stage_takes_no_time_below_0_and_ends_in_a_known_way(engine: Engine) -> None:
+    night_of = ("toy", AS_OF.date())
+    with transaction(engine) as conn:
+        nights.start_stage(conn, *night_of, "fetch", started_at=NOW)
+    with pytest.raises(StoreError, match="ck_night_stage_seconds"), transaction(engine) as conn:
+        nights.finish_stage(conn, *night_of, "fetch", status="done", seconds=-1.0)
+    with pytest.raises(StoreError, match="ck_night_stage_status"), transaction(engine) as conn:
+        nights.finish_stage(conn, *night_of, "fetch", status="perhaps", seconds=1.0)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ FACTS |= {
     "abstention_count",
     "explanation",
 }
-FACTS |= {"target_position", "paper_position", "paper_return", "night_drift"}
+FACTS |= {"target_position", "paper_position", "paper_return", "night_drift", "night_stage"}
 FACTS |= {
     "rank_score",
     "ranking_score",

@@ -18,7 +18,7 @@ from db import tables
 from db.admin.checks import check_store
 from db.admin.redating import MOMENTS, redate
 from db.connection.frames import frame
-from db.connection.locks import market_lock
+from db.connection.locks import is_held, market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
 from db.rows import fetches, markets, nights, prices
@@ -189,6 +189,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     other = spawn.Process(target=hold, args=(store_url, held, over))
     other.start()
     assert held.wait(60)
+    assert which_are_held(engine) == ["toy"]
     with (
         pytest.raises(StoreBusyError, match="another process is working on toy"),
         market_lock(engine, "toy"),
@@ -205,7 +206,14 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     ):  # a night writes while it holds its market
         fetches.save_fetch(conn, FETCH | LISTS | {"known_at": SOON})
     with market_lock(engine, "toy"):
-        pass
+        assert which_are_held(engine) == ["toy"]
+    assert which_are_held(engine) == []
+
+
+def which_are_held(engine: Engine) -> list[str]:
+    """Of three markets, the third of which nobody has ever locked."""
+    with reading(engine) as conn:
+        return [name for name in ("toy", "another", "none") if is_held(conn, name)]
 
 
 def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> None:

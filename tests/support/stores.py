@@ -101,6 +101,9 @@ def fill(engine: Engine) -> None:
         counts = dict.fromkeys(("asked", "fetched", "stored", "rejected"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
         fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
+        stage = ("toy", AS_OF.date(), "fetch")
+        nights.start_stage(conn, *stage, started_at=MOMENT)
+        nights.finish_stage(conn, *stage, status="done", seconds=NUMBERS[2])
         drift = {
             "measure": ["z_open", "coverage"],
             "value": NUMBERS[2],

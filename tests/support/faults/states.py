@@ -27,6 +27,8 @@ NUMBERS = {
 }  # given by the store, in the order of its tries
 OF_THE_TRY = {  # which ended the work; what each try of a night brought is in price_fetch
     "night": {"fetched", "stored", "rejected"},
+    # a try that is killed right after it stored the predictions leaves that stage without its end
+    "night_stage": {"status", "seconds"},
     "translation_text": {"attempts", "taken_by"},
 }
 OF_SQLITE = ("-wal", "-shm")

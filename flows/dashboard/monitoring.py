@@ -1,0 +1,196 @@
+"""What monitoring reads of a store: whether a night is late, and figures for Prometheus.
+
+Only documented views are read, so that a role that only reads may serve it. A user's own market
+whose file that role cannot read is never late.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection, Engine
+
+from db.engine import reading
+from db.rows import markets, nights, rankings, translation_queue
+from db.rows import scores as stored_scores
+from dtml.markets import Market
+from dtml.pages.figures import records
+from flows.dashboard.markets import NotThereError
+from flows.market_files import market_of_store
+from flows.service.status import Punctuality, punctuality
+
+FIGURES = ("acc", "mcc")
+VERSION = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus's text
+
+
+def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[str, Any]:
+    """Return whether the nights of these markets, of all by default, come in time, and which do.
+
+    Keys: status ("ok" or "late"), reasons (a line for each late market), markets (name, last night,
+    how it ended, seconds since a night was due; None where its exchange is not known). Raises
+    NotThereError for a market without a night, StoreError when the store does not answer.
+    """
+    found = _punctualities(engine, names, now)
+    known = {each.market for each in found}
+    for name in names:
+        if name not in known:
+            raise NotThereError(f"no night of market {name!r} in the store")
+    reasons = [each.problem for each in found if each.problem is not None]
+    return {
+        "status": "late" if reasons else "ok",
+        "reasons": reasons,
+        "markets": [
+            {
+                "market": each.market,
+                "night": each.night.isoformat(),
+                "outcome": each.outcome,
+                "late_seconds": each.seconds,
+            }
+            for each in found
+        ],
+    }
+
+
+def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[Punctuality]:
+    """Return how late the nights of these markets are, of all by default."""
+    with reading(engine) as conn:
+        stored = markets.all_markets(conn)
+    chosen = [name for name in stored if not names or name in names]
+    definitions: dict[str, Market | None] = {}
+    for name in chosen:
+        definitions[name] = market_of_store(engine, name)
+    found = []
+    with reading(engine) as conn:
+        for name, market in definitions.items():
+            each = punctuality(conn, name, market, now)
+            if each is not None:
+                found.append(each)
+    return found
+
+
+def metrics(engine: Engine, now: datetime) -> bytes:
+    """Return the figures of a store in Prometheus's text format, version 0.0.4."""
+    late = _punctualities(engine, (), now)
+    with reading(engine) as conn:
+        families = [
+            _late_seconds(late),
+            *_nights(conn),
+            *_stage_seconds(conn, [each.market for each in late]),
+            *_scores(conn, [each.market for each in late]),
+            _translations(conn),
+        ]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    """Hand families of samples that are read already to a registry."""
+
+    def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
+        self.families = families
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the families."""
+        return self.families
+
+
+def _late_seconds(late: Iterable[Punctuality]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "dtml_night_late_seconds",
+        "Seconds since the first night that is not complete was due; 0 if none is. Beyond 7200 "
+        "the night is late.",
+        labels=["market"],
+    )
+    for each in late:
+        if each.seconds is not None:
+            family.add_metric([each.market], each.seconds)
+    return family
+
+
+def _nights(conn: Connection) -> Iterator[GaugeMetricFamily]:
+    family = GaugeMetricFamily(
+        "dtml_nights",
+        "Nights in the store, by how they ended.",
+        labels=["market", "status"],
+    )
+    for row in records(nights.status_counts(conn)):
+        family.add_metric([row["market"], row["status"]], row["n"])
+    yield family
+
+
+def _stage_seconds(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamily]:
+    seconds = GaugeMetricFamily(
+        "dtml_night_stage_seconds",
+        "Seconds that each stage of the last night that has ended took.",
+        labels=["market", "stage"],
+    )
+    finished = GaugeMetricFamily(
+        "dtml_night_finished_timestamp_seconds",
+        "When the last night that has ended ended, in seconds since 1970.",
+        labels=["market"],
+    )
+    for name in names:
+        night = nights.last_ended_night(conn, name)
+        if night is None:
+            continue
+        finished.add_metric([name], night["finished_at"].timestamp())
+        for stage in records(nights.stages(conn, name, night["as_of"])):
+            if not pd.isna(stage["seconds"]):
+                seconds.add_metric([name, stage["stage"]], stage["seconds"])
+    yield seconds
+    yield finished
+
+
+def _scores(conn: Connection, names: Iterable[str]) -> Iterator[GaugeMetricFamily]:
+    scores = GaugeMetricFamily(
+        "dtml_score",
+        "Newest running score of each predictor and rule: acc, mcc or rank_ic.",
+        labels=["market", "predictor", "figure"],
+    )
+    scored = GaugeMetricFamily(
+        "dtml_scored_nights",
+        "Nights that the newest running score is of.",
+        labels=["market", "figure"],
+    )
+    for name in names:
+        directions = stored_scores.last_running_scores(conn, name)
+        for figure in FIGURES:
+            _add_scores(scores, name, directions, f"running_{figure}", figure)
+            _add_days(scored, name, directions, "running_nights", figure)
+        ranks = rankings.newest_rank_scores(conn, name)
+        _add_scores(scores, name, ranks, "rank_ic", "rank_ic")
+        _add_days(scored, name, ranks, "days", "rank_ic")
+    yield scores
+    yield scored
+
+
+def _add_scores(
+    family: GaugeMetricFamily, market: str, rows: pd.DataFrame, column: str, figure: str
+) -> None:
+    for row in records(rows):
+        if not pd.isna(row[column]):
+            family.add_metric([market, row["predictor"], figure], row[column])
+
+
+def _add_days(
+    family: GaugeMetricFamily, market: str, rows: pd.DataFrame, column: str, figure: str
+) -> None:
+    days = rows[column].max() if len(rows) else None
+    if days is not None and not pd.isna(days):
+        family.add_metric([market, figure], int(days))
+
+
+def _translations(conn: Connection) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "dtml_translation_texts",
+        "Texts to translate, by the status that they have in the queue.",
+        labels=["model", "status"],
+    )
+    for row in records(translation_queue.queue_counts(conn)):
+        family.add_metric([row["model"], row["status"]], row["n"])
+    return family

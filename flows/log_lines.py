@@ -1,0 +1,334 @@
+"""Write what operators read on standard error: a line for each run, warnings, and that work moves.
+
+A line of a run is text such as `market=simulated night=2026-11-25 stage=report seconds=3.2`. With
+DTML_LOG=json every line on standard error is a JSON object with the keys of `JsonLines`. Where
+standard error is systemd's journal, each line begins with its priority, such as <4> for a warning:
+the journal takes it off and keeps it as the field PRIORITY.
+"""
+
+import io
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Literal, TextIO
+
+from rich.logging import RichHandler
+
+from dtml.errors import UsageError
+from flows.settings import OWN_LOGGERS, err
+
+VARIABLE = "DTML_LOG"
+NAME = "dtml's lines"  # of the handler of this process
+BAR = "flows.progress"  # the logger of what a terminal shows as a bar
+MOVING = (BAR, "flows.ranking.walk")  # the loggers that say that a long step moves
+MINUTE_S = 60
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+MARKS = {"error:": "error", "warning:": "warning"}  # how lines that are printed begin
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """Hold what is said of a run in progress.
+
+    `stage` is the one that it is in; `outcome` ends its line. A run of which an inner run has
+    written a line, as a scheduled night has of each night that it ran, writes none itself.
+    """
+
+    stage: str
+    market: str | None = None
+    night: date | None = None
+    outcome: str = "done"
+    level: int = logging.INFO
+    is_reported: bool = False
+
+
+_run_in_progress: ContextVar[Run | None] = ContextVar("run_in_progress", default=None)
+
+
+@contextmanager
+def logged_run(
+    stage: str, *, market: str | None = None, night: date | None = None
+) -> Iterator[Run]:
+    """Log one line when a run ends: market, night, last stage, seconds, and how it ended.
+
+    `stage` names a run that has no stages. A run that fails is a warning with its error.
+    """
+    outer = _run_in_progress.get()
+    run = Run(stage=stage, market=market, night=night)
+    token = _run_in_progress.set(run)
+    begun = time.monotonic()
+    try:
+        yield run
+    except BaseException as error:
+        run.level = logging.WARNING
+        run.outcome = str(error) or type(error).__name__
+        raise
+    finally:
+        _run_in_progress.reset(token)
+        if not run.is_reported:
+            log_ended_run(run, seconds=time.monotonic() - begun)
+        if outer is not None:
+            outer.is_reported = True
+
+
+def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> None:
+    """Log the line of a run that has ended; `run_id` is Prefect's, by default of the flow here."""
+    fields = _fields(run, seconds, run_id)
+    _log_line(run.level, run.outcome, fields, kind="run")
+
+
+@contextmanager
+def logged_stage(name: str) -> Iterator[None]:
+    """Time a stage of the run in progress, which JSON logs have a line for."""
+    run = _run_in_progress.get() or Run(stage=name)
+    run.stage = name
+    begun = time.monotonic()
+    ending = "failed"
+    try:
+        yield
+        ending = "done"
+    finally:
+        fields = _fields(run, time.monotonic() - begun)
+        _log_line(logging.INFO, f"stage {name} {ending}", fields, kind="stage")
+
+
+def _log_line(
+    level: int, message: str, fields: Mapping[str, Any], *, kind: Literal["run", "stage"]
+) -> None:
+    log.log(level, "%s", message, extra={"line_kind": kind, "line_fields": fields})
+
+
+def _fields(run: Run | None, seconds: float | None, run_id: str | None = None) -> dict[str, Any]:
+    """Return the fields of a line by name; what is not known is None."""
+    return {
+        "market": None if run is None else run.market,
+        "night": None if run is None or run.night is None else run.night.isoformat(),
+        "stage": None if run is None else run.stage,
+        "seconds": None if seconds is None else round(seconds, 3),
+        "run": run_id or _flow_run(),
+    }
+
+
+def _flow_run() -> str | None:
+    """Return the ID of the flow run of Prefect that this is in; None outside one."""
+    if "prefect" not in sys.modules:  # no flow runs this, and the import would take seconds
+        return None
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return None
+    return str(context.flow_run.id)
+
+
+class TextLines(logging.Formatter):
+    """Write a record as one line of text, after its priority where it goes to the journal."""
+
+    def __init__(self, *, for_journal: bool = False) -> None:
+        super().__init__()
+        self.for_journal = for_journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record: `key=value` pairs for a run, else its message."""
+        message = record.getMessage()
+        if hasattr(record, "line_fields"):
+            message = _pairs({**record.line_fields, "message": _on_one_line(message)})
+        return self.line(record.levelname.lower(), message)
+
+    def line(self, level: str, message: str) -> str:
+        """Return the line of a message."""
+        text = _on_one_line(message)
+        return f"<{PRIORITIES[level]}>{text}" if self.for_journal else text
+
+
+class JsonLines(logging.Formatter):
+    """Write a record as a JSON object on one line.
+
+    Its keys are timestamp (UTC), level, message, market, night, stage, seconds and run, which is
+    the ID of Prefect's flow run. What is not known is null.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of a record."""
+        fields = getattr(record, "line_fields", None)
+        return self.line(record.levelname.lower(), record.getMessage(), fields, record.created)
+
+    def line(
+        self,
+        level: str,
+        message: str,
+        fields: Mapping[str, Any] | None = None,
+        created: float | None = None,
+    ) -> str:
+        """Return the object of a message; its fields are those of the run in progress."""
+        moment = datetime.fromtimestamp(time.time() if created is None else created, UTC)
+        values = {
+            "timestamp": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": level,
+            "message": _on_one_line(message),
+            **(fields or _fields(_run_in_progress.get(), None)),
+        }
+        return json.dumps(values, ensure_ascii=False)
+
+
+def _on_one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _pairs(fields: Mapping[str, Any]) -> str:
+    """Return fields as `key=value`, quoted as in JSON where a value has more than plain letters."""
+    pairs = []
+    for name, value in fields.items():
+        if value is None:
+            continue
+        text = str(value)
+        is_plain = text and not set(text) & set(' "=\\')
+        pairs.append(f"{name}={text if is_plain else json.dumps(text, ensure_ascii=False)}")
+    return " ".join(pairs)
+
+
+class StandardError(logging.Handler):
+    """Write each record to the standard error of the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a record, past a `LineStream`, whose form it has already."""
+        try:
+            line = self.format(record)
+            stream: Any = sys.stderr
+            if isinstance(stream, LineStream):
+                stream = stream.raw
+            stream.write(f"{line}\n")
+            stream.flush()
+        except Exception:  # noqa: BLE001 - logging's own way with what cannot be written
+            self.handleError(record)
+
+
+class LineStream(io.TextIOBase):
+    """Stand in for standard error, and give each line that is printed the form of a log's.
+
+    A line that begins with "error:" or "warning:" has that level, any other is information.
+    """
+
+    def __init__(self, raw: TextIO, form: TextLines | JsonLines) -> None:
+        super().__init__()
+        self.raw = raw
+        self.form = form
+        self._unfinished = ""
+
+    def write(self, text: str) -> int:
+        """Write the lines that the text completes."""
+        *lines, self._unfinished = (self._unfinished + text).split("\n")
+        for line in lines:
+            if line.strip():
+                level = MARKS.get(line.split(maxsplit=1)[0], "info")
+                self.raw.write(f"{self.form.line(level, line)}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what was written; a line that is not complete waits for its end."""
+        self.raw.flush()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for processes that inherit it."""
+        return self.raw.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return how characters become bytes."""
+        return self.raw.encoding
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+
+class Shown(logging.Filter):
+    """Choose which of our own lines are shown.
+
+    A terminal gets all but progress, which a bar shows there. A pipe, such as a cron mail, gets
+    the line of each run, warnings, and one line of progress a minute, none in the first. JSON logs
+    get all, those of stages too, but of progress as many as a pipe.
+    """
+
+    def __init__(self, *, terminal: bool, as_json: bool = False) -> None:
+        super().__init__()
+        self.terminal = terminal
+        self.as_json = as_json
+        self.last = time.monotonic()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is shown."""
+        if record.name.split(".", maxsplit=1)[0] not in OWN_LOGGERS:
+            return False
+        kind = getattr(record, "line_kind", None)
+        if kind is not None:
+            return kind == "run" or self.as_json
+        if self.terminal and not self.as_json:
+            return record.name != BAR
+        if record.levelno >= logging.WARNING:
+            return True
+        if record.name in MOVING:
+            return self._is_due()
+        return self.as_json
+
+    def _is_due(self) -> bool:
+        if time.monotonic() - self.last < MINUTE_S:
+            return False
+        self.last = time.monotonic()
+        return True
+
+
+def set_up_logging(*, debug: bool, attended: bool = True) -> None:
+    """Send our own lines to standard error, in the form that DTML_LOG names.
+
+    `attended`: a person may watch on a terminal, so lines look as there. Prefect's own lines go to
+    its server; they are shown with `debug`. Raises UsageError for another DTML_LOG.
+    """
+    as_json = _wants_json()
+    terminal = attended and err.is_terminal and not as_json
+    form = JsonLines() if as_json else TextLines(for_journal=_is_journal())
+    handler: logging.Handler = StandardError()
+    if terminal:
+        handler = RichHandler(console=err, show_time=False, show_level=False, show_path=False)
+    # Prefect takes the handlers of the root logger away unless one of them has a formatter.
+    handler.setFormatter(form)
+    handler.set_name(NAME)
+    handler.setLevel(logging.DEBUG if debug else logging.INFO)
+    if not debug:
+        handler.addFilter(Shown(terminal=terminal, as_json=as_json))
+    root = logging.getLogger()
+    for earlier in [each for each in root.handlers if each.get_name() == NAME]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)
+    if (as_json or _is_journal()) and not isinstance(sys.stderr, LineStream):
+        sys.stderr = LineStream(sys.stderr, form)
+
+
+def _wants_json() -> bool:
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "text", "json"):
+        raise UsageError(
+            f"{VARIABLE} is {value!r}: set it to json for a JSON object a line, or leave it out "
+            "for text"
+        )
+    return value == "json"
+
+
+def _is_journal() -> bool:
+    """Return whether standard error is the journal, which systemd tells by device and inode."""
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

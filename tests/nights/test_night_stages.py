@@ -1,0 +1,118 @@
+"""The stages of a night: the store says which one it is in, how long each took and which failed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from db.engine import reading
+from db.errors import StoreError
+from db.rows import nights
+from dtml.errors import DtmlError
+from flows.nightly import night as night_module
+from flows.nightly.context import MarketContext
+from flows.nightly.night import NightRefusedError, run_night
+from tests.support.log_lines import objects, standard_error
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
+
+STAGES = ["fetch", "model", "predict", "store", "score", "paper account", "drift", "report"]
+
+
+def stages(context: MarketContext) -> dict[str, tuple[str, float]]:
+    with reading(context.engine) as conn:
+        stored = nights.stages(conn, context.name, AS_OF)
+    pairs = zip(stored["status"], stored["seconds"], strict=True)
+    return dict(zip(stored["stage"], pairs, strict=True))
+
+
+@pytest.mark.on_postgresql
+def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = standard_error(monkeypatch, form="json")
+    run_night(context, AS_OF)
+    stored = stages(context)
+    assert [stage for stage in stored if stage != "rank"] == STAGES
+    assert {status for status, _ in stored.values()} == {"done"}
+    assert stored["model"][1] > 0
+    *stage_lines, ended = objects(said)
+    timed = [line for line in stage_lines if line["message"].startswith("stage ")]
+    assert [line["stage"] for line in timed] == list(stored)
+    assert (ended["stage"], ended["night"], ended["level"]) == ("report", "2024-07-01", "info")
+    assert ended["message"] == "complete: 9 stocks predicted for 2024-07-02"
+    assert ended["seconds"] >= max(seconds for _, seconds in stored.values())
+
+
+def test_the_store_says_which_stage_a_night_is_in(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, str]] = []
+    real: Callable[..., Any] = night_module.forecast
+
+    def look(*arguments: Any) -> Any:
+        seen.append({stage: status for stage, (status, _) in stages(context).items()})
+        return real(*arguments)
+
+    monkeypatch.setattr(night_module, "forecast", look)
+    run_night(context, AS_OF)
+    assert seen == [{"fetch": "done", "model": "done", "predict": "running"}]
+
+
+def test_a_stage_that_fails_is_stored_with_its_seconds_and_the_run_s_line_says_why(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise DtmlError("the scales are not finite")
+
+    said = standard_error(monkeypatch, form="json")
+    with monkeypatch.context() as patch:
+        patch.setattr(night_module, "forecast", fail)
+        with pytest.raises(NightRefusedError):
+            run_night(context, AS_OF)
+    stored = stages(context)
+    assert list(stored) == ["fetch", "model", "predict"]
+    assert stored["predict"][0] == "failed"
+    assert stored["predict"][1] >= 0
+    ended = objects(said)[-1]
+    assert (ended["level"], ended["stage"]) == ("warning", "predict")
+    assert ended["message"] == ("night 2024-07-01 of simulated refused: the scales are not finite")
+    run_night(context, AS_OF)
+    assert {status for status, _ in stages(context).values()} == {"done"}
+
+
+def test_a_night_without_its_index_ends_in_the_stage_that_fetched(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = standard_error(monkeypatch, form="json")
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol])))
+    with pytest.raises(NightRefusedError):
+        run_night(poor, AS_OF)
+    assert list(stages(context)) == ["fetch"]
+    ended = objects(said)[-1]
+    assert (ended["level"], ended["stage"], ended["market"]) == ("warning", "fetch", "simulated")
+
+
+def test_a_complete_night_keeps_its_stages_and_says_that_it_was_complete(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_nights(context, AS_OF)
+    before = stages(context)
+    said = standard_error(monkeypatch, form="json")
+    run_night(context, AS_OF)
+    assert stages(context) == before
+    assert objects(said)[-1]["message"] == "complete before"
+
+
+def test_a_store_that_breaks_in_a_stage_is_the_failure_that_is_told(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        with context.engine.begin() as conn:
+            conn.execute(text("drop table night_stage"))
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(night_module, "forecast", fail)
+    with pytest.raises(NightRefusedError, match="the disk is full"):
+        run_night(context, AS_OF)
