@@ -2,8 +2,9 @@
 
 `python -m benchmarks.store_growth [--nights 12] [--stocks 30 500]`: some nights of a simulated
 market each, as Prefect flows, then a training and a day of the hourly watch. A night's bytes are
-the mean of the nights after the second; a year has 252 of them. Prints a table for each number of
-stocks, in thousands of bytes a night and millions a year.
+the mean of the nights after the second; for a table of many rows, its new rows times the mean bytes
+of all its rows, as pages have room for some nights. A year has 252 nights. Prints a table for each
+number of stocks, in thousands of bytes a night and millions a year.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from benchmarks.store_loading import postgresql
+from db.admin.copying import table_counts
 from db.admin.sizes import table_bytes
 from db.engine import open_engine, reading
-from db.tables import metadata
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import RunRequest
@@ -40,6 +41,9 @@ YEAR = 252
 HOURS = 24
 FLUSH_S = 4  # in which Prefect's server records what it was sent
 FOLLOWERS = 4
+TABLE = "table "
+ROWS = "rows of "
+MANY_ROWS = 1000
 MEASURED = "MEASURED "  # before the line with the result of a child
 MARKET = """title = "A simulated market"
 calendar = "XNYS"
@@ -121,12 +125,13 @@ def measure(folder: Path, nights: int) -> dict[str, Sizes]:
 
 
 def sizes(engine: Engine) -> Sizes:
-    """Return the bytes of each table, and of what lies in folders."""
+    """Return the bytes and rows of each table, and the bytes of what lies in folders."""
     _settle(engine)
     found: Sizes = {}
     with reading(engine) as conn:
-        for table in metadata.sorted_tables:
-            found[f"table {table.name}"] = table_bytes(conn, table.name) or 0
+        for table, rows in table_counts(conn).items():
+            found[f"{TABLE}{table}"] = table_bytes(conn, table) or 0
+            found[f"{ROWS}{table}"] = rows
     export = export_folder()
     assert export is not None
     folders = {
@@ -165,7 +170,7 @@ def print_table(stocks: int, growth: Mapping[str, Mapping[str, Sizes]]) -> None:
         a_night = {engine: of_engine[name] for engine, of_engine in added.items()}
         if max(a_night.values()) >= 50:
             print(_line(name, a_night))
-    of_tables = [name for name in names if name.startswith("table ")]
+    of_tables = [name for name in names if name.startswith(TABLE)]
     print(_line("all tables", _total(added, of_tables)))
     print(_line("everything", _total(added, names)))
     _print_once(growth["sqlite"])
@@ -189,8 +194,18 @@ def _print_once(of_engine: Mapping[str, Sizes]) -> None:
 
 def _added(of_engine: Mapping[str, Sizes], nights: int) -> dict[str, float]:
     """Return the bytes that one night adds to each table and folder."""
-    added = _difference(of_engine["second night"], of_engine["last night"])
-    return {name: size / (nights - 2) for name, size in added.items()}
+    last = of_engine["last night"]
+    added: dict[str, float] = {}
+    for name, size in _difference(of_engine["second night"], last).items():
+        if name.startswith(ROWS):
+            table = name.removeprefix(ROWS)
+            if last[name] >= MANY_ROWS:
+                added[f"{TABLE}{table}"] = (
+                    size / (nights - 2) * last[f"{TABLE}{table}"] / last[name]
+                )
+        else:
+            added[name] = size / (nights - 2)
+    return added
 
 
 def _difference(before: Sizes, after: Sizes) -> Sizes:
@@ -203,7 +218,7 @@ def _total(added: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> di
 
 def _line(name: str, a_night: Mapping[str, float]) -> str:
     """Return a line of the table."""
-    label = name.removeprefix("table ")
+    label = name.removeprefix(TABLE)
     if label != name:
         label = f"`{label}`"
     sqlite = a_night["sqlite"]
