@@ -224,6 +224,13 @@ RESULTS = (
         "long-history", "questions about all of it", 12, (module("long_history"),), shared=False
     ),
     Result(
+        "growth",
+        "what a night adds, and a pruned year",
+        25,
+        (module("store_growth"), module("pruned_year")),
+        shared=False,
+    ),
+    Result(
         "translation-speed", "training and search against others", 15, TRANSLATION, shared=False
     ),
     Result(

@@ -1,4 +1,7 @@
-"""The `dtml db` commands: check a store, copy it, back it up and restore it, let others read it."""
+"""The `dtml db` commands.
+
+They check a store, copy it, back it up and restore it, prune it, and let others read it.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -16,6 +19,7 @@ from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
 from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
+from db.admin.sizes import store_bytes
 from db.connection.locks import market_lock
 from db.engine import (
     URL_VARIABLE,
@@ -36,13 +40,17 @@ from flows.commands.history import require_market
 from flows.commands.options import AsJson
 from flows.console import print_json
 from flows.settings import data_folder, err, out
+from flows.text_tables import Column, print_table
 from flows.upkeep.backups import Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
 from flows.upkeep.parquet_export import VIEWS, export
+from flows.upkeep.pruning import KEPT_NIGHTS, Plan, compact_if_worth_it
+from flows.upkeep.pruning import plan as plan_of_pruning
+from flows.upkeep.pruning import prune as prune_store
 
 commands = typer.Typer()
 store_commands = typer.Typer(
-    no_args_is_help=True, help="Check, back up, copy and upgrade the database."
+    no_args_is_help=True, help="Check, back up, prune, copy and upgrade the database."
 )
 commands.add_typer(store_commands, name="db")
 
@@ -210,6 +218,62 @@ def redate(
     for old, new in moved.items():
         _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
     _say(out, f"{len(moved)} times of {market} were later than this clock and are corrected")
+
+
+@store_commands.command()
+def prune(
+    keep: Annotated[
+        int, typer.Option(help="Nights of each market, the last ones, that keep everything.")
+    ] = KEPT_NIGHTS,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Remove it; without this, it is only listed.")
+    ] = False,
+) -> None:
+    """List what no replay needs, and with --apply remove it: every night still replays.
+
+    That is the attention and the pages of old nights, models that no prediction, ranking or study
+    names, states of work that nobody resumed for 30 days, and old runs of Prefect.
+
+    Example: dtml db prune --keep 252 --apply
+    """
+    engine = _existing()
+    require_current(engine)
+    planned = prune_store(engine, keep) if apply else plan_of_pruning(engine, keep)
+    for market, first in planned.first_kept.items():
+        _say(out, f"{market}: the last {keep} nights keep everything, from {first} on")
+    if not planned.first_kept:
+        _say(out, f"no market has {keep} complete nights")
+    _print_removals(planned, "removed" if apply else "to remove")
+    if apply:
+        _compact(engine)
+    elif not planned.is_empty:
+        _say(out, "nothing was removed: add --apply")
+
+
+def _print_removals(planned: Plan, heading: str) -> None:
+    megabytes = [removal.megabytes for removal in planned.removals]
+    counts = [removal.count for removal in planned.removals]
+    columns = [
+        Column(heading, [removal.what for removal in planned.removals], is_number=False),
+        Column("count", counts, is_number=True),
+        Column("MB", megabytes, is_number=True, float_format=".1f"),
+    ]
+    print_table(columns)
+
+
+def _compact(engine: Engine) -> None:
+    """Make the file of an SQLite store as small as its rows, and print both sizes."""
+    with reading(engine) as conn:
+        before = store_bytes(conn)
+    try:
+        is_compacted = compact_if_worth_it(engine)
+    except StoreError as error:
+        _say(err, f"warning: the rows are removed, but the file is as large as before: {error}")
+        return
+    if is_compacted:
+        with reading(engine) as conn:
+            after = store_bytes(conn)
+        _say(out, f"{location(engine)}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
 @store_commands.command("grant-reader")

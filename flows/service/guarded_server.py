@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flows.service.bounded_connections import BoundedConnection
+from flows.service.prefect_database import tidy
 
 HOST = "127.0.0.1"  # localhost may also be ::1, where another program may have the port
 END_LIMIT_S = 10  # for the server to record the last runs of tasks
@@ -72,6 +73,7 @@ def main() -> None:
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
 
+    tidy(get_current_settings().home)
     settings: Any = get_current_settings().server
     prefect_app = create_app(ephemeral=is_temporary, final=True)
     config = uvicorn.Config(

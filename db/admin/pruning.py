@@ -1,0 +1,141 @@
+"""Remove rows that no replay needs: attention of old nights, and models that nothing leads to.
+
+Predictions, outcomes, scores and every version of a price stay, and so does each model that one of
+them, a backtest, a benchmark or an explanation names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import ColumnElement, Connection
+
+from db import tables
+from db.rows.nights import COMPLETE
+from db.rows.rankings import latest_ranker
+from db.rows.runs import latest_run
+
+# Every column that leads to a model, but those of its own abstention bands. The foreign keys would
+# refuse to let a model go that another table names.
+LEADING_TO_RUNS = (
+    tables.prediction.c.run_id,
+    tables.night.c.run_id,
+    tables.backtest_fold.c.run_id,
+    tables.benchmark_score.c.run_id,
+    tables.explanation.c.run_id,
+    tables.calibration_bin.c.run_id,
+    tables.abstention_count.c.run_id,
+)
+LEADING_TO_RANKERS = (tables.stock_rank.c.ranker_id,)
+
+
+@dataclass(frozen=True)
+class OldRows:
+    """Rows that can go.
+
+    That is the number of rows of attention, and the models and rankers that nothing leads to: the
+    path of each one's weights below the data folder (None: it keeps none), by its name.
+    """
+
+    attention: int
+    runs: Mapping[str, str | None]
+    rankers: Mapping[str, str | None]
+
+
+def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
+    """Return the first of the last `keep` complete nights of each market that has as many."""
+    night = tables.night.c
+    newest_first = sa.func.row_number().over(partition_by=night.market, order_by=night.as_of.desc())
+    complete = (
+        sa.select(night.market, night.as_of, newest_first.label("place"))
+        .where(night.status.in_(COMPLETE))
+        .subquery()
+        .c
+    )
+    first_kept = (
+        sa.select(complete.market, complete.as_of)
+        .where(complete.place == keep)
+        .order_by(complete.market)
+    )
+    return dict(conn.execute(first_kept).tuples().all())
+
+
+def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
+    """Return the rows of markets that can go, of nights before the first one kept of each.
+
+    A model can go if it was also made before a moment, and is not the newest of its market, with
+    which the next night works.
+    """
+    attention_rows = 0
+    old_runs: dict[str, str | None] = {}
+    old_rankers: dict[str, str | None] = {}
+    for market, first in first_kept.items():
+        count = sa.select(sa.func.count()).where(*_is_old_attention(market, first))
+        attention_rows += conn.execute(count).scalar_one()
+        is_old_run = _is_unused(tables.run, LEADING_TO_RUNS, market, first, created_before)
+        is_old_ranker = _is_unused(tables.ranker, LEADING_TO_RANKERS, market, first, created_before)
+        old_runs |= _models(conn, tables.run, is_old_run, but=latest_run(conn, market))
+        old_rankers |= _models(conn, tables.ranker, is_old_ranker, but=latest_ranker(conn, market))
+    return OldRows(attention=attention_rows, runs=old_runs, rankers=old_rankers)
+
+
+def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) -> None:
+    """Remove what `old_rows` returned for the same nights. Call it inside a `transaction`.
+
+    Raises StoreError, and removes nothing, where something has come to lead to a model since.
+    """
+    for market, first in first_kept.items():
+        is_old = _is_old_attention(market, first)
+        conn.execute(sa.delete(tables.attention_weight).where(*is_old))
+    for run_id in old.runs:
+        of_run = tables.abstention_band.c.run_id == run_id
+        conn.execute(sa.delete(tables.abstention_band).where(of_run))
+        conn.execute(sa.delete(tables.run).where(tables.run.c.id == run_id))
+    for ranker_id in old.rankers:
+        conn.execute(sa.delete(tables.ranker).where(tables.ranker.c.id == ranker_id))
+
+
+def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of attention that a market's nights stored before the night `first`.
+
+    The attention of a backtest is kept: its user asked for it.
+    """
+    attention = tables.attention_weight.c
+    run = tables.run.c
+    runs_of_nights = sa.select(run.id).where(run.market == market, run.kind == "nightly")
+    # The night before the first one predicted that one's session.
+    return attention.run_id.in_(runs_of_nights), attention.target <= first
+
+
+def _is_unused(
+    table: sa.Table,
+    leading: tuple[sa.Column[str], ...],
+    market: str,
+    first: date,
+    created_before: datetime,
+) -> list[ColumnElement[bool]]:
+    """Return the conditions of a market's models that are old, and that nothing leads to."""
+    conditions = [
+        table.c.market == market,
+        table.c.train_last < first,
+        table.c.created_at < created_before,
+    ]
+    for column in leading:
+        leads_to_it = sa.exists().where(column == table.c.id)
+        conditions.append(~leads_to_it)
+    return conditions
+
+
+def _models(
+    conn: Connection,
+    table: sa.Table,
+    conditions: list[ColumnElement[bool]],
+    *,
+    but: Mapping[str, Any] | None,
+) -> dict[str, str | None]:
+    """Return the path of the weights of each model under conditions, without that of one row."""
+    kept_name = None if but is None else but["id"]
+    models = sa.select(table.c.id, table.c.checkpoint_path).where(*conditions).order_by(table.c.id)
+    return {name: path for name, path in conn.execute(models) if name != kept_name}

@@ -1,0 +1,70 @@
+"""Measure the space of a store and of its tables, and give free space back to the disk."""
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, text
+
+from db import tables
+from db.admin import statements
+from db.engine import reading
+
+SIZES = statements("sizes")
+# Below this share of free pages, compacting an SQLite file costs more than it gives back.
+FREE_SHARE = 0.05
+
+
+def table_bytes(conn: Connection, table: str) -> int | None:
+    """Return the bytes of a table with its indexes.
+
+    None where SQLite was built without the table dbstat, which knows them.
+    """
+    is_known = _one(conn, "whether bytes of a table are known")
+    if not is_known:
+        return None
+    return _one(conn, "bytes of a table with its indexes", name=table)
+
+
+def mean_row_bytes(conn: Connection, table: str) -> float | None:
+    """Return the bytes of a table with its indexes, divided by its rows.
+
+    None for a table without rows, and where `table_bytes` is None.
+    """
+    rows = conn.execute(sa.select(sa.func.count()).select_from(tables.metadata.tables[table]))
+    count = rows.scalar_one()
+    whole = table_bytes(conn, table)
+    return whole / count if whole and count else None
+
+
+def store_bytes(conn: Connection) -> int:
+    """Return the bytes of the whole store, without SQLite's log."""
+    return _one(conn, "bytes of the store")
+
+
+def free_bytes(conn: Connection) -> int:
+    """Return the bytes of an SQLite file that hold nothing; 0 on PostgreSQL, which reuses them."""
+    return _one(conn, "bytes of the store that hold nothing")
+
+
+def has_much_free(conn: Connection) -> bool:
+    """Return whether compacting an SQLite file would give a share of `FREE_SHARE` or more back."""
+    return free_bytes(conn) >= FREE_SHARE * store_bytes(conn)
+
+
+def compact(engine: Engine) -> None:
+    """Give the free pages of an SQLite file back to the disk; leave PostgreSQL to its autovacuum.
+
+    It needs as much free disk as the file has. Others may read meanwhile, and writers wait. Raises
+    StoreError when the disk is full or another process writes for longer than a lock is waited for.
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    with reading(engine) as conn:
+        file = conn.connection.driver_connection
+        assert file is not None
+        file.execute("vacuum")  # which SQLite refuses inside a transaction
+        file.execute("pragma wal_checkpoint(truncate)")
+
+
+def _one(conn: Connection, what: str, **values: str) -> int:
+    """Return the number that a statement of sizes.sql gives on the engine of a connection."""
+    statement = text(SIZES[f"{conn.dialect.name}: {what}"])
+    return int(conn.execute(statement, values).scalar_one() or 0)

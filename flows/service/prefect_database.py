@@ -1,0 +1,122 @@
+"""Keep Prefect's own database small: delete what ended long ago, and compact the file.
+
+Prefect's server deletes old runs and events every hour, as `flows/prefect_defaults.toml` says, but
+only if it stays on: the temporary server of a command ends before. And no server gives the space
+back to the disk. So each server of ours does both before it serves, at most once a day.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from flows.settings import PREFECT_DEFAULTS
+
+DATABASE = "prefect.db"
+TIDIED = "tidied"  # an empty file, as old as the last time
+KEPT = timedelta(
+    seconds=int(PREFECT_DEFAULTS["PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD"])
+)
+A_DAY_S = 24 * 60 * 60
+# A command waits meanwhile. What is left is deleted the next day, or by a server that stays on.
+LIMIT_S = 60
+LOCK_WAIT_S = 5
+FREE_SHARE = 0.2  # of the file's pages, above which it is compacted
+OLD_RUNS = "select count(*) from flow_run where parent_task_run_id is null and end_time < ?"
+
+log = logging.getLogger(__name__)
+
+
+def tidy(folder: Path, *, also_today: bool = False) -> None:
+    """Delete what Prefect no longer keeps, and compact its database, if that was a day ago.
+
+    It does nothing where Prefect's settings name another database than the file DATABASE of the
+    folder. A failure is only logged: the next server tries again.
+    """
+    stamp = folder / TIDIED
+    is_fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < A_DAY_S
+    if is_fresh and not also_today:
+        return
+    if not (folder / DATABASE).exists() or not _is_of_settings(folder / DATABASE):
+        return
+    try:
+        asyncio.run(_delete_old())
+        compact(folder / DATABASE)
+    except Exception as error:  # noqa: BLE001 - such as tables of an older Prefect, or a lock
+        log.warning("Prefect's database in %s was not made smaller: %s", folder, error)
+        return
+    stamp.touch()
+
+
+def tidy_apart(folder: Path) -> None:
+    """Do what `tidy` does, also for the second time on a day, in a process of its own.
+
+    This process may have loaded Prefect with other settings.
+    """
+    command = [sys.executable, "-P", "-m", "flows.service.prefect_database", str(folder)]
+    subprocess.run(command, check=True)  # noqa: S603 - of ourselves
+
+
+def old_runs(folder: Path) -> int:
+    """Return how many of the runs in Prefect's database ended before it keeps them."""
+    database = folder / DATABASE
+    if not database.exists():
+        return 0
+    ended_before = f"{datetime.now(UTC) - KEPT:%Y-%m-%d %H:%M:%S}"
+    conn = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    with closing(conn), suppress(sqlite3.OperationalError):  # a server has not made its tables yet
+        (count,) = conn.execute(OLD_RUNS, (ended_before,)).fetchone()
+        return int(count)
+    return 0
+
+
+def compact(database: Path) -> None:
+    """Give the free pages of an SQLite file back to the disk, if they are many.
+
+    Raises sqlite3.OperationalError when another process holds its lock.
+    """
+    with closing(sqlite3.connect(database, timeout=LOCK_WAIT_S, isolation_level=None)) as conn:
+        (pages,) = conn.execute("pragma page_count").fetchone()
+        (free_pages,) = conn.execute("pragma freelist_count").fetchone()
+        if free_pages > FREE_SHARE * pages:
+            conn.execute("vacuum")
+            conn.execute("pragma wal_checkpoint(truncate)")
+
+
+def _is_of_settings(database: Path) -> bool:
+    """Return whether Prefect's settings name this file as its database."""
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+
+    return str(PREFECT_API_DATABASE_CONNECTION_URL.value()).endswith(f":///{database}")
+
+
+async def _delete_old() -> None:
+    """Delete what Prefect's own service would, in its order, for as long as a command may wait."""
+    from prefect.server.database import provide_database_interface
+    from prefect.server.services import db_vacuum
+    from prefect.settings import get_current_settings
+
+    settings: Any = get_current_settings().server.services.db_vacuum
+    database = provide_database_interface()
+    deletions = [db_vacuum.vacuum_events_with_retention_overrides, db_vacuum.vacuum_old_events]
+    if "flow_runs" in settings.enabled_vacuum_types:
+        deletions += [
+            db_vacuum.vacuum_old_flow_runs,
+            db_vacuum.vacuum_orphaned_logs,
+            db_vacuum.vacuum_orphaned_artifacts,
+            db_vacuum.vacuum_stale_artifact_collections,
+        ]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LIMIT_S):
+            for delete in deletions:
+                await delete(db=database)
+
+
+if __name__ == "__main__":
+    tidy(Path(sys.argv[1]), also_today=True)

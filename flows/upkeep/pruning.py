@@ -1,0 +1,274 @@
+"""Prune a store and its folders: remove what no replay needs, and say before what that is.
+
+Rows go first, in one transaction, then files, which are listed in a file meanwhile: after an
+interruption the next run removes those that are left.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pandas as pd
+from sqlalchemy import Connection, Engine
+
+from db.admin.pruning import OldRows, first_kept_nights, old_rows, remove_rows
+from db.admin.sizes import compact, has_much_free, mean_row_bytes
+from db.connection.locks import market_lock
+from db.engine import location, reading, transaction
+from db.rows import markets, nights, rankings, runs
+from db.rows.nights import COMPLETE
+from dtml.errors import UsageError
+from flows.service.prefect_database import old_runs, tidy_apart
+from flows.settings import MODELS, data_folder, prefect_folder, reports_folder
+from translation.atomic_files import write_whole
+
+# A night looks back as far for missed ones, which may need a model that nothing leads to yet.
+FEWEST_NIGHTS = 30
+KEPT_NIGHTS = 252  # by default: a year
+# A training or study that is under way writes far more often.
+UNTOUCHED = timedelta(days=30)
+PAGE = re.compile(r"(\d{4}-\d\d-\d\d)(-level-[\d.]+)?\.html")
+INPUTS = "-inputs.json"  # after a model's name: what drift is measured against
+OVER = ".over"  # suffix of a state that is being removed
+# Folders of states from which interrupted trainings, backtests and rankings resume.
+STATES = ("training", "training/backtests", "backtests", "rankings")
+NOT_STATES = ("backtests", "translation")  # in them: folders of states, and another program's
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What of one kind can go: how many, and their bytes; None where they are not known."""
+
+    what: str
+    count: int
+    bytes: int | None
+
+    @property
+    def megabytes(self) -> float | None:
+        """Return its MB; None where they are not known."""
+        return None if self.bytes is None else self.bytes / 1e6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What can go from a store and its folders.
+
+    `first_kept` is the first night kept of each market that has older ones, and `removals` has a
+    line for each kind, whether or not there is anything of it.
+    """
+
+    first_kept: Mapping[str, date]
+    rows: OldRows
+    pages: Sequence[Path]
+    files: Sequence[Path]
+    states: Sequence[Path]
+    prefect_runs: int
+    removals: Sequence[Removal]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing can go."""
+        return not any(removal.count for removal in self.removals)
+
+
+def plan(engine: Engine, keep: int) -> Plan:
+    """Return what can go so that the last `keep` nights of each market keep everything.
+
+    Raises UsageError for fewer nights than `FEWEST_NIGHTS`.
+    """
+    if keep < FEWEST_NIGHTS:
+        raise UsageError(
+            f"--keep {keep} is too few: keep {FEWEST_NIGHTS} nights or more, as missed nights are "
+            "looked for so far back"
+        )
+    untouched_since = datetime.now(UTC) - UNTOUCHED
+    with reading(engine) as conn:
+        first_kept = first_kept_nights(conn, keep)
+        rows = old_rows(conn, first_kept, untouched_since)
+        pages = _old_pages(conn, first_kept)
+        files = _unused_files(engine, conn, rows)
+        attention_bytes = _attention_bytes(conn, rows.attention)
+    states = _untouched_states(untouched_since)
+    prefect_runs = old_runs(data_folder() / "prefect")
+    models = len(rows.runs) + len(rows.rankers)
+    return Plan(
+        first_kept=first_kept,
+        rows=rows,
+        pages=pages,
+        files=files,
+        states=states,
+        prefect_runs=prefect_runs,
+        removals=(
+            Removal("rows of attention, of old nights", rows.attention, attention_bytes),
+            Removal("pages of old nights", len(pages), _bytes_of(pages)),
+            Removal("models that nothing leads to", models, None),
+            Removal("files of such models", len(files), _bytes_of(files)),
+            Removal("states of interrupted work", len(states), _bytes_of(states)),
+            Removal("runs that Prefect keeps no longer", prefect_runs, None),
+        ),
+    )
+
+
+def prune(engine: Engine, keep: int) -> Plan:
+    """Remove what `plan` returns, and return what was removed; no market has a night meanwhile.
+
+    Raises StoreBusyError when a process is working on a market: nothing is removed then.
+    """
+    with _every_market_locked(engine):
+        planned = plan(engine, keep)
+        _remove_models(engine, planned)
+        for page in planned.pages:
+            page.unlink(missing_ok=True)
+        for folder in planned.states:
+            _remove_state(folder)
+    if planned.prefect_runs:
+        tidy_apart(prefect_folder())
+    return planned
+
+
+def _remove_models(engine: Engine, planned: Plan) -> None:
+    """Remove the old rows, then the files of the models among them."""
+    journal = _journal(engine)
+    if planned.files:
+        paths = [str(file.relative_to(data_folder())) for file in planned.files]
+        text = "\n".join(paths)
+        write_whole(journal, lambda partial: partial.write_text(text, encoding="utf-8"))
+    with transaction(engine) as conn:
+        remove_rows(conn, planned.first_kept, planned.rows)
+    for file in planned.files:
+        file.unlink(missing_ok=True)
+    journal.unlink(missing_ok=True)
+
+
+def compact_if_worth_it(engine: Engine) -> bool:
+    """Give an SQLite file's free pages back to the disk where they are many; return whether.
+
+    Raises StoreError as `db.admin.sizes.compact` does.
+    """
+    with reading(engine) as conn:
+        is_worth_it = has_much_free(conn)
+    if is_worth_it:
+        compact(engine)
+    return is_worth_it
+
+
+@contextmanager
+def _every_market_locked(engine: Engine) -> Iterator[None]:
+    with reading(engine) as conn:
+        names = markets.markets(conn)
+    with ExitStack() as locks:
+        for name in names:
+            locks.enter_context(market_lock(engine, name))
+        yield
+
+
+def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
+    """Return the pages of old complete nights of the store, which `dtml report` can write again."""
+    stored = nights.nights(conn)
+    complete = stored[stored["status"].isin(COMPLETE)]
+    pages: list[Path] = []
+    for market, first in first_kept.items():
+        days = complete.loc[complete["market"] == market, "as_of"].dt.date
+        old_days = {str(day) for day in days if day < first}
+        folder = reports_folder() / market
+        if folder.parent != reports_folder():  # the store may be a stranger's
+            continue
+        for file in sorted(folder.glob("*.html")):
+            page = PAGE.fullmatch(file.name)
+            if page is not None and page[1] in old_days:
+                pages.append(file)
+    return pages
+
+
+def _attention_bytes(conn: Connection, rows: int) -> int | None:
+    """Return the bytes of so many rows of attention, each as large as the mean of all."""
+    if rows == 0:
+        return 0
+    row_bytes = mean_row_bytes(conn, "attention_weight")
+    return None if row_bytes is None else round(row_bytes * rows)
+
+
+def _unused_files(engine: Engine, conn: Connection, old: OldRows) -> list[Path]:
+    """Return the files of old models, and those that an interrupted pruning left.
+
+    A file of a model that this store never had may be another store's, and stays.
+    """
+    used = _files_of(runs.runs(conn), old.runs) | _files_of(rankings.rankers(conn), old.rankers)
+    unused = {path for path in (*old.runs.values(), *old.rankers.values()) if path is not None}
+    unused |= {_inputs_of(name) for name in old.runs}
+    journal = _journal(engine)
+    if journal.exists():
+        unused.update(journal.read_text(encoding="utf-8").splitlines())
+    candidates = sorted(unused - used)
+    return [data_folder() / path for path in candidates if _is_of_a_model(path)]
+
+
+def _files_of(models: pd.DataFrame, without: Collection[str]) -> set[str]:
+    """Return the paths, below the data folder, of the files of all models but some."""
+    files: set[str] = set()
+    for name, path in zip(models["id"], models["checkpoint_path"], strict=True):
+        if name not in without:
+            files.update((str(path), _inputs_of(name)))
+    return files
+
+
+def _inputs_of(name: str) -> str:
+    """Return the path of the inputs of a model's training, against which drift is measured."""
+    return f"{MODELS}/{name}{INPUTS}"
+
+
+def _is_of_a_model(path: str) -> bool:
+    """Return whether a file is there, below the folder of models: the store may be a stranger's."""
+    file = data_folder() / path
+    return file.parent == data_folder() / MODELS and file.name != ".." and file.is_file()
+
+
+def _journal(engine: Engine) -> Path:
+    """Return the file that lists, a line each, the files that a pruning of the store removes.
+
+    It is written before the rows go, and removed after the files.
+    """
+    digest = hashlib.sha256(location(engine).encode()).hexdigest()
+    return data_folder() / f"pruning-{digest[:8]}.txt"
+
+
+def _untouched_states(since: datetime) -> list[Path]:
+    """Return the folders of states that were not written to since a moment, or half removed."""
+    states: list[Path] = []
+    for parent in STATES:
+        for folder in sorted((data_folder() / parent).glob("*")):
+            if not folder.is_dir() or folder.is_symlink() or folder.name in NOT_STATES:
+                continue
+            if folder.name.endswith(OVER) or _last_touched(folder) < since:
+                states.append(folder)
+    return states
+
+
+def _remove_state(folder: Path) -> None:
+    """Rename the folder of a state and remove it: work must not resume from half a state."""
+    renamed = folder.with_name(f"{folder.name.removesuffix(OVER)}{OVER}")
+    if folder != renamed:
+        shutil.rmtree(renamed, ignore_errors=True)
+        folder.rename(renamed)
+    shutil.rmtree(renamed)
+
+
+def _last_touched(path: Path) -> datetime:
+    """Return when a file, or anything in a folder, was last written to."""
+    times = [file.lstat().st_mtime for file in (path, *path.rglob("*"))]
+    return datetime.fromtimestamp(max(times), UTC)
+
+
+def _bytes_of(paths: Iterable[Path]) -> int:
+    """Return the bytes of files, and of all files in folders."""
+    total = 0
+    for path in paths:
+        for file in (path, *path.rglob("*")):
+            if file.is_file():
+                total += file.lstat().st_size
+    return total
