@@ -10,19 +10,21 @@ import re
 import shutil
 import sqlite3
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
 from db import migrations
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
+from db.migrations.columns import difference, stored_columns
 from db.tables import metadata
 
 URL_VARIABLE: Final = "DTML_DATABASE_URL"
@@ -36,10 +38,9 @@ RESTORE: Final = (
     "run `dtml db check` for details, then move the store away and restore a backup with "
     "`dtml db restore`"
 )
-UNRELEASED: Final = (
-    "it was made before 0.1.0: start a new store (move this one away or name "
-    "another); prices can be fetched again"
-)
+# Every development version before 0.1.0 made the one table, and every release makes the other.
+UNRELEASED_TABLE: Final = "membership"
+RELEASED_TABLE: Final = "constituent"
 # What a failure means and what the user can do about it: by the engine's codes, else by words of
 # its message.
 REMEDIES: Final = tomllib.loads(
@@ -357,18 +358,42 @@ def _free_space(file: Path) -> str:
 
 
 def _stored_revision(conn: Connection) -> str | None:
-    """Return the revision of a store's schema, known to this code; None for an empty database."""
-    tables = set(inspect(conn).get_table_names())
+    """Return the revision of a store's schema, known to this code; None for an empty database.
+
+    Raises StoreUsageError for a store of a later or an unreleased version and for the database of
+    another program, and StoreError for a damaged store.
+    """
+    columns = stored_columns(conn)
+    tables = {table for table, _ in columns}
     where = location(conn.engine)
+    revision = _recorded_revision(conn, tables, where)
+    if revision is None:
+        return None
+    if UNRELEASED_TABLE in tables and RELEASED_TABLE not in tables:
+        raise StoreUsageError(
+            f"{where} has schema {revision} of a development version before 0.1.0, which no "
+            f"version can upgrade ({_this_version()}): start a new store (move this one away or "
+            "name another); prices can be fetched again"
+        )
+    if revision not in migrations.revisions():
+        raise _unknown_revision(revision, where)
+    different = difference(columns, migrations.changed_after(revision))
+    if different is not None:
+        raise StoreError(f"{where} has schema {revision} {different}. It is damaged: {RESTORE}")
+    return revision
+
+
+def _recorded_revision(conn: Connection, tables: Collection[str], where: str) -> str | None:
+    """Return the revision that a store records, whatever it is; None for an empty database."""
     stored: list[str] = []
     if "alembic_version" in tables:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
-    if not stored and tables & metadata.tables.keys():
+    if not stored and metadata.tables.keys() & tables:
         raise StoreError(
             f"{where} does not record its schema: alembic_version has no rows. It is damaged: "
             f"{RESTORE}"
         )
-    if not stored and tables - {"alembic_version"}:
+    if not stored and set(tables) - {"alembic_version"}:
         raise StoreUsageError(
             f"{where} has tables that are not from dtml: set {URL_VARIABLE} to another database"
         )
@@ -378,18 +403,32 @@ def _stored_revision(conn: Connection) -> str | None:
             f"{where} records {len(stored)} schemas: alembic_version has {revisions}. "
             f"It is damaged: {RESTORE}"
         )
-    if not stored:
-        return None
-    revision = stored[0]
-    if revision not in migrations.revisions():
-        raise StoreUsageError(
-            f"{where} has schema {revision}, unknown to this dtml ({REVISION}). "
-            f"It may be newer: update dtml. Or {UNRELEASED}. Or it belongs to another program"
-        )
-    missing_tables = sorted(metadata.tables.keys() - tables)
-    if revision == REVISION and missing_tables:
-        raise StoreError(
-            f"{where} has schema {REVISION} without its table {missing_tables[0]}. "
-            f"Perhaps {UNRELEASED}. Or it is damaged: {RESTORE}"
-        )
-    return str(revision)
+    return str(stored[0]) if stored else None
+
+
+def _unknown_revision(revision: str, where: str) -> StoreUsageError:
+    """Return the error for a store whose revision this code does not know."""
+    if is_later(revision):
+        return StoreUsageError(f"{where} {later_schema(revision)}")
+    return StoreUsageError(
+        f"{where} has schema {revision}, which is none of dtml ({_this_version()}): it belongs to "
+        f"another program; set {URL_VARIABLE} to another database"
+    )
+
+
+def is_later(revision: str) -> bool:
+    """Return whether a revision is one of a later version than this."""
+    return revision.isdecimal() and int(revision) > int(REVISION)
+
+
+def later_schema(revision: str) -> str:
+    """Say of a store or a backup that it is of a later version, and what to do."""
+    return (
+        f"has schema {revision} of a later dtml ({_this_version()}), and a store cannot be "
+        "downgraded: install the version that upgraded it, or a later one; or move it away and "
+        "restore a backup from before that upgrade with `dtml db restore`"
+    )
+
+
+def _this_version() -> str:
+    return f"this is {version('dtml-nightshift')} with schema {REVISION}"

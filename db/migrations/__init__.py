@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, inspect, text
 
+from db.migrations.columns import Changes
 from db.tables import metadata
 from db.views import views
 
@@ -31,6 +32,23 @@ def revisions() -> list[str]:
 
 
 REVISION = revisions()[-1]  # the newest, which a store must have
+
+
+def changed_after(revision: str) -> Changes:
+    """Return the tables and columns that later revisions add or change.
+
+    Each of them lists these in its `new_tables` and `changed_columns`.
+    """
+    changes = Changes()
+    if revision == REVISION:
+        return changes
+    from alembic.script import ScriptDirectory
+
+    for later in ScriptDirectory(str(FOLDER)).iterate_revisions("head", revision):
+        changes.tables.update(later.module.new_tables)
+        for table, columns in later.module.changed_columns.items():
+            changes.columns.update((table, column) for column in columns)
+    return changes
 
 
 def create(conn: Connection) -> None:

@@ -63,6 +63,7 @@ def finish_night(
     run_id: str | None = None,
     known_at: datetime | None = None,
     inputs_hash: str | None = None,
+    computed_by: str | None = None,
 ) -> None:
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
@@ -82,6 +83,7 @@ def finish_night(
         "run_id": run_id,
         "known_at": known_at,
         "inputs_hash": inputs_hash,
+        "computed_by": computed_by,
     }
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     if conn.execute(statement.values(values)).rowcount != 1:

@@ -15,7 +15,8 @@
 -- slope            number     Slope of the calibration: factor on the logit of the probability; missing if not calibrated.
 -- intercept        number     Intercept of the calibration: calibrated logit of a probability of one half; missing if not calibrated.
 -- created_at       timestamp  When training ended, UTC.
+-- computed_by      text       Versions, processor and device that trained it, which decide the last bits; missing before schema 0002.
 select
     market, id as run_id, kind, model, train_first, train_last, seeds, config, losses, code_version, data_watermark,
-    checkpoint_hash, slope, intercept, created_at
+    checkpoint_hash, slope, intercept, created_at, computed_by
 from run

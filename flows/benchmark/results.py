@@ -24,6 +24,7 @@ from dtml.checkpoints import save_ensemble
 from dtml.evaluation.calibration import calibration_curve
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
 from dtml.inference import choose_device
+from dtml.machine import computed_by
 from dtml.pages.benchmark import benchmark_page
 from dtml.prices.returns import returns_between
 from dtml.training.fit import EpochReport, no_report
@@ -321,6 +322,7 @@ def _store_run(
         "train_first": train.target[0].date(),
         "train_last": validation.target[-1].date(),
         "created_at": test.read_at,
+        "computed_by": computed_by(choose_device(experiment.context.device)),
     }
     stored_runs.save_run(conn, run)
     probabilities = test.said[name][0]

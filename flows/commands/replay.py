@@ -5,7 +5,7 @@ nothing to it, and needs no Prefect. Another writes the page of a past night aga
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from datetime import time as clock
@@ -34,6 +34,7 @@ from flows.replay.archive import (
     replay_of,
     restated_since,
 )
+from flows.replay.closeness import TOLERANCE as ROUNDING
 from flows.replay.prediction import (
     Receipt,
     Reproduction,
@@ -87,10 +88,10 @@ def replay(
 ) -> None:
     """Recompute a past night, or one prediction, and compare it bit for bit.
 
-    For a market, replay the last complete night, the night of --as-of, or --all nights. With
-    --known-at, show what the night would have predicted from the bars known at that time. For a
-    receipt, replay that prediction and, with --retrain, its model. The exit code is 1 if anything
-    differs.
+    For a market it replays the last complete night, that of --as-of, or --all. With --known-at, it
+    shows what the night would have predicted from the bars as known at that time. For a receipt it
+    replays that prediction, and with --retrain its model too. The exit code is 1 if anything
+    differs, other than by rounding after a change of versions or processor, which it names.
 
     Example: dtml replay simulated --as-of 2026-11-19
 
@@ -185,7 +186,8 @@ def _print_replay(replay: Replay) -> None:
         night=replay.night,
         run=replay.run,
         known_at=at(replay.known_at),
-        made_by=made_by(replay.run, replay.device),
+        made_by=made_by(replay.run, replay.machine),
+        rounding=ROUNDING,
     )
     out.print(text, end="")
 
@@ -208,6 +210,8 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
             "replays.txt",
             name=archive.market.name,
             replays=replays,
+            computations=computations(replays),
+            rounding=ROUNDING,
             each_ms=ms_a_night,
         )
         out.print(text, end="")
@@ -258,9 +262,19 @@ def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) 
         tolerance=TOLERANCE,
         known_at=at(reproduction.prediction["known_at"]),
         trained_as_known_at=at(run["data_watermark"]),
-        made_by=made_by(run, reproduction.device),
+        made_by=made_by(run, reproduction.machine),
+        rounding=ROUNDING,
     )
     out.print(text, end="")
+
+
+def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:
+    """Return the nights that something else computed than computes here, by what has changed."""
+    by_changes: dict[str, list[Replay]] = {}
+    for replay in replays:
+        if replay.changes is not None:
+            by_changes.setdefault(replay.changes, []).append(replay)
+    return by_changes
 
 
 def moment_of(text: str) -> datetime:
@@ -292,7 +306,11 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "target": night["target"],
         "run_id": night["run_id"],
         "known_at": replay.known_at,
-        "equal": not replay.reasons,
+        "equal": not replay.reasons and replay.is_equal,
+        "equal_but_for_rounding": not replay.reasons and replay.is_rounding,
+        "computed_by": night["computed_by"],
+        "replayed_by": replay.machine,
+        "changes": replay.changes,
         "inputs_equal": replay.inputs_equal,
         "inputs_hash": night["inputs_hash"],
         "replayed_inputs_hash": replay.inputs_hash,
@@ -327,7 +345,11 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
         "reproduced_inputs_hash": reproduction.inputs_hash,
         **{name: prediction[name] for name in FIGURES},
         **_reproduced_figures(reproduction),
-        "equal": not reproduction.reasons,
+        "equal": not reproduction.reasons and not reproduction.is_rounding,
+        "equal_but_for_rounding": not reproduction.reasons and reproduction.is_rounding,
+        "computed_by": reproduction.computed_by,
+        "reproduced_by": reproduction.machine,
+        "changes": reproduction.changes,
         "reasons": reproduction.reasons,
     }
     if trained is not None:

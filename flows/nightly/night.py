@@ -22,6 +22,8 @@ from db.rows import attention, fetches, nights, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
+from dtml.inference import choose_device
+from dtml.machine import computed_by
 from dtml.prices.sessions import REMEDY, next_known_session
 from flows.log_lines import logged_run, logged_stage
 from flows.nightly.bars import NightBars
@@ -400,6 +402,7 @@ def _store(
             run_id=model.run_id,
             known_at=known_at,
             inputs_hash=predicted.inputs_hash,
+            computed_by=computed_by(choose_device(context.device)),
         )
 
 

@@ -24,6 +24,7 @@ from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ense
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration, calibrate
 from dtml.inference import choose_device, member_probabilities, name_of
+from dtml.machine import computed_by
 from dtml.markets import Market
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, devices_of, fit_members, no_report, stack_members
@@ -428,6 +429,7 @@ def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
         "intercept": fitted.calibration.intercept,
         "train_first": fitted.first,
         "created_at": datetime.now(UTC),
+        "computed_by": computed_by(choose_device(context.device)),
     }
 
 

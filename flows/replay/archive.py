@@ -1,18 +1,17 @@
 """Open the past of a market: its nights, its bars at any moment, and what its models predict.
 
 A past night is replayed from the bars that it knew, and every difference is reported, to the last
-bit.
+bit. Where other versions or another processor computed the night, differences within the tolerance
+of `flows.replay.closeness` are those of rounding.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
 from sqlalchemy import Engine
 
 from db.engine import open_reader, reading
@@ -22,6 +21,7 @@ from db.rows import rankings, runs
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
+from dtml.machine import changes, computed_by
 from dtml.markets import Constituent, Market
 from flows.market_files import read_market
 from flows.nightly.bars import NightBars
@@ -29,6 +29,7 @@ from flows.nightly.context import MarketContext, RunRequest, StoredSource, exper
 from flows.nightly.predict import first_needed, night_windows, predict_windows
 from flows.nightly.ranking import load_trained, rank_night
 from flows.nightly.train import Model, load_run
+from flows.replay.closeness import RankingDifference, close, ranking_difference, same
 
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 
@@ -206,28 +207,24 @@ def _changes_of_list(then: Market, now: Market) -> list[str]:
     return changes
 
 
-def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
-    """Return, for each figure, whether both are the same to the last bit; NaN equals NaN."""
-    then = np.asarray(stored, dtype=float)
-    now = np.asarray(again, dtype=float)
-    return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
-
-
 def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
     """Return the stocks of a night: those it predicted, and those it left out."""
     left_out = {gap["symbol"] for gap in night["gaps"]}
     return set(predicted) | left_out
 
 
-def made_by(run: Mapping[str, Any], device: str) -> str:
-    """Return what decides the last bits: this code, torch and device, and the code of the training.
+def made_by(run: Mapping[str, Any], machine: str) -> str:
+    """Return what decides the last bits: what computes here, and what trained the model.
 
-    A store records no more of the machine that trained.
+    `machine` is an answer of `dtml.machine.computed_by`. Of a model of a store older than schema
+    0002, only the version of the code is known.
     """
-    return (
-        f"code {version('dtml-nightshift')}, torch {version('torch')}, on {device}; "
-        f"trained by code {run['code_version']}"
-    )
+    trained_by = run["computed_by"]
+    if trained_by is None:
+        return f"{machine}; trained by dtml {run['code_version']}, the rest is not recorded"
+    if trained_by == machine:
+        return f"{machine}; trained by the same"
+    return f"{machine}; trained by {trained_by}"
 
 
 @dataclass(frozen=True)
@@ -235,19 +232,24 @@ class Replay:
     """Hold a night beside the result of running it again from bars as known at `known_at`.
 
     `predictions` has a row for each stock: `symbol` and `FIGURES` as stored, and
-    `replayed_probability` and so on as predicted again on `device`, missing where there is no
-    prediction. `failure` says why nothing could be predicted, `ranking_differences` what differs in
-    the ranking of the stocks.
+    `replayed_probability` and so on as predicted again by `machine` (see
+    `dtml.machine.computed_by`), missing where there is no prediction. `failure` says why nothing
+    could be predicted, `ranking_difference` what differs in the rankings of the stocks.
     """
 
     night: Mapping[str, Any]
     run: Mapping[str, Any]
     known_at: datetime
-    device: str
+    machine: str
     predictions: pd.DataFrame
     inputs_hash: str | None = None
     failure: str | None = None
-    ranking_differences: str | None = None
+    ranking_difference: RankingDifference | None = None
+
+    @property
+    def changes(self) -> str | None:
+        """Return what else computed the night than computes here; None where it is the same."""
+        return changes(self.night["computed_by"], self.machine)
 
     @property
     def inputs_equal(self) -> bool | None:
@@ -280,6 +282,25 @@ class Replay:
         return str(rows["symbol"].iloc[place]), float(difference.iloc[place])
 
     @property
+    def is_rounding(self) -> bool:
+        """Return whether figures differ within the tolerance, computed from the same inputs.
+
+        Differences count as rounding only where something else computed the night.
+        """
+        if not self.inputs_equal or self.changes is None:
+            return False
+        replayed = self.predictions[[f"replayed_{name}" for name in FIGURES]]
+        has_close_figures = bool(close(self.predictions[[*FIGURES]], replayed).all())
+        ranking = self.ranking_difference
+        has_close_ranking = ranking is None or ranking.is_close
+        return not self.is_equal and has_close_figures and has_close_ranking
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether every figure, place and score is the same to the last bit."""
+        return self.failure is None and self.differing.empty and self.ranking_difference is None
+
+    @property
     def left_out(self) -> list[str]:
         """Return the stocks that the night left out, sorted."""
         return sorted(gap["symbol"] for gap in self.night["gaps"])
@@ -292,7 +313,7 @@ class Replay:
 
     @property
     def reasons(self) -> list[str]:
-        """Return what differs, in words; empty when all is equal to the last bit."""
+        """Return what differs by more than rounding, in words; empty when nothing does."""
         if self.failure is not None:
             return [self.failure]
         reasons: list[str] = []
@@ -313,9 +334,11 @@ class Replay:
             then = ", ".join(self.left_out) or "none"
             now = ", ".join(self.left_out_again) or "none"
             reasons.append(f"stocks left out: {then} then, {now} now")
+        if self.is_rounding:
+            return reasons
         reasons += self._differences()
-        if self.ranking_differences:
-            reasons.append(self.ranking_differences)
+        if self.ranking_difference is not None:
+            reasons.append(str(self.ranking_difference))
         return reasons
 
     def _differences(self) -> list[str]:
@@ -329,10 +352,8 @@ class Replay:
             f"most of all {symbol}, by {difference:.2g}"
         ]
         if self.inputs_equal:
-            differences.append(
-                "what may have changed: stored rows, code or machine "
-                f"({made_by(self.run, self.device)})"
-            )
+            cause = self.changes or "the versions, the processor and the device are the same"
+            differences.append(f"what may have changed: stored rows or what computes ({cause})")
         return differences
 
 
@@ -348,10 +369,10 @@ def replay_of(
     again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})
     inputs_hash = None
     failure = None
-    ranking_differences = None
+    ranking_differs = None
     try:
         again, inputs_hash = archive.again(context, archive.model(run), night["as_of"], moment)
-        ranking_differences = _ranking_differences(context, night, moment, again)
+        ranking_differs = _ranking_difference(context, night, moment, again)
     except DtmlError as error:
         failure = str(error)
     replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
@@ -361,20 +382,20 @@ def replay_of(
         night=night,
         run=run,
         known_at=moment,
-        device=choose_device(archive.device).type,
+        machine=computed_by(choose_device(archive.device)),
         predictions=predictions.sort_values("symbol", ignore_index=True),
         inputs_hash=inputs_hash,
         failure=failure,
-        ranking_differences=ranking_differences,
+        ranking_difference=ranking_differs,
     )
 
 
-def _ranking_differences(
+def _ranking_difference(
     context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame
-) -> str | None:
-    """Say how many places and scores differ when a night's stocks are ranked again.
+) -> RankingDifference | None:
+    """Rank a night's stocks again and return what differs.
 
-    None where none differs, or where the night ranked no stocks.
+    None where nothing differs, or where the night ranked no stocks.
     """
     target = night["target"]
     with reading(context.engine) as conn:
@@ -387,12 +408,7 @@ def _ranking_differences(
     probabilities = again.set_index("symbol")["probability"]
     night_bars = NightBars(context, night["as_of"], moment)
     ranking = rank_night(context, trained, night_bars, probabilities)
-    beside = stored.merge(ranking, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
-    is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
-    differing = int((~is_same).sum())
-    if differing == 0:
-        return None
-    return f"ranking: {differing} of {len(beside)} places and scores differ"
+    return ranking_difference(stored, ranking)
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:

@@ -25,6 +25,7 @@ from db.rows.nights import COMPLETE
 from dtml.checkpoints import checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
+from dtml.machine import changes, computed_by
 from dtml.markets import Market
 from dtml.pages.figures import records
 from dtml.training.fit import EpochReport, no_report
@@ -39,9 +40,9 @@ from flows.replay.archive import (
     changed_since,
     made_by,
     market_then,
-    same,
     stocks_of,
 )
+from flows.replay.closeness import close, same
 from flows.settings import weights_file
 from translation.atomic_files import write_whole
 
@@ -78,15 +79,17 @@ class Reproduction:
     """Hold a stored prediction beside its reproduction.
 
     `prediction` is its stored row. `again` maps `FIGURES` to the reproduced values, or is None when
-    the stock can no longer be predicted. `universe` says which stocks the model saw and how that is
-    known, and `changed_since` how the market's index and list differ today, which changes nothing
-    here. `night_hash` is the digest of the windows that the night recorded (None if it was not a
-    night, or recorded none), `inputs_hash` that of the windows now.
+    the stock can no longer be predicted. `machine` is what computed it again, `computed_by` what
+    computed it then (None: not recorded). `universe` says which stocks the model saw and how that
+    is known, and `changed_since` how the market's index and list differ today, which changes
+    nothing here. `night_hash` is the digest of the windows that the night recorded (None if it was
+    not a night, or recorded none), `inputs_hash` that of the windows now.
     """
 
     receipt: Receipt
     run: Mapping[str, Any]
-    device: str
+    machine: str
+    computed_by: str | None
     prediction: Mapping[str, Any]
     again: Mapping[str, float] | None
     universe: str
@@ -101,8 +104,26 @@ class Reproduction:
         return hashlib.sha256(settings.encode()).hexdigest()
 
     @property
+    def changes(self) -> str | None:
+        """Return what else computed the prediction than computes here; None where nothing does."""
+        return changes(self.computed_by, self.machine)
+
+    @property
+    def differing(self) -> list[str]:
+        """Return the figures that are not the same to the last bit."""
+        again = self.again or {}
+        return [name for name in again if not same(self.prediction[name], again[name])]
+
+    @property
+    def is_rounding(self) -> bool:
+        """Return whether figures differ within the tolerance, where something else computes now."""
+        again = self.again or {}
+        has_close_figures = all(close(self.prediction[name], again[name]) for name in again)
+        return bool(self.differing) and has_close_figures and self.changes is not None
+
+    @property
     def reasons(self) -> list[str]:
-        """Return what differs, in words; empty when all is equal to the last bit."""
+        """Return what differs by more than rounding, in words; empty when nothing does."""
         reasons: list[str] = []
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
             reasons.append(
@@ -112,13 +133,12 @@ class Reproduction:
         if self.again is None:
             reasons.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
             return reasons
-        differing = [name for name in FIGURES if not same(self.prediction[name], self.again[name])]
-        if differing:
-            first = differing[0]
+        if self.differing and not self.is_rounding:
+            first = self.differing[0]
             difference = abs(self.prediction[first] - self.again[first])
             reasons.append(
-                f"{', '.join(differing)}: {first} differs by {difference:.2g}; "
-                f"{made_by(self.run, self.device)}"
+                f"{', '.join(self.differing)}: {first} {difference:.2g} apart; "
+                f"{made_by(self.run, self.machine)}"
             )
         return reasons
 
@@ -159,10 +179,12 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         night = nights.night(conn, name, as_of)
     symbols = set(on_target["symbol"])
     night_hash = None
+    computed_then = run["computed_by"]
     if night is not None and night["run_id"] == run["id"] and night["status"] in COMPLETE:
         symbols = stocks_of(night, symbols)
         universe = "as the night recorded them"
         night_hash = night["inputs_hash"]
+        computed_then = night["computed_by"]
     else:
         listed = market_then(archive.market, run).constituents_on(as_of)
         symbols |= {stay.symbol for stay in listed}
@@ -177,7 +199,8 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     return Reproduction(
         receipt=receipt,
         run=run,
-        device=choose_device(archive.device).type,
+        machine=computed_by(choose_device(archive.device)),
+        computed_by=computed_then,
         prediction=prediction,
         again=again,
         universe=f"{len(symbols)} stocks, {universe}",
@@ -210,6 +233,7 @@ class Retraining:
 
     run: Mapping[str, Any]
     device: str
+    machine: str
     checkpoint_hash: str
     parameters: int
     differing: Mapping[str, float]
@@ -247,10 +271,10 @@ class Retraining:
         """Say which weights are lost, and what to do."""
         return (
             f"weights: those of {self.run['id']}, SHA-256 {self.run['checkpoint_hash'][:12]}..., "
-            f"are lost, and training again gave {self.checkpoint_hash[:12]}... "
-            f"({made_by(self.run, self.device)}): restore the checkpoint from a backup, "
-            "train again on the machine that trained it, "
-            f"or use new weights: `dtml train {self.run['market']}`"
+            f"are lost, and trained again they are {self.checkpoint_hash[:12]}... "
+            f"({made_by(self.run, self.machine)}): restore its checkpoint from a backup, "
+            "train it again on the machine that did, "
+            f"or go on with new ones: `dtml train {self.run['market']}`"
         )
 
     def _differing_weights(self) -> str:
@@ -258,8 +282,7 @@ class Retraining:
         worst = max(self.differing, key=lambda name: self.differing[name])
         return (
             f"weights: {len(self.differing)} of {self.parameters} parameters differ, "
-            f"most of all {worst}, by {self.differing[worst]:.2g} "
-            f"({made_by(self.run, self.device)})"
+            f"most {worst} by {self.differing[worst]:.2g} ({made_by(self.run, self.machine)})"
         )
 
 
@@ -294,6 +317,7 @@ def retrain(
     with TemporaryDirectory() as folder:
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
+    device = choose_device(archive.device)
     weights_then: Mapping[str, Tensor] = fitted.ensemble.weights
     if stored_weights is not None:
         weights_then = stored_weights
@@ -303,7 +327,8 @@ def retrain(
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
     return Retraining(
         run=run,
-        device=choose_device(archive.device).type,
+        device=device.type,
+        machine=computed_by(device),
         checkpoint_hash=sha,
         parameters=len(weights_then),
         differing=_differences(weights_then, fitted.ensemble.weights),

@@ -21,7 +21,7 @@ from db.admin.copying import (
     table_counts,
     write_snapshot,
 )
-from db.engine import open_engine, prepare, reading, upgrade
+from db.engine import is_later, later_schema, open_engine, prepare, reading, upgrade
 from db.migrations import REVISION
 from db.rows import rankings
 from db.rows import runs as stored_runs
@@ -112,6 +112,8 @@ def read_backup(folder: Path) -> Manifest:
     damaged file.
     """
     manifest = _read_manifest(folder)
+    if is_later(manifest.schema):
+        raise UsageError(f"the backup {folder} {later_schema(manifest.schema)}")
     _require_nothing_else(folder, manifest)
     for name, sha in manifest.files.items():
         fault = _fault_of(folder / name, sha)

@@ -179,15 +179,15 @@ def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
         if file.is_file():
             shutil.copy(file, tmp_path)
     (tmp_path / "db" / "views" / "busiest_session.sql").write_text(VIEW)
-    newest = ROOT / "db" / "migrations" / "versions" / f"{REVISION}.py"
+    first = ROOT / "db" / "migrations" / "versions" / "0001.py"
     following = f"{int(REVISION) + 1:04d}"
-    asked = "from tests.stores.test_schema import schema_of_today; print(schema_of_today())"
+    asked = "from tests.support.schema import schema_of_today; print(schema_of_today())"
     given = {
         "revision": following,
         "down_revision": REVISION,
         "schema": ran(tmp_path, "-c", asked).strip(),
     }
-    revision = newest.read_text()
+    revision = first.read_text()
     for name, value in given.items():
         revision = re.sub(rf"^{name} = .*", f'{name} = "{value}"', revision, flags=re.MULTILINE)
     (tmp_path / "db" / "migrations" / "versions" / f"{following}.py").write_text(revision)

@@ -217,6 +217,7 @@ def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the
         "checkpoint_hash": "a",
         "train_first": first,
         "code_version": "0",
+        "computed_by": None,
         "market": "m",
     }
     for device, apart, equal in (
@@ -224,7 +225,15 @@ def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the
         ("cuda", 2 * TOLERANCE, False),
         ("cpu", 1e-7, False),
     ):
-        trained = Retraining(run, device, "b", 2, {"linear.weight": apart}, first)
+        trained = Retraining(
+            run=run,
+            device=device,
+            machine=f"device {device}",
+            checkpoint_hash="b",
+            parameters=2,
+            differing={"linear.weight": apart},
+            first=first,
+        )
         assert (trained.reasons == []) is trained.is_close is equal
 
 

@@ -139,7 +139,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
         "is not a backup of dtml",
     ),
     "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
-    "newer schema": (_make_newer, 2, "It may be newer: update dtml"),
+    "newer schema": (_make_newer, 2, "has schema 9999 of a later dtml (this is "),
     "other rows": (
         lambda folder: change_manifest(folder, rows={"price": 97}),
         1,

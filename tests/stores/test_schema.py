@@ -2,9 +2,7 @@
 column is explained.
 """
 
-from hashlib import sha256
-from importlib import import_module
-from typing import Any
+from importlib.metadata import version
 
 import pytest
 import sqlalchemy as sa
@@ -20,6 +18,7 @@ from db.errors import StoreError, StoreUsageError
 from db.migrations import FOLDER, REVISION, create, revisions
 from db.views import views as documented_views
 from tests.support.revisions import tables_and_views
+from tests.support.schema import newest, schema_of_today
 
 FACTS = {
     "constituent",
@@ -72,36 +71,12 @@ def test_facts_lie_in_the_order_of_their_keys(engine: Engine) -> None:
         assert options == ({"sqlite_with_rowid": False} if table in FACTS else {})
 
 
-def newest() -> Any:
-    """The newest revision, whose file's name is no identifier."""
-    return import_module(f"db.migrations.versions.{REVISION}")
-
-
-def statements(url: str) -> str:
-    """What creates every table and view on an engine; a set orders the indexes,
-    so they are sorted.
-    """
-    said: list[str] = []
-    engine = sa.create_mock_engine(
-        url, lambda made, *_: said.append(str(made.compile(dialect=engine.dialect)))
-    )
-    tables.metadata.create_all(engine, checkfirst=False)
-    return "\n".join(sorted(said) + [view.sql for view in documented_views().values()])
-
-
 def test_the_revisions_follow_one_another() -> None:
     config = Config()
     config.set_main_option("script_location", str(FOLDER))
     walked = [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()]
     assert walked == revisions()[::-1]
     assert newest().revision == REVISION == walked[0]
-
-
-def schema_of_today() -> str:
-    """The digest of all tables and views, as a revision names it."""
-    return sha256(
-        (statements("sqlite://") + statements("postgresql+psycopg://")).encode()
-    ).hexdigest()
 
 
 def test_the_newest_revision_makes_the_tables_and_views_of_today() -> None:
@@ -116,35 +91,72 @@ def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("revision", ["0012", "9999"])
-def test_a_store_of_a_newer_dtml_or_of_none_that_was_released_is_left_alone(
+def test_a_store_of_a_later_version_is_refused_by_name_with_the_way_out(
     engine: Engine, revision: str
 ) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.text(f"update alembic_version set version_num = '{revision}'"))
+    before = tables_and_views(engine)
     said = (
-        rf"schema {revision}, unknown to this dtml .*: update dtml\. Or it was made before "
-        r"0\.1\.0: start a new"
+        rf"has schema {revision} of a later dtml \(this is {version('dtml-nightshift')} "
+        rf"with schema {REVISION}\).* install the version that upgraded it.* `dtml db restore`"
     )
     for use in (require_current, prepare, upgrade):
         with pytest.raises(StoreUsageError, match=said):
             use(engine)
+    assert tables_and_views(engine) == before
 
 
-def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) -> None:
-    """The first schema of all had the number of the first one that was released."""
+def test_a_store_of_another_programs_revision_is_left_alone(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        conn.execute(sa.text("update alembic_version set version_num = '1975ea83b712'"))
+    for use in (require_current, prepare, upgrade):
+        with pytest.raises(StoreUsageError, match=r"schema 1975ea83b712, which is none of dtml"):
+            use(engine)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0007", REVISION])
+def test_a_store_of_a_version_before_the_first_release_is_refused_by_name(
+    store_url: str, revision: str
+) -> None:
+    """Their schemas had the numbers that those of releases have."""
     engine = open_engine(store_url)
     with transaction(engine) as conn:
         conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
-        conn.execute(sa.text(f"insert into alembic_version values ('{REVISION}')"))
-        for table in (tables.instrument, tables.constituent, tables.price, tables.rejected_bar):
-            table.create(conn)
+        conn.execute(sa.text(f"insert into alembic_version values ('{revision}')"))
+        conn.execute(sa.text("create table membership (instrument_id integer primary key)"))
+        tables.instrument.create(conn)
     for use in (require_current, prepare, upgrade):
         with pytest.raises(
-            StoreError,
-            match=rf"{REVISION} without its table abstention_band\. Perhaps .* before 0\.1\.0: .* "
-            r"damaged: ",
+            StoreUsageError,
+            match=rf"{revision} of a development version before 0\.1\.0, .* start a new store",
         ):
             use(engine)
+
+
+DAMAGE = {
+    "drop table abstention_band": "without its table abstention_band",
+    "alter table night drop column gaps": "without the column gaps of its table night",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, damage: str) -> None:
+    with transaction(engine) as conn:
+        for view in documented_views():
+            conn.exec_driver_sql(f"drop view {view}")
+        conn.exec_driver_sql(damage)
+    for use in (require_current, prepare, upgrade):
+        with pytest.raises(StoreError, match=rf"{REVISION} {DAMAGE[damage]}\. It is damaged: run"):
+            use(engine)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_column_that_should_allow_missing_values_is_found(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        conn.exec_driver_sql("alter table night alter column target set not null")
+    with pytest.raises(StoreError, match="but missing values are not allowed in the column target"):
+        require_current(engine)
 
 
 def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:

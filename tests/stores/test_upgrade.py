@@ -10,6 +10,7 @@ from db import tables as schema
 from db.admin.checks import check_store
 from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
+from db.migrations import REVISION
 from db.views import views as documented_views
 from tests.support.revisions import CHANGES, NEXT, become_next, next_views, tables_and_views
 from tests.support.stores import contents, fill
@@ -38,7 +39,8 @@ def seen(engine: Engine) -> dict[str, list[str]]:
 def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
     for use in (require_current, prepare):
         with pytest.raises(
-            StoreUsageError, match=r"has schema 0001, too old .*\(0002\): run `dtml db upgrade`"
+            StoreUsageError,
+            match=rf"has schema {REVISION}, too old .*\({NEXT}\): run `dtml db upgrade`",
         ):
             use(old)
     assert upgrade(old)

@@ -13,7 +13,7 @@ from db import migrations
 from db.migrations import REVISION
 from db.views import View, parse_view, views
 
-NEXT = "0002"
+NEXT = f"{int(REVISION) + 1:04d}"
 CHANGES = """
     op.create_table("made_up", sa.Column("id", sa.Integer, primary_key=True))
     op.add_column("instrument", sa.Column("made_up", sa.String))
@@ -25,6 +25,8 @@ from alembic import op
 
 revision = {revision!r}
 down_revision = {before!r}
+new_tables = ["made_up"]
+changed_columns = {{"instrument": ["made_up"]}}
 
 
 def upgrade():

@@ -1,0 +1,63 @@
+"""Compare the columns of a database with those that a schema has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, text
+
+from db.tables import metadata
+
+Column = tuple[str, str]  # the names of a table and of one of its columns
+
+# One statement for all tables: it runs each time that a store is opened.
+_COLUMNS = {
+    "sqlite": """
+        select t.name, c.name, c."notnull" = 1
+        from sqlite_master t cross join pragma_table_info(t.name) c
+        where t.type = 'table' and t.name not like 'sqlite~_%' escape '~'
+    """,
+    "postgresql": """
+        select t.relname, c.attname, c.attnotnull
+        from pg_catalog.pg_class t
+        join pg_catalog.pg_attribute c on c.attrelid = t.oid
+        where t.relkind in ('r', 'p') and c.attnum > 0 and not c.attisdropped
+            and t.relnamespace = current_schema()::regnamespace
+    """,
+}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Hold the tables that revisions add, and the columns that they add or change."""
+
+    tables: set[str] = field(default_factory=set)
+    columns: set[Column] = field(default_factory=set)
+
+
+def stored_columns(conn: Connection) -> dict[Column, bool]:
+    """Return the columns of all tables of a database, and whether each must have a value."""
+    rows = conn.execute(text(_COLUMNS[conn.dialect.name]))
+    return {(table, column): bool(is_required) for table, column, is_required in rows}
+
+
+def difference(stored: Mapping[Column, bool], later: Changes) -> str | None:
+    """Name the first table or column that a store lacks or has otherwise; None where there is none.
+
+    `later` is what revisions after the store's change.
+    """
+    stored_tables = {table for table, _ in stored}
+    for name, table in sorted(metadata.tables.items()):
+        if name in later.tables:
+            continue
+        if name not in stored_tables:
+            return f"without its table {name}"
+        for column in table.c:
+            if (name, column.name) in later.columns:
+                continue
+            is_required = stored.get((name, column.name))
+            if is_required is None:
+                return f"without the column {column.name} of its table {name}"
+            if is_required == column.nullable:
+                rule = "missing values are not allowed" if is_required else "values may be missing"
+                return f"but {rule} in the column {column.name} of its table {name}"
+    return None

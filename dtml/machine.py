@@ -1,0 +1,74 @@
+"""Name what computes: the versions, the processor and the device that decide the last bits.
+
+Weights, inputs and seeds fix a result up to rounding. Another version of a library, another
+processor or a GPU may add the same numbers in another order.
+"""
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+PACKAGES = ("torch", "numpy", "pandas", "scikit-learn")
+PROCESSORS = Path("/proc/cpuinfo")  # absent on systems other than Linux
+
+
+def computed_by(device: torch.device) -> str:
+    """Return what computes on a device here, as `name value` pairs separated by `, `.
+
+    Example: `dtml 0.1.0, Python 3.12.3, torch 2.9.0, numpy 2.3.4, pandas 2.3.3, scikit-learn 1.7.2,
+    processor AMD EPYC 7B13 (AVX2), device cpu`.
+    """
+    pairs = {"dtml": version("dtml-nightshift"), "Python": platform.python_version()}
+    for package in PACKAGES:
+        pairs[package] = version(package)
+    pairs["processor"] = _processor()
+    pairs["device"] = _device(device)
+    return ", ".join(f"{name} {value}" for name, value in pairs.items())
+
+
+def changes(then: str | None, now: str) -> str | None:
+    """Say what differs between two answers of `computed_by`; None where they are the same.
+
+    Without the first one (None), anything may differ.
+    """
+    if then is None:
+        return "the versions and the processor that computed it are not recorded"
+    pairs_then = _pairs(then)
+    pairs_now = _pairs(now)
+    found: list[str] = []
+    for name in {**pairs_then, **pairs_now}:
+        value_then = pairs_then.get(name, "not recorded")
+        value_now = pairs_now.get(name, "not recorded")
+        if value_then != value_now:
+            found.append(f"{name} was {value_then}, is {value_now}")
+    return "; ".join(found) or None
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Return the values of an answer of `computed_by` by their names."""
+    pairs: dict[str, str] = {}
+    for pair in text.split(", "):
+        name, _, value = pair.partition(" ")
+        pairs[name] = value
+    return pairs
+
+
+def _processor() -> str:
+    """Return the processor's model, or its architecture, and the instructions that torch uses."""
+    model = platform.machine()
+    if PROCESSORS.exists():
+        for line in PROCESSORS.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                model = value.strip()
+                break
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return f"{model.replace(',', ' ')} ({instructions})"
+
+
+def _device(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    return f"{device.type} {torch.cuda.get_device_name(device)}"

@@ -1,0 +1,64 @@
+"""Compare figures that were stored with the same figures computed again.
+
+They are equal to the last bit where the same versions and the same processor compute them.
+Elsewhere sums are added in another order, and figures may differ by rounding.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+# Largest difference between two figures that count as close. Probabilities are computed in float32,
+# whose spacing below 1 is 6e-8. A night's own differ by up to 2e-7 between instruction sets.
+TOLERANCE = 1e-6
+
+
+def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
+    """Return, for each figure, whether both are the same to the last bit; NaN equals NaN."""
+    then = np.asarray(stored, dtype=float)
+    now = np.asarray(again, dtype=float)
+    return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
+
+
+def close(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
+    """Return, for each figure, whether both differ by at most TOLERANCE; NaN equals NaN."""
+    then = np.asarray(stored, dtype=float)
+    now = np.asarray(again, dtype=float)
+    return np.asarray(same(then, now) | (np.abs(then - now) <= TOLERANCE))
+
+
+@dataclass(frozen=True)
+class RankingDifference:
+    """Hold how many places and scores of a night's rankings differ, of how many.
+
+    `is_close` says that all scores are within TOLERANCE of the stored ones, in proportion where
+    they exceed 1, and that stocks changed places only where their scores are that close.
+    """
+
+    differing: int
+    total: int
+    is_close: bool
+
+    def __str__(self) -> str:
+        return f"ranking: {self.differing} of {self.total} places and scores"
+
+
+def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDifference | None:
+    """Compare rankings: `predictor, symbol, score, place`; None where none differs."""
+    beside = stored.merge(again, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
+    is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
+    differing = int((~is_same).sum())
+    if differing == 0:
+        return None
+    # The score that was stored for the place that a stock has now.
+    score_of_place = stored[["predictor", "place", "score"]].rename(
+        columns={"place": "place_again", "score": "score_of_place"}
+    )
+    beside = beside.merge(score_of_place, on=["predictor", "place_again"], how="left")
+    scale = np.maximum(1.0, beside["score"].abs())
+    scores = beside[["score", "score"]].div(scale, axis=0)
+    others = beside[["score_again", "score_of_place"]].div(scale, axis=0)
+    is_close = bool(close(scores, others).all())
+    return RankingDifference(differing=differing, total=len(beside), is_close=is_close)

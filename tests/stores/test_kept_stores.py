@@ -1,0 +1,132 @@
+"""A store of every schema since 0.1.0, its models and its states open with this version, on both
+engines.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import torch
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine
+
+from db import tables
+from db.admin.checks import check_store
+from db.engine import open_engine, reading, require_current, upgrade
+from db.errors import StoreUsageError
+from db.migrations import REVISION, revisions
+from dtml.markets import load_market
+from dtml.training.state import StateFolder, start
+from flows.nightly.train import states_folder
+from flows.replay.archive import Archive, replay_of
+from flows.settings import data_folder
+from tests.support.kept_store import (
+    ABOUT,
+    NIGHTS,
+    kept_file,
+    open_kept,
+    small_context,
+    translations,
+    unpack,
+)
+from tests.support.schema import newest
+from translation.atomic_files import write_whole
+
+Rows = dict[str, list[str]]
+
+
+@pytest.fixture(params=revisions())
+def revision(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def kept(revision: str, store_url: str) -> Iterator[Engine]:
+    """The kept store of a revision, as it was left, and its files in the data folder."""
+    opened = open_kept(revision, store_url)
+    yield opened
+    opened.dispose()
+
+
+def columns_of(engine: Engine) -> dict[str, list[str]]:
+    inspector = sa.inspect(engine)
+    names = set(inspector.get_table_names()) - {"alembic_version"}
+    return {name: [column["name"] for column in inspector.get_columns(name)] for name in names}
+
+
+def rows_of(engine: Engine, columns: dict[str, list[str]]) -> Rows:
+    """Every row of these columns, in an order of its own."""
+    found: Rows = {}
+    with reading(engine) as conn:
+        for table, names in columns.items():
+            listed = ", ".join(f'"{name}"' for name in names)
+            rows = conn.exec_driver_sql(f'select {listed} from "{table}"')
+            found[table] = sorted(str(row) for row in rows)
+    return found
+
+
+def test_the_newest_schema_has_a_kept_store() -> None:
+    to_do = "run `python -m tests.support.kept_store`, which makes it"
+    assert kept_file(REVISION).is_file(), f"no store of schema {REVISION} is kept: {to_do}"
+    with zipfile.ZipFile(kept_file(REVISION)) as packed:
+        about: dict[str, Any] = json.loads(packed.read(ABOUT))
+    assert about["schema"] == newest().schema, f"the kept store has another schema: {to_do}"
+
+
+def test_every_kept_store_is_of_a_schema_that_is_known() -> None:
+    assert sorted(file.stem for file in kept_file(REVISION).parent.iterdir()) == revisions()
+
+
+def test_an_upgrade_of_a_kept_store_keeps_every_row(kept: Engine, revision: str) -> None:
+    columns = columns_of(kept)
+    before = rows_of(kept, columns)
+    assert all(before.values()), "every table has a row"
+    if revision != REVISION:
+        with pytest.raises(StoreUsageError, match=rf"has schema {revision}, .*`dtml db upgrade`"):
+            require_current(kept)
+    assert upgrade(kept) is (revision != REVISION)
+    require_current(kept)
+    assert rows_of(kept, columns) == before
+    assert {finding.state for finding in check_store(kept)} == {"ok"}
+
+
+def test_an_upgraded_store_has_the_schema_of_a_new_one(kept: Engine) -> None:
+    upgrade(kept)
+    with reading(kept) as conn:
+        context = MigrationContext.configure(conn, opts={"compare_server_default": True})
+        assert compare_metadata(context, tables.metadata) == []
+
+
+@pytest.mark.slow
+def test_the_nights_of_a_kept_store_replay(kept: Engine, store_url: str) -> None:
+    upgrade(kept)
+    archive = Archive(open_engine(store_url, read_only=True), load_market("simulated"), "cpu")
+    replays = [replay_of(archive, night) for night in archive.nights()]
+    assert [replay.night["as_of"] for replay in replays] == list(NIGHTS)
+    assert [len(replay.predictions) for replay in replays] == [6, 6]
+    assert [replay.reasons for replay in replays] == [[], []]
+    archive.engine.dispose()
+
+
+def test_a_training_that_was_interrupted_before_an_upgrade_goes_on(
+    revision: str, engine: Engine
+) -> None:
+    unpack(revision, data_folder())
+    (folder,) = states_folder("nightly").iterdir()
+    member, *_ = small_context(engine).experiment.members_of()
+    fit = start(member, stocks=6, device=torch.device("cpu"))
+    drawn = {name: value.clone() for name, value in fit.weights.items()}
+    assert StateFolder(folder, write_whole).restore(fit)
+    assert [epoch.number for epoch in fit.epochs] == [1]
+    assert any(not torch.equal(value, drawn[name]) for name, value in fit.weights.items())
+
+
+def test_a_translator_that_is_kept_translates_as_before(revision: str, tmp_path: Path) -> None:
+    about = unpack(revision, tmp_path)
+    assert len(set(about["translations"])) > 10
+    assert translations(tmp_path) == about["translations"]
