@@ -136,30 +136,11 @@ def by_uv_tool(wheel: Path, folder: Path) -> Path:
     return folder / "tools" / "dtml-nightshift"
 
 
-def by_pipx(wheel: Path, folder: Path) -> Path:
-    """Install it as `pipx install` does; return the folder of its environment."""
-    pytest.importorskip("pipx", reason="no pipx: make .venv/.ok installs it")
-    done(
-        folder,
-        sys.executable,
-        "-m",
-        "pipx",
-        "install",
-        "--python",
-        sys.executable,
-        "--pip-args=--no-index --no-deps",
-        str(wheel),
-    )
-    return folder / "pipx" / "venvs" / "dtml-nightshift"
-
-
 def done(folder: Path, *words: str) -> str:
     """What a program prints that must end well; its tools install below the folder."""
     own = {
         "UV_TOOL_DIR": str(folder / "tools"),
         "UV_TOOL_BIN_DIR": str(folder / "bin"),
-        "PIPX_HOME": str(folder / "pipx"),
-        "PIPX_BIN_DIR": str(folder / "bin"),
     }
     kept = {
         name: value
@@ -173,7 +154,7 @@ def done(folder: Path, *words: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("install", [by_pip, by_uv_tool, by_pipx])
+@pytest.mark.parametrize("install", [by_pip, by_uv_tool])
 def test_the_wheel_runs_a_night_however_it_was_installed(
     install: Callable[[Path, Path], Path],
     built: Path,
