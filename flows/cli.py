@@ -15,9 +15,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from flows.log_lines import set_up_logging
-from flows.settings import prepare_prefect
 from translation.environment import prepare_torch
+from translation.platforms import exit_on_windows
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in listed.items()}
@@ -72,6 +71,9 @@ def common(
     ] = False,
 ) -> None:
     """Set up what all commands share."""
+    # here, because Windows has not what it imports, and `main` says so first
+    from flows.settings import prepare_prefect, set_up_logging
+
     os.environ["DTML_DEBUG"] = "1" if debug else ""
     # no process of ours imports what somebody left in the working folder
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -84,6 +86,7 @@ def main() -> None:
     """Run a command; every failure is one line on standard error, 2 for the
     user's mistakes and 1 for the rest.
     """
+    exit_on_windows()
     # imports make many objects and no garbage: a tenth of a short command
     gc.set_threshold(20_000, 20, 20)
     from flows.failures import run_command

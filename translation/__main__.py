@@ -17,7 +17,9 @@ import os
 from pathlib import Path
 
 from translation.environment import prepare_torch
+from translation.platforms import exit_on_windows
 
+exit_on_windows()
 prepare_torch()
 
 import torch

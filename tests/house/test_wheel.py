@@ -3,10 +3,14 @@ night and translates.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,8 @@ from tests.support.places import ROOT
 pytestmark = pytest.mark.soak
 
 ROOMS = ("flows", "dtml", "translation", "db")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NIGHT = ("nightly", "simulated", "--as-of", "2015-12-31", "--epochs", "1", "--seeds", "1")
 BUILD = (
     "from setuptools import build_meta; print(build_meta.build_wheel('dist'), "
     "build_meta.build_sdist('dist'))"
@@ -66,10 +72,7 @@ def test_the_sdist_builds_too(built: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "made"),
     [
-        (
-            ("nightly", "simulated", "--as-of", "2015-12-31", "--epochs", "1", "--seeds", "1"),
-            "reports/simulated/*.html",
-        ),
+        (NIGHT, "reports/simulated/*.html"),
         (("translate", "models"), "data/dtml.sqlite"),
         (("questions",), None),
         (("db", "dictionary"), None),
@@ -94,3 +97,81 @@ def test_what_is_installed_runs_from_any_folder(
     assert str(installed) in done.stderr
     assert done.stdout
     assert made is None or list(tmp_path.glob(made))
+
+
+def test_the_pages_name_the_wheel_as_it_is_built(built: Path) -> None:
+    page = (ROOT / "flows" / "README.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^WHEEL=dist/(.+)$", page, re.MULTILINE)
+    assert [file.name for file in built.glob("*.whl")] == [named]
+
+
+def by_pip(wheel: Path, folder: Path) -> Path:
+    """Install it as `pip install` in a new virtual environment does; return its folder."""
+    done(folder, sys.executable, "-m", "venv", "here")
+    done(folder, "here/bin/pip", "install", "--no-index", "--no-deps", str(wheel))
+    return folder / "here"
+
+
+def by_uv_tool(wheel: Path, folder: Path) -> Path:
+    """Install it as `uv tool install` does; return the folder of its environment."""
+    program = Path(sys.executable).with_name("uv")
+    if not program.exists():
+        pytest.skip("no uv beside this Python: make .venv/.ok installs it")
+    names = (re.split(r"[^\w-]", line)[0] for line in PROJECT["dependencies"])
+    never = "".join(f"{name} ; sys_platform == 'never'\n" for name in names)
+    (folder / "without_dependencies.txt").write_text(never)
+    done(
+        folder,
+        str(program),
+        "tool",
+        "install",
+        "--offline",
+        "--no-config",
+        "--python",
+        sys.executable,
+        "--overrides",
+        "without_dependencies.txt",
+        str(wheel),
+    )
+    return folder / "tools" / "dtml-nightshift"
+
+
+def done(folder: Path, *words: str) -> str:
+    """What a program prints that must end well; its tools install below the folder."""
+    own = {
+        "UV_TOOL_DIR": str(folder / "tools"),
+        "UV_TOOL_BIN_DIR": str(folder / "bin"),
+    }
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DTML_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    ended = subprocess.run(
+        words, cwd=folder, env=kept | own, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("install", [by_pip, by_uv_tool])
+def test_the_wheel_runs_a_night_however_it_was_installed(
+    install: Callable[[Path, Path], Path],
+    built: Path,
+    prefect_api: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its dependencies are those of this test run: no test downloads them."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    environment = install(next(built.glob("*.whl")), tmp_path)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    program = str(environment / "bin" / "dtml")
+    assert done(tmp_path, program, "--version") == f"dtml {PROJECT['version']}\n"
+    done(tmp_path, program, *NIGHT)
+    assert list(tmp_path.glob("reports/simulated/*.html"))
+    assert (tmp_path / "data" / "dtml.sqlite").exists()
+    code = "import flows; print(flows.__file__)"
+    python = str(environment / "bin" / "python")
+    assert str(packages) in done(tmp_path, python, "-P", "-c", code)

@@ -137,7 +137,7 @@ class Page(HTMLParser):
 def browser() -> Iterator[Any]:
     """A headless browser; skips where there is none, saying what to install."""
     playwright = pytest.importorskip(
-        "playwright.sync_api", reason="no playwright: pip install '.[browser]'"
+        "playwright.sync_api", reason="no playwright: make .venv/.ok installs it"
     )
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
@@ -156,7 +156,9 @@ def axe_source() -> str:
     """The script of axe-core, which finds what keeps people from using a page;
     skips where it is not installed.
     """
-    package = pytest.importorskip("axe_core_python", reason="no axe-core: pip install '.[browser]'")
+    package = pytest.importorskip(
+        "axe_core_python", reason="no axe-core: make .venv/.ok installs it"
+    )
     return (Path(str(package.__file__)).parent / "axe.min.js").read_text(encoding="utf-8")
 
 

