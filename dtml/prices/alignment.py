@@ -185,7 +185,7 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     known = known.assign(before=of_symbol.shift(1), after=of_symbol.shift(-1))
     common = known.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     is_kept = _is_same(common["close_fresh"], common["close"])
-    redated = {}
+    redated: dict[str, int] = {}
     for neighbour, shift in (("after", -1), ("before", 1)):
         moves = common[neighbour].notna() & ~_is_same(common[neighbour], common["close"])
         matches = _is_same(common["close_fresh"], common[neighbour]) & moves

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, text
 
 from db.engine import reading
 from dtml.errors import UsageError
+from dtml.experiments import vary
 from dtml.markets import Constituent, load_market_file
 from dtml.sources.files import FileSource
 from flows.dashboard.app import dashboard
@@ -110,7 +111,9 @@ def test_symbols_are_kept_through_a_night_its_page_queries_and_orders(
     source = FileSource(market, prices)
     listed = market.with_symbols(source.symbols())
     assert set(listed.symbols) == set(STOCKS)
-    run_night(replace(context, market=listed, source=source), AS_OF)
+    enough_to_rank = vary(context.experiment, {"train_sessions": 250})
+    of_files = replace(context, market=listed, source=source, experiment=enough_to_rank)
+    run_night(of_files, AS_OF)
 
     with reading(reader) as conn:
         for view in ("latest_prediction", "latest_ranking", "price_latest"):

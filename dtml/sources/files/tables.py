@@ -18,13 +18,12 @@ from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources.files.cells import Cells, plain
 from dtml.sources.files.containers import PARQUET, ZIP, Container
 from dtml.sources.files.dates import AmbiguousDateError, days_of
-from dtml.sources.files.dialects import Dialect, dialect
+from dtml.sources.files.dialects import Dialect, dialect, header_key
 from dtml.sources.files.header_rows import pairs_of_parquet, reshaped_parquet, reshaped_wide
 from dtml.sources.files.layouts import (
     UNNAMED,
     Layout,
     has_columns,
-    header_key,
     is_wide,
     layout_of,
     require,
