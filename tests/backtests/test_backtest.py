@@ -266,12 +266,12 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is not a session"):
         run_backtest(backtest, attention_on=[date(2024, 3, 9)])
-    with pytest.raises(UsageError, match=r"lies outside 2024-03-04 \.\. 2024-03-25"):
+    with pytest.raises(UsageError, match=r"is outside 2024-03-04 \.\. 2024-03-25"):
         run_backtest(backtest, attention_on=[date(2024, 4, 1)])
 
 
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
-    with pytest.raises(UsageError, match="up to 2024-05-31; a backtest to 2024-06-20"):
+    with pytest.raises(UsageError, match="up to 2024-05-31, but a backtest to 2024-06-20"):
         backtest_of(run_request, last=date(2024, 6, 20))
     with pytest.raises(UsageError, match="lies after"):
         backtest_of(run_request, first=date(2024, 4, 1))
@@ -360,7 +360,9 @@ def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(
 ) -> None:
     code, _, complaint = command(*SPAN)
     assert code == 2
-    assert "nothing of kdd17 is stored: say where its prices come from: --source yahoo" in complaint
+    assert (
+        "nothing is stored for kdd17: say where its prices come from: --source yahoo" in complaint
+    )
 
 
 @pytest.mark.parametrize(

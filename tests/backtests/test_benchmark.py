@@ -229,7 +229,7 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
     fetch_bars(whole, date(2024, 6, 14))
     with pytest.raises(
         DtmlError,
-        match=r"prices up to 2024-06-14 of simulated.*up to 2024-06-28: fetch the whole set",
+        match=r"prices up to 2024-06-14 of simulated.*ends on 2024-06-28: fetch the whole set",
     ):
         run_benchmark(PublishedExperiment(whole, PAPER, seeds=(0,)))
     earlier = replace(
@@ -300,7 +300,7 @@ def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(
 
 def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
     with pytest.raises(
-        UsageError, match=r"published experiment on acl18, kdd17, ndx100; got simulated"
+        UsageError, match=r"no published experiment: choose one of acl18, kdd17, ndx100"
     ):
         run_published(
             RunRequest("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False
@@ -337,7 +337,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     assert run_request.prices is not None
     wrong = {
         "--index needs --prices": replace(run_request, prices=None),
-        r"nothing of simulated is stored: .*--prices FILE --index FILE": RunRequest("simulated"),
+        r"nothing is stored for simulated: .*--prices FILE --index FILE": RunRequest("simulated"),
         "these are not the data of simulated: 8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),

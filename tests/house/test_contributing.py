@@ -227,5 +227,5 @@ def test_contributing_has_40_lines_and_names_what_is_there() -> None:
         assert name == "home.toml" or (ROOT / name).exists(), name
     own = Path(__file__).read_text(encoding="utf-8")
     for name in ("MARKET", "Ladder", "LastSession", "VIEW"):
-        assert f"`{name}` there" in " ".join(lines)
+        assert f"the example `{name}`" in " ".join(lines)
         assert name in own

@@ -149,7 +149,7 @@ def test_a_model_that_another_process_trains_is_left_alone(bare: Path, translate
     write_recipe(bare)
     with FileLock(work / "train.lock"):
         code, _, complaint = translate("train", "tiny.toml")
-    assert (code, is_one_line(complaint), "another process trains tiny" in complaint) == (
+    assert (code, is_one_line(complaint), "another process is training tiny" in complaint) == (
         1,
         True,
         True,
@@ -263,7 +263,7 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
     assert (code, is_one_line(complaint)) == (2, True)
     assert "test.xa has 20 lines, test.xb 2" in complaint
     code, _, complaint = translate("score", "unmade")
-    assert (code, is_one_line(complaint), "its tests are made" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "its test sets are made" in complaint) == (2, True, True)
 
 
 def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Command) -> None:

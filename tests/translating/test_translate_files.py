@@ -154,7 +154,7 @@ def test_a_file_that_another_process_writes_is_left_alone(
 ) -> None:
     with FileLock(home / "out.partial.lock"):
         code, _, complaint = translate("file", "text", "--to", "out")
-    assert (code, is_one_line(complaint), "another process writes out" in complaint) == (
+    assert (code, is_one_line(complaint), "another process is writing out" in complaint) == (
         1,
         True,
         True,
