@@ -72,7 +72,8 @@ def common(
 ) -> None:
     """Set up what all commands share."""
     # here, because Windows has not what it imports, and `main` says so first
-    from flows.settings import prepare_prefect, set_up_logging
+    from flows.log_lines import set_up_logging
+    from flows.settings import prepare_prefect
 
     os.environ["DTML_DEBUG"] = "1" if debug else ""
     # no process of ours imports what somebody left in the working folder

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from db.migrations.columns import Changes
 from db.tables import metadata
@@ -72,10 +73,20 @@ def migrate(conn: Connection) -> None:
     for name in views().keys() & set(inspect(conn).get_view_names()):
         conn.exec_driver_sql(f"drop view {name}")
     command.upgrade(_config(conn), "head")
+    if conn.dialect.supports_comments:
+        _comment_tables(conn)
     _create_views(conn)
     for name, privilege, role in grants:
         if name in views():
             conn.exec_driver_sql(f"grant {privilege} on {name} to {role}")
+
+
+def _comment_tables(conn: Connection) -> None:
+    """Write the present comments of every table: they say more than those of an older store."""
+    for table in metadata.sorted_tables:
+        conn.execute(SetTableComment(table))
+        for column in table.columns:
+            conn.execute(SetColumnComment(column))
 
 
 def _create_views(conn: Connection) -> None:

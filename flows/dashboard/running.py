@@ -83,7 +83,8 @@ def _seconds(stage: dict[str, Any], now: datetime) -> float:
     """Return how long a stage took, or has taken by now."""
     if not pd.isna(stage["seconds"]):
         return float(stage["seconds"])
-    return max(0.0, (now - stage["started_at"]).total_seconds())
+    elapsed = now - stage["started_at"]
+    return max(0.0, float(elapsed.total_seconds()))
 
 
 def _queue(conn: Connection) -> list[dict[str, Any]]:

@@ -1,17 +1,19 @@
-"""Record which versions, processor and device trained a model and predicted a night."""
+"""Record what computed each model and night, and how long each stage of a night took."""
 
 import sqlalchemy as sa
 from alembic import op
+
+from db.tables import UtcTimestamp
 
 revision = "0002"
 down_revision = "0001"
 
 # SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new
 # revision.
-schema = "d99799ed04f3b7dcb009d690bcc7b3248fcc8cfba15f450e31bd2439a91b70e2"
+schema = "a4a6dee4483c93913471383e2d5351318ccacd60f8ad45b71d1b73285ed4623e"
 
 # What this revision adds or changes, which an older store lacks: tables, and columns by table.
-new_tables: list[str] = []
+new_tables = ["night_stage"]
 changed_columns: dict[str, list[str]] = {"run": ["computed_by"], "night": ["computed_by"]}
 
 TRAINED = (
@@ -24,7 +26,31 @@ PREDICTED = (
 )
 
 
+STAGE = (
+    "'fetch', 'model', 'predict', 'rank', 'store', 'score', 'paper account', 'drift' or 'report'."
+)
+STATUS = "'running', 'done' or 'failed'; it stays 'running' where the process was killed."
+SECONDS = "How long it took; missing while its status is 'running'."
+STAGES = (
+    "Stages of nights: one row per stage that the last run of a night has begun, with how long it "
+    "took."
+)
+
+
 def upgrade() -> None:
-    """Add the columns, which are missing in every row: nobody knows what computed these."""
+    """Add columns, missing in every row (nobody knows what computed these), and an empty table."""
     op.add_column("run", sa.Column("computed_by", sa.String(), comment=TRAINED))
     op.add_column("night", sa.Column("computed_by", sa.String(), comment=PREDICTED))
+    op.create_table(
+        "night_stage",
+        sa.Column("market", sa.String(), primary_key=True, comment="Name of the market."),
+        sa.Column("as_of", sa.Date(), primary_key=True, comment="The night."),
+        sa.Column("stage", sa.String(), primary_key=True, comment=STAGE),
+        sa.Column("status", sa.String(), nullable=False, comment=STATUS),
+        sa.Column("started_at", UtcTimestamp(), nullable=False, comment="When the stage began."),
+        sa.Column("seconds", sa.Float(53), comment=SECONDS),
+        sa.CheckConstraint("status in ('running', 'done', 'failed')", name="status"),
+        sa.CheckConstraint("seconds >= 0", name="seconds"),
+        comment=STAGES,
+        sqlite_with_rowid=False,
+    )
