@@ -227,5 +227,5 @@ def test_what_was_not_tried_is_not_deflated(net: np.ndarray) -> None:
     tried = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)
     assert np.isnan(yardstick.deflated_sharpe)
     deflated = replace(yardstick, deflated_sharpe=tried.deflated_sharpe)
-    # not `==`: figures without a value are nan, which since Python 3.13 makes two dataclasses differ
+    # not `==`: a figure without a value is nan, and since Python 3.13 two nan make copies differ
     np.testing.assert_equal(asdict(deflated), asdict(tried))
