@@ -36,6 +36,7 @@ class _Ruleset(ctypes.Structure):
 
 class _Rule(ctypes.Structure):
     _pack_ = 1
+    _layout_ = "ms"  # the layout that `_pack_` meant before Python 3.14, which asks for its name
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 

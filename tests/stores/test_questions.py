@@ -18,6 +18,7 @@ from flows.commands.questions import ask, questions_page
 from tests.support.questions import MARKET, PAGE, filled_store, page
 
 NAME = "reader_of_questions"
+FIGURE = re.compile(r"\d*\.\d+")
 OTHER_PLANS = (
     "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c "
     "enable_incremental_sort=off"
@@ -133,8 +134,16 @@ def test_a_market_is_a_value_whatever_its_name(
 
 @pytest.mark.slow
 def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
+    """A figure may differ by one in its last digit: other versions of numpy add in another order,
+    and what lies between two figures is rounded to either.
+    """
     found = PAGE.read_text(encoding="utf-8")
-    assert found == page(store), "run `python -m tests.support.questions`, which writes it again"
+    wanted = page(store)
+    written_by = "run `python -m tests.support.questions`, which writes it anew"
+    assert FIGURE.sub("#", found) == FIGURE.sub("#", wanted), written_by
+    for shown, answered in zip(FIGURE.findall(found), FIGURE.findall(wanted), strict=True):
+        last_digit = 10.0 ** -len(answered.partition(".")[2])
+        assert abs(float(shown) - float(answered)) < 1.5 * last_digit, written_by
 
 
 @pytest.mark.soak
