@@ -26,6 +26,7 @@ from db.engine import reading, transaction
 from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import MarketContext, RunRequest, open_context
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
 from flows.replay.archive import Archive, replay_of
@@ -107,11 +108,11 @@ def _fill(nights: int) -> Engine:
     context = open_context(REQUEST)
     sessions = sessions_between("XNYS", FIRST, LAST)
     for place, session in enumerate(sessions[:nights]):
-        day = session.date()
-        if place % MONTH == 0:
-            _train(context, sessions[place - 1] if place else session)
+        if place and place % MONTH == 0:
+            fetch_bars(context, session.date())
+            _train(context, sessions[place - 1])
             _train(context, session)
-        run_night(context, day)
+        run_night(context, session.date())
     home = prefect_folder()
     give_tables(home)
     add_runs(home / DATABASE, HOURLY_RUNS, datetime.now(UTC) - timedelta(days=400))

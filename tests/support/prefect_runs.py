@@ -37,22 +37,27 @@ def add_runs(database: Path, count: int, ended: datetime) -> None:
         flow = str(uuid.uuid4())
         conn.execute("insert into flow (id, name) values (?, ?)", (flow, f"flow {flow}"))
         for number in range(count):
-            moment = f"{ended + timedelta(seconds=number):%Y-%m-%d %H:%M:%S.%f}"
-            _add_run(conn, flow, moment)
+            _add_run(conn, flow, ended + timedelta(seconds=number))
 
 
-def _add_run(conn: sqlite3.Connection, flow: str, moment: str) -> None:
+def _add_run(conn: sqlite3.Connection, flow: str, ended: datetime) -> None:
     run = str(uuid.uuid4())
+    moment = _text(ended)
     conn.execute(RUN, (run, flow, moment, moment))
     conn.execute(TASK, (run, moment, run))
-    for state in STATES:
+    for place, state in enumerate(STATES, start=1):
         event = str(uuid.uuid4())
         resource = f"prefect.flow-run.{run}"
-        conn.execute(STATE, (state, state.title(), moment, run))
+        entered = _text(ended - timedelta(milliseconds=len(STATES) - place))
+        conn.execute(STATE, (state, state.title(), entered, run))
         conn.execute(EVENT, (event, moment, resource, moment, moment))
         conn.execute(RESOURCE, (moment, resource, event))
     for line in range(LINES):
         conn.execute(LOG, (run, f"line {line} of what a stage of the night said", moment))
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f}"
 
 
 def counts(database: Path) -> dict[str, int]:
