@@ -130,12 +130,24 @@ def _flow_run() -> str | None:
     return str(context.flow_run.id)
 
 
-class TextLines(logging.Formatter):
-    """Write a record as one line of text, after its priority where it goes to the journal."""
+class Lines(logging.Formatter):
+    """Write a record as one line, after its priority where it goes to the journal."""
 
     def __init__(self, *, for_journal: bool = False) -> None:
         super().__init__()
         self.for_journal = for_journal
+
+    def line(self, level: str, message: str) -> str:
+        """Return the line of a message that was printed."""
+        raise NotImplementedError
+
+    def marked(self, level: str, text: str) -> str:
+        """Return a line after its priority, if it goes to the journal."""
+        return f"<{PRIORITIES[level]}>{text}" if self.for_journal else text
+
+
+class TextLines(Lines):
+    """Write a record as one line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record: `key=value` pairs for a run, else its message."""
@@ -146,11 +158,10 @@ class TextLines(logging.Formatter):
 
     def line(self, level: str, message: str) -> str:
         """Return the line of a message."""
-        text = _on_one_line(message)
-        return f"<{PRIORITIES[level]}>{text}" if self.for_journal else text
+        return self.marked(level, _on_one_line(message))
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(Lines):
     """Write a record as a JSON object on one line.
 
     Its keys are timestamp (UTC), level, message, market, night, stage, seconds and run, which is
@@ -177,7 +188,7 @@ class JsonLines(logging.Formatter):
             "message": _on_one_line(message),
             **(fields or _fields(_run_in_progress.get(), None)),
         }
-        return json.dumps(values, ensure_ascii=False)
+        return self.marked(level, json.dumps(values, ensure_ascii=False))
 
 
 def _on_one_line(message: str) -> str:
@@ -218,7 +229,7 @@ class LineStream(io.TextIOBase):
     A line that begins with "error:" or "warning:" has that level, any other is information.
     """
 
-    def __init__(self, raw: TextIO, form: TextLines | JsonLines) -> None:
+    def __init__(self, raw: TextIO, form: Lines) -> None:
         super().__init__()
         self.raw = raw
         self.form = form
@@ -295,7 +306,8 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     """
     as_json = _wants_json()
     terminal = attended and err.is_terminal and not as_json
-    form = JsonLines() if as_json else TextLines(for_journal=_is_journal())
+    lines = JsonLines if as_json else TextLines
+    form = lines(for_journal=_is_journal())
     handler: logging.Handler = StandardError()
     if terminal:
         handler = RichHandler(console=err, show_time=False, show_level=False, show_path=False)

@@ -3,6 +3,7 @@ it.
 """
 
 import io
+import json
 import logging
 import os
 import shutil
@@ -141,13 +142,26 @@ def test_in_the_journal_every_line_begins_with_its_priority(
     assert ended.startswith("<6>stage=watch seconds=")
 
 
+def test_in_the_journal_an_object_begins_with_its_priority_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+    said = standard_error(monkeypatch, form="json")
+    OWN.warning("a night is late")
+    line = said.getvalue()
+    assert line.startswith("<4>{")
+    assert json.loads(line.removeprefix("<4>"))["message"] == "a night is late"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("logger") is None, reason="no logger of util-linux")
 def test_a_reader_of_priorities_takes_them_off_and_keeps_them() -> None:
     """The journal reads them in the same way; there is none to ask in a test."""
     lines = TextLines(for_journal=True)
     given = "\n".join(lines.line(level, f"a {level}") for level in ("info", "warning", "error"))
-    command = ["logger", "--no-act", "--stderr", "--prio-prefix", "--tag", "dtml"]
+    options = ("--no-act", "--stderr", "--prio-prefix", "--socket-errors=off", "--tag", "dtml")
+    command = ["logger", *options]
     ended = subprocess.run(
         command, input=f"{given}\n", capture_output=True, text=True, check=True, timeout=60
     )
