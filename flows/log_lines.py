@@ -267,12 +267,14 @@ class Shown(logging.Filter):
 
     A terminal gets all but progress, which a bar shows there. A pipe, such as a cron mail, gets
     the line of each run, warnings, and one line of progress a minute, none in the first. JSON logs
-    get all, those of stages too, but of progress as many as a pipe.
+    get all, those of stages too, but of progress as many as a pipe. A command that fails ends with
+    its error, so the text of an `attended` run has no line for a run that failed.
     """
 
-    def __init__(self, *, terminal: bool, as_json: bool = False) -> None:
+    def __init__(self, *, terminal: bool, as_json: bool = False, attended: bool = False) -> None:
         super().__init__()
         self.terminal = terminal
+        self.attended = attended
         self.as_json = as_json
         self.last = time.monotonic()
 
@@ -282,7 +284,8 @@ class Shown(logging.Filter):
             return False
         kind = getattr(record, "line_kind", None)
         if kind is not None:
-            return kind == "run" or self.as_json
+            is_told_by_its_error = self.attended and record.levelno >= logging.WARNING
+            return self.as_json or (kind == "run" and not is_told_by_its_error)
         if self.terminal and not self.as_json:
             return record.name != BAR
         if record.levelno >= logging.WARNING:
@@ -316,7 +319,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     handler.set_name(NAME)
     handler.setLevel(logging.DEBUG if debug else logging.INFO)
     if not debug:
-        handler.addFilter(Shown(terminal=terminal, as_json=as_json))
+        handler.addFilter(Shown(terminal=terminal, as_json=as_json, attended=attended))
     root = logging.getLogger()
     for earlier in [each for each in root.handlers if each.get_name() == NAME]:
         root.removeHandler(earlier)

@@ -22,7 +22,7 @@ _GRANTS = """
         case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
     from pg_class c cross join lateral aclexplode(c.relacl) a
     where c.relkind = 'v'
-        and c.relnamespace = current_schema()::regnamespace
+        and c.relnamespace = (select oid from pg_namespace where nspname = current_schema())
         and a.grantee <> c.relowner
 """
 

@@ -21,7 +21,7 @@ _COLUMNS = {
         from pg_catalog.pg_class t
         join pg_catalog.pg_attribute c on c.attrelid = t.oid
         where t.relkind in ('r', 'p') and c.attnum > 0 and not c.attisdropped
-            and t.relnamespace = current_schema()::regnamespace
+            and t.relnamespace = (select oid from pg_namespace where nspname = current_schema())
     """,
 }
 

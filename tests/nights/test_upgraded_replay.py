@@ -100,7 +100,7 @@ def test_what_no_rounding_explains_is_a_difference(
     change(engine, computed, by)
     found = replayed(archive)
     assert not found.is_rounding
-    assert found.reasons[0].startswith("predictions: 1 of 9, most that of L02")
+    assert found.reasons[0].startswith("predictions: 1 of 9 differ, most of all L02, by")
     assert (found.changes or "are the same") in found.reasons[1]
     code, _, error = dtml("replay", "simulated", "--all", "--device", "cpu")
     assert code == 1

@@ -303,7 +303,7 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     code, said, _ = command(*asked, "--markdown")
     assert said.startswith("| predictor | rank IC [95 %] |")
     code, _, complaint = command(*asked[:3], "--from", str(LAST), "--to", str(FIRST))
-    assert (code, "lies after" in complaint) == (2, True)
+    assert (code, "is after" in complaint) == (2, True)
 
 
 def test_the_context_of_a_walk_asks_no_source(walk: Walk) -> None:

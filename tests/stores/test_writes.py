@@ -257,7 +257,8 @@ def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told
         ("toy", TARGET.date(), TARGET.date() + DAY, "files", "complete_with_gaps", NOW, LATER),
     ]
     counted = {"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3, "reason": None}
-    assert ended == dict(zip(names, rows[2], strict=True)) | told | counted
+    nobody = {"computed_by": None}
+    assert ended == dict(zip(names, rows[2], strict=True)) | told | counted | nobody
 
 
 def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: Engine) -> None:

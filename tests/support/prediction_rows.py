@@ -34,6 +34,7 @@ def run(name: str = "first", **changed: object) -> dict[str, object]:
         "slope": 1.25,
         "intercept": -0.5,
         "created_at": NOW,
+        "computed_by": None,
     } | changed
 
 

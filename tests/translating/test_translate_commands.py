@@ -54,9 +54,10 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     write_recipe(bare)
     code, said, complaint = ended(started("train", "tiny.toml"))
     told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
-    assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 4, True), complaint
+    assert (code, len(told), "400 of 400 pairs kept" in told[0]) == (0, 5, True), complaint
     assert "times as fast as float32 here" in told[1]
-    assert [line.split(",")[0] for line in told[2:]] == ["step 80", "step 160"]
+    assert [line.split(",")[0] for line in told[2:4]] == ["step 80", "step 160"]
+    assert "trained the translation model tiny" in told[4]
     assert "tiny: tiny transformer, xa-xb, 160 steps, validation BLEU" in said
     assert "made: BLEU" in said
     assert RECIPE in said

@@ -224,7 +224,7 @@ def test_an_empty_queue_starts_no_server(
     monkeypatch.setattr(commands, "require_server", lambda: pytest.fail("a server was started"))
     assert translate("work") == (0, "0 texts translated, 0 failed\n", "")
     queued(open_store(), ["one"], model="lost")
-    said = "0 texts translated, 0 failed; waiting for a model that can be opened: 1\n"
+    said = "0 texts translated, 0 failed; 1 waiting for a model that can be opened\n"
     assert translate("work") == (0, said, "")
     assert translate("work", "--model", "tiny") == (0, "0 texts translated, 0 failed\n", "")
 
@@ -290,5 +290,5 @@ def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing() -> None:
     queued(engine, ["one"], model="lost")
     busy: Any = translate_queue(device="cpu", return_state=True)
     assert (idle.name, idle.message) == ("Skipped", "nothing is queued")
-    said = "3 texts translated, 0 failed; waiting for a model that can be opened: 1"
+    said = "3 texts translated, 0 failed; 1 waiting for a model that can be opened"
     assert (busy.name, busy.message) == ("Completed", said)
