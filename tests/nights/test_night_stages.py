@@ -105,6 +105,7 @@ def test_a_complete_night_keeps_its_stages_and_says_that_it_was_complete(
     assert objects(said)[-1]["message"] == "complete before"
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # a store that is not used again
 def test_a_store_that_breaks_in_a_stage_is_the_failure_that_is_told(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_store_that_does_not_answer_is_not_well_and_says_why(
 
 def test_no_answer_holds_the_password_of_the_store() -> None:
     pytest.importorskip("psycopg")
+    # not by open_engine, which connects: here the server is lost after that
     nowhere = create_engine(f"postgresql+psycopg://quant:{PASSWORD}@127.0.0.1:9/x")
     with served(dashboard(nowhere), nowhere) as site:
         for address in ("/health", "/metrics", "/running"):

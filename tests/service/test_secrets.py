@@ -2,6 +2,7 @@
 not in a file, not in the store.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -47,7 +48,7 @@ class Scene:
     hook: Webhook
     said: dict[str, subprocess.CompletedProcess[str]]
 
-    def run(self, name: str, *arguments: str, url: str | None = None) -> None:
+    def run(self, name: str, *arguments: str, url: str | None = None, form: str = "text") -> None:
         plain = {
             name: value
             for name, value in os.environ.items()
@@ -56,6 +57,7 @@ class Scene:
         environment = plain | {
             "DTML_DATABASE_URL": url or self.url,
             "DTML_ALERTS": self.hook.url,
+            "DTML_LOG": form,
             "DTML_DATA": str(self.folder / "data"),
             "DTML_REPORTS": str(self.folder / "reports"),
         }
@@ -109,6 +111,7 @@ def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> I
         with admin.connect() as conn:
             conn.exec_driver_sql("alter table planted.prediction owner to postgres")
         scene.run("refused night", "--debug", *NIGHT, "2024-07-03")
+        scene.run("refused night in JSON", *NIGHT, "2024-07-03", form="json")
         scene.run("status", "--debug", "status", "--check")
         scene.run("query", "query", f"select '{PASSWORD}'::int")
         scene.run("upgrade", "db", "upgrade")
@@ -132,6 +135,7 @@ def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
     codes = {name: ended.returncode for name, ended in scene.said.items()}
     ended = {"night": 0, "refused night": 1, "status": 1, "query": 2, "upgrade": 0}
+    ended |= {"refused night in JSON": 1}
     assert codes == ended | {"wrong password": 1, "raw password": 2, "no server": 1}
     said = {name: ended.stderr for name, ended in scene.said.items()}
     assert "permission denied for table prediction" in said["refused night"]
@@ -145,6 +149,17 @@ def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
 def test_no_command_says_a_secret(scene: Scene) -> None:
     said = {name: ended.stdout + ended.stderr for name, ended in scene.said.items()}
     assert [(name, part) for name, text in said.items() for part in PLANTED if part in text] == []
+
+
+def test_every_line_of_a_night_that_fails_is_an_object_where_that_is_asked_for(
+    scene: Scene,
+) -> None:
+    lines = scene.said["refused night in JSON"].stderr.splitlines()
+    found = [json.loads(line) for line in lines]
+    (ended,) = [line for line in found if line["seconds"] and "refused:" in line["message"]]
+    assert (ended["market"], ended["night"]) == ("small", "2024-07-03")
+    assert ended["level"] == "warning"
+    assert found[-1]["level"] == "error"
 
 
 def test_no_file_holds_a_secret(scene: Scene) -> None:

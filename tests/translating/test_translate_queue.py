@@ -192,8 +192,11 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
     assert (code, said) == (0, "3 texts queued for tiny: 1 to 3\n"), complaint
     with transaction(engine) as conn:
         conn.exec_driver_sql(PLAIN)
-    process = ended(started("work", "--beams", "2", "--attention"))
-    assert process == (0, "4 texts translated, 0 failed\n", "")
+    code, said, complaint = ended(started("work", "--beams", "2", "--attention"))
+    assert (code, said) == (0, "4 texts translated, 0 failed\n")
+    (line,) = complaint.splitlines()
+    assert line.startswith("stage=translate seconds=")
+    assert line.endswith('message="4 texts translated, 0 failed"')
     code, said, _ = translate("jobs", "--json")
     found = json.loads(said)
     assert found["counts"] == [{"model": "tiny", "status": "done", "n": 4}]
