@@ -159,7 +159,7 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
                 "update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"
             )
         )
-    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores differ"]
+    assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores"]
 
 
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(

@@ -66,7 +66,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     weights = (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes()
     seconds = stored(bare, "select tokens_per_second, at from translation_progress")
     code, said, complaint = translate("train", "tiny.toml", "--json")
-    assert (code, complaint.count("\n")) == (0, 2), complaint
+    assert (code, complaint.count("\n")) == (0, 3), complaint
     document = json.loads(said)
     assert counts(bare) == [1, 2, 1]
     assert stored(bare, "select tokens_per_second, at from translation_progress") == seconds
