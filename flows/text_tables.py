@@ -55,13 +55,14 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     columns = []
     for name, values in zip(names, values_by_column, strict=True):
         kinds = {type(value) for value in values} - {type(None)}
-        # Whole numbers beside others are written as those.
-        are_floats = kinds <= {Decimal, int, float} and kinds != {int}
+        are_numbers = bool(kinds) and kinds <= {Decimal, int, float}
+        # Whole numbers in a column that also has fractions are written with a decimal point.
+        as_float = are_numbers and kinds != {int}
         columns.append(
             Column(
                 name=name,
-                values=[_plain(value, as_float=are_floats) for value in values],
-                is_number=bool(kinds) and (are_floats or kinds == {int}),
+                values=[_plain(value, as_float=as_float) for value in values],
+                is_number=are_numbers,
             )
         )
     print_table(columns)

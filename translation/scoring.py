@@ -130,7 +130,7 @@ def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statisti
     if len(hypotheses) != len(references):
         raise UsageError(
             f"{len(hypotheses)} translations but {len(references)} references: "
-            "give one line each, in the same order"
+            "give one reference for each translation, in the same order"
         )
     if not references:
         raise UsageError(

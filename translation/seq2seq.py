@@ -225,11 +225,13 @@ class RecurrentTranslator(nn.Module):
         Returns the encoded source, to which the decoder attends, and the decoder's first state.
         """
         real = source != PADDING
+        # Packing needs the padding last, and a source may have it elsewhere.
         order = in_front(real)
+        original_order = order.argsort(dim=-1)
         x = _moved(self.dropout(self.embed_source(source)), order)
         packed, (hidden, cell) = self.encoder(_packed(x, real))
         memory, _ = pad_packed_sequence(packed, batch_first=True, total_length=source.shape[-1])
-        memory = self.dropout(_moved(memory, order.argsort(dim=-1)))
+        memory = self.dropout(_moved(memory, original_order))
         attention = self.decoder.attention
         keys = memory if attention is None else attention.keys(memory)
         encoded = EncodedSource(memory=memory, keys=keys, mask=real.unsqueeze(1))

@@ -170,8 +170,8 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
     """
     if name not in exportable():
         raise StoreUsageError(
-            f"no view {name!r} with a market and a day to export: choose one of "
-            f"{', '.join(exportable())}"
+            f"{name!r} cannot be exported, as it is not a view that has a market and a day: "
+            f"choose one of {', '.join(exportable())}"
         )
     if name in GROWING:
         # A growing view's first table has a row for each of the view's days.

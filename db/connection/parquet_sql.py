@@ -63,7 +63,7 @@ def asked_of_parquet(
             yield Answer(names=names, batches=_batches(conn))
         except duckdb.InterruptException as error:
             raise StoreUsageError(
-                f"interrupted: a read may take {opened.READ_LIMIT_S} s; request less data"
+                f"interrupted: queries are limited to {opened.READ_LIMIT_S} s; request less data"
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise StoreUsageError(
@@ -72,9 +72,7 @@ def asked_of_parquet(
         except duckdb.Error as error:
             unknown_name = isinstance(error, duckdb.CatalogException)
             known_views = f"; the folder has {', '.join(files)}" if unknown_name else ""
-            raise StoreUsageError(
-                f"the SQL does not run: {_one_line(error)}{known_views}"
-            ) from error
+            raise StoreUsageError(f"the SQL failed: {_one_line(error)}{known_views}") from error
         finally:
             timer.cancel()
 

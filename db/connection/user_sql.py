@@ -138,9 +138,9 @@ def asked(
     except StoreError as error:
         if WRITES in str(error):
             raise StoreUsageError(
-                "the SQL does not run: it would write, but the store is open read-only"
+                "the SQL failed: it would write, but the store is open read-only"
             ) from error
-        raise StoreUsageError(f"the SQL does not run: {error}") from error
+        raise StoreUsageError(f"the SQL failed: {error}") from error
 
 
 def select(

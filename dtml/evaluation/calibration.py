@@ -282,10 +282,10 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     def by_night(stock_days: Bool[ndarray, " stock_days"]) -> Int[ndarray, " nights"]:
         return np.bincount(night[stock_days], minlength=len(targets))
 
-    frames = [pd.DataFrame(columns=["target", "level", *COUNTS])]
+    frames = []
     for level, band in bands.groupby("level"):
         threshold = numbers(directions["run_id"].map(band.set_index("run_id")["threshold"]))
-        direction = decide(calibrated, threshold)
+        direction = decide(calibrated, threshold)  # 1 rise, 0 fall, NaN none, as `rise` has them
         counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
         is_correct = direction == rise
         is_silent = np.isnan(direction)
@@ -301,7 +301,9 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
                 }
             )
         )
-    rows = pd.concat(frames[1:] or frames)
+    if not frames:
+        return pd.DataFrame(columns=["target", "level", *COUNTS])
+    rows = pd.concat(frames)
     return rows[rows["n"] > 0].sort_values(["target", "level"], ignore_index=True)
 
 

@@ -16,7 +16,7 @@ from dtml.own.code import PRICES, cut
 from dtml.own.process import Asked, Told
 from dtml.ranking.panel import Features, Grid, Panel
 
-SAME = 1e-6  # of the day's standard deviation: below it a difference is of rounding
+ROUNDING = 1e-6  # of the day's standard deviation: a smaller difference is one of rounding
 SHORT = (32, 128)  # sessions that are tried before a feature's whole history: most need no more
 TRIED = 3  # days on which they are tried
 
@@ -123,7 +123,7 @@ def _explained(
     The feature is computed once more for the first day that differs, from that day's whole past.
     """
     column = description["features"].index(name)
-    differs = _far(answers.values[..., column], nights[..., column])
+    differs = _differs(answers.values[..., column], nights[..., column])
     row = int(differs.any(axis=1).argmax())
     day = answers.days[row]
     that_day = answers.on([day])
@@ -148,14 +148,16 @@ def difference(
     """Say where two grids, [sessions stocks], differ most; empty where they are the same."""
     if np.array_equal(values, others, equal_nan=True):
         return ""
-    differs = _far(values, others)
+    differs = _differs(values, others)
     if not differs.any():
         return ""
     distance = _distance(values, others)
     is_missing = np.isfinite(values) != np.isfinite(others)
-    # A difference between two known values says more than a missing one.
-    known_differ = (distance[~is_missing] > SAME).any()
-    size = np.where(is_missing, 0 if known_differ else np.inf, distance)
+    # A difference between two known values says more than a value that is missing in one grid,
+    # which is named only where no known values differ. Where both lack one, the distance is 0.
+    known_differ = (distance[~is_missing] > ROUNDING).any()
+    size_of_missing = 0 if known_differ else np.inf
+    size = np.where(is_missing, size_of_missing, distance)
     day, stock = divmod(int(size.argmax()), size.shape[1])
     value = _in_words(values[day, stock])
     other_value = _in_words(others[day, stock])
@@ -170,7 +172,10 @@ def _in_words(value: float) -> str:
 
 
 def _distance(values: Grid, others: Grid) -> Grid:
-    """Return the distance of values, in standard deviations of their day."""
+    """Return the distance of values, in standard deviations of their day.
+
+    A missing value counts as 0.
+    """
     daily_deviation = pd.DataFrame(values).std(axis=1).to_numpy()
     deviation = np.nan_to_num(daily_deviation)[:, None]
     filled = np.nan_to_num(values)
@@ -179,10 +184,10 @@ def _distance(values: Grid, others: Grid) -> Grid:
     return np.asarray(np.abs(filled - filled_others) / unit)
 
 
-def _far(values: Grid, others: Grid) -> Bool[np.ndarray, "days stocks"]:
+def _differs(values: Grid, others: Grid) -> Bool[np.ndarray, "days stocks"]:
     """Return which values differ by more than rounding, or are missing in only one grid."""
     is_missing = np.isfinite(values) != np.isfinite(others)
-    return np.asarray(is_missing | (_distance(values, others) > SAME))
+    return np.asarray(is_missing | (_distance(values, others) > ROUNDING))
 
 
 def turns(sessions: pd.DatetimeIndex) -> list[int]:

@@ -91,7 +91,9 @@ class OwnCode:
         try:
             return cls(file.name, file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as problem:
-            raise UsageError(f"{file}: cannot read the market's own code: {problem}") from problem
+            raise UsageError(
+                f"{file}: this file of your own code cannot be read: {problem}"
+            ) from problem
 
     @property
     def sha256(self) -> str:

@@ -28,9 +28,9 @@ LIMITS = {
     "DTML_CODE_SECONDS": "600",
     "DTML_CODE_GIGABYTES": "4",
 }
-PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
-# Results are the same to the last bit every time.
-FIXED = {
+PASSED_ON_VARIABLES = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
+# So that results are the same to the last bit every time.
+FIXED_VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
@@ -180,17 +180,17 @@ class _Server:
         variables = {
             key: value
             for key, value in os.environ.items()
-            if key in PASSED_ON or key.startswith("COVERAGE_")
+            if key in PASSED_ON_VARIABLES or key.startswith("COVERAGE_")
         }
         self.process = Popen(
             [sys.executable, "-P", "-m", "dtml.own.work"],
-            env={**variables, **FIXED},
+            env={**variables, **FIXED_VARIABLES},
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
-            start_new_session=True,
-            # A buffer would take in the answer with the line before it, and `select` waits for the
-            # pipe alone.
+            start_new_session=True,  # a group of its own, which is killed as a whole
+            # With a buffer, the read of one line could take in the answer after it as well, and
+            # `select` would then wait on an empty pipe.
             bufsize=0,
         )
 

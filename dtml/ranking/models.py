@@ -128,12 +128,14 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
     if empty:  # scikit-learn requires a value in every column
         known_features = known_features.copy()
         known_features[:, empty] = 0
-    rows_of_two_leaves = len(known_outcome) // (2 * config.leaves)
+    # With few rows a leaf may be smaller, so that trees still split: half of what each leaf of an
+    # even tree would have.
+    half_of_an_even_leaf = len(known_outcome) // (2 * config.leaves)
     model = HistGradientBoostingRegressor(
         max_iter=config.trees,
         max_leaf_nodes=config.leaves,
         learning_rate=config.rate,
-        min_samples_leaf=max(1, min(config.rows_a_leaf, rows_of_two_leaves)),
+        min_samples_leaf=max(1, min(config.rows_a_leaf, half_of_an_even_leaf)),
         max_features=config.columns_a_split,
         early_stopping=False,  # its own would split the rows at random, days and all
         random_state=config.seed,

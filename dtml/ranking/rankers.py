@@ -131,8 +131,9 @@ def spans_of(history: History) -> tuple[Split, slice]:
     split = hold_out(stop, VALIDATION_DAYS, horizon=sessions_to(history.leg))
     if split.trained.stop < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{max(stop, 0)} sessions have an outcome, but rankers need {MINIMUM_TRAIN_DAYS} "
-            f"before the last {VALIDATION_DAYS}: fetch a longer history"
+            f"{max(stop, 0)} sessions have a known outcome, but rankers need "
+            f"{MINIMUM_TRAIN_DAYS} to train on and the last {VALIDATION_DAYS} for validation: "
+            "fetch a longer history"
         )
     return split, slice(0, stop)
 

@@ -142,7 +142,7 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
         "ranker": None,
         "skill": None,
         "since": None,
-        "lasts": None,
+        "nights_since": None,
         "rank_rule": None,
         "rank_ic_rule": None,
     }
@@ -161,11 +161,11 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
         for end in ENDS:
             ranking[f"rank_ic{end}"] = score[f"rank_ic{end}"]
         ranking["skill"] = told_apart(score["rank_ic_low"], score["rank_ic_high"])
-        since, lasts = rankings.lasting_skill(
+        since, nights_since = rankings.lasting_skill(
             conn, market, score["leg"], predictor, night["target"]
         )
         ranking["since"] = since
-        ranking["lasts"] = lasts
+        ranking["nights_since"] = nights_since
 
     rule_scores = rank_scores[rank_scores["is_rule"] == 1].sort_values("rank_ic")
     if len(rule_scores):

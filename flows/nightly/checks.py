@@ -123,10 +123,11 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
 
 
 def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
-    """Return bars, off, a_day_on, a_day_back and first_off of each symbol.
+    """Count the bars of each symbol that are dated on no session.
 
-    The first four are counts: of all bars, and of those on no session as they are dated, a day
-    later and a day earlier. A day before all bars or after the calendar's end counts as a session.
+    Columns: `bars`, all of them; `off`, those dated on no session; `a_day_on` and `a_day_back`,
+    those that would be on none if every bar were dated a day later, or earlier; `first_off`, the
+    first day on no session.
     """
     calendar = context.market.calendar
     day = pd.Timedelta(days=1)
@@ -137,6 +138,7 @@ def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
     is_off = {}
     for name, moved in (("off", day * 0), ("a_day_on", day), ("a_day_back", -day)):
         days = bars["session"] + moved
+        # Days before all bars or after the calendar's end cannot be judged: they count as sessions.
         is_off[name] = ~days.isin(sessions) & days.between(first, known_to)
     flags = pd.DataFrame(is_off).assign(bars=True)
     counts = flags.groupby(bars["symbol"]).sum()

@@ -188,7 +188,7 @@ def fit_model(
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
     run_id = _own_name(context, run_id, checkpoint_hash(fitted.ensemble))
     row = {
-        **_row(context, run_id, fitted),
+        **_saved_run(context, run_id, fitted),
         "kind": kind,
         "data_watermark": watermark,
         "train_last": as_of,
@@ -402,8 +402,11 @@ def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration 
     )
 
 
-def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
-    """Keep the weights in a checkpoint, and return what of the run's row needs no bars."""
+def _saved_run(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
+    """Save the weights in a checkpoint, and return the run's row.
+
+    The caller adds the columns that depend on the bars: kind, data_watermark and train_last.
+    """
     path = Path("models") / f"{run_id}.safetensors"
     sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
     losses = [

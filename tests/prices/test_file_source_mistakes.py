@@ -75,7 +75,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
             "write one row per date and stock instead",
         ),
         ("p.csv", b'{"date": "2024-03-04"}', "this is JSON, not a table"),
-        ("p.csv", b"\xd0\xcf\x11\xe0 an old workbook", "a workbook of an old Excel"),
+        ("p.csv", b"\xd0\xcf\x11\xe0 an old workbook", "in the old Excel format"),
         ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "this is a web page, not a table"),
         ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "this is a web page, not a table"),
         ("p.csv", b"", "cannot be read as .csv"),

@@ -228,6 +228,7 @@ def _with_formats(
     All processes use the same. `on_message` gets the choice, or a warning of a slower named format.
     """
     on_cuda = device.type == "cuda"  # CUDA mixes both formats, whatever the settings are
+    # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is then ignored.
     gain = 0.0 if on_cuda else process_group.broadcast(bfloat16_gain())
     faster = faster_format(gain)
     if on_cuda:
@@ -326,11 +327,13 @@ def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) 
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
-    widest = max(len(source) for source in sources) + GREEDY.extra
+    longest_translation = max(len(source) for source in sources) + GREEDY.extra
     references = [cached.target.decode(target.tolist()) for _, target in pairs]
 
     def bleu(network: nn.Module, process_group: ProcessGroup) -> float:
-        tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
+        # Each process fills the rows of its own sources. The others stay 0, which is PAD, so that
+        # the sum over all processes is the whole table.
+        tokens = torch.zeros(len(sources), longest_translation, dtype=torch.int64)
         places = range(process_group.rank, len(sources), process_group.world_size)
         was_training = network.training
         hypotheses = search(

@@ -53,7 +53,7 @@ def _refuse_other_formats(content: bytes) -> None:
     if beginning.startswith(JSON):
         raise ValueError("this is JSON, not a table: save it as CSV or Parquet")
     if beginning.startswith(OLD_WORKBOOK):
-        raise ValueError("this is a workbook of an old Excel: save it as .xlsx or CSV")
+        raise ValueError("this file is in the old Excel format (.xls): save it as .xlsx or CSV")
 
 
 def _in_utf8(content: bytes, encoding: str | None) -> bytes:
