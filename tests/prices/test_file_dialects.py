@@ -151,7 +151,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
         (
             "PERMNO,date,TICKER,PRC,VOL,RET,CFACPR",
             ["10001,20240304,AAA,1,1,1,1"],
-            "it looks like a file of CRSP, but lacks OPENPRC, ASKHI, BIDLO, which every bar needs",
+            "it looks like a file of CRSP but lacks OPENPRC, ASKHI, BIDLO, which every bar needs",
         ),
         (
             "PERMNO,date,TICKER,BIDLO,ASKHI,PRC,OPENPRC,CFACPR",

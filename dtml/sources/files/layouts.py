@@ -138,7 +138,7 @@ def _require_needed(known: Dialect, header: Sequence[str], place: Path) -> None:
     lacking = [name.upper() for name in known.needs if name not in keys]
     if lacking:
         raise UsageError(
-            f"{place}: it looks like a file of {known.title}, but lacks {', '.join(lacking)}, which "
+            f"{place}: it looks like a file of {known.title} but lacks {', '.join(lacking)}, which "
             "every bar needs: download it again with these columns"
         )
 
