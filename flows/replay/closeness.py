@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 # Largest difference between two figures that count as close. Probabilities are computed in float32,
-# whose spacing below 1 is 6e-8. A night's own differ by up to 2e-7 between instruction sets.
+# whose spacing below 1 is 6e-8: this leaves room for the rounding of some twenty sums.
 TOLERANCE = 1e-6
 
 
