@@ -305,3 +305,12 @@ def test_nothing_goes_before_it_was_listed_and_asked_for(filled: Engine, dtml: C
     assert "nothing was removed: add --apply" in said
     assert f"{attention}" in said
     assert contents(filled)["attention_weight"] == before["attention_weight"]
+    code, said, complaint = dtml(url_of(filled), "prune", "--keep", "1", "--apply")
+    assert (code, complaint) == (0, "")
+    assert "toy: the last 1 nights keep everything, from 2024-01-05 on" in said
+    assert "nothing was removed" not in said
+    after = rows_of(filled)
+    assert after["attention_weight"] == []
+    assert {name: len(rows) for name, rows in after.items() if name not in PRUNED} == {
+        name: len(rows) for name, rows in before.items() if name not in PRUNED
+    }
