@@ -245,7 +245,8 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert run_night(context, AS_OF).row["status"] == "complete"
     assert said(context).empty
-    assert "rankers need 126 before the last 126: fetch a longer history" in caplog.text
+    words = "rankers need 126 to train on and the last 126 for validation: fetch a longer history"
+    assert words in caplog.text
 
 
 @pytest.mark.soak

@@ -323,7 +323,7 @@ def test_the_command_says_how_many_files_it_wrote(
     )
     assert sorted(each.name for each in out.iterdir()) == ["daily_score", MARKER]
     for refused, words in (
-        (("--view", "night"), "no view 'night'"),
+        (("--view", "night"), "'night' cannot be exported, as it is not a view"),
         (("--market", "x"), "no market 'x'"),
     ):
         code, said, complaint = dtml(store_url, "export", str(out), *refused)
