@@ -54,7 +54,7 @@ os.environ["XDG_STATE_HOME"] = str(RUN_FOLDER / "state")
 # No test asserts a time. The same examples each time, so that a change's tests fail by that change;
 # `make soak` draws others.
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=60)
-settings.register_profile("random", deadline=None, max_examples=500)
+settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("house")
 
 

@@ -13,12 +13,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("flows", "dtml", "translation", "db")
+from tests.house_measures import PACKAGES, ROOT
 
 
 @dataclass

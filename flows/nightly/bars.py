@@ -93,6 +93,16 @@ class NightBars:
             raise no_bars_error(self.context.name, first, self.as_of, self.known_at)
         return with_watermark(bars)
 
+    def newest_or_error(self, first: date) -> pd.DataFrame:
+        """Return the newest version of the bars from `first` on, without `known_at`.
+
+        Raises DtmlError when there is none.
+        """
+        bars = self.newest(first)
+        if bars.empty:
+            raise no_bars_error(self.context.name, first, self.as_of, None)
+        return bars.drop(columns="known_at")
+
     def symbols_of_the_session(self) -> set[str]:
         """Return the symbols with a bar of the session `as_of`, as the night knew."""
         bars = self._known.between(self.as_of, self.as_of)

@@ -21,7 +21,7 @@ from dtml.features import FEATURES, HISTORY, MAX_GAP, features
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import panel_on
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, no_bars_error
+from flows.nightly.context import MarketContext
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
@@ -70,12 +70,8 @@ def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
 def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> np.ndarray:
     """Return the features of the last `sessions` up to a night, [sessions, stocks, features]."""
     market = context.market
-    last = night_bars.as_of
-    grid = sessions_up_to(market.calendar, last, sessions + HISTORY + MAX_GAP)
-    first = grid[0].date()
-    bars = night_bars.newest(first)
-    if bars.empty:
-        raise no_bars_error(market.name, first, last, None)
+    grid = sessions_up_to(market.calendar, night_bars.as_of, sessions + HISTORY + MAX_GAP)
+    bars = night_bars.newest_or_error(grid[0].date())
     panel = panel_on(bars, grid, market.symbols, market.returns)
     largest_return = context.experiment.windows.largest_return
     values = features(panel, z_close=market.z_close, max_return=largest_return)

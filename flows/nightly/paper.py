@@ -36,7 +36,7 @@ from dtml.prices.sessions import (
     sessions_up_to,
 )
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, no_bars_error, quotes_of, quotes_on
+from flows.nightly.context import MarketContext, quotes_of, quotes_on
 
 log = logging.getLogger(__name__)
 
@@ -140,9 +140,7 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
     fills = sessions_between(calendar, first, as_of)
     symbols = tuple(sorted({*market.symbols, *before["symbol"], *aims["symbol"]}))
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
-    bars = night_bars.newest(begin).drop(columns="known_at")
-    if bars.empty:
-        raise no_bars_error(market.name, begin, as_of, None)
+    bars = night_bars.newest_or_error(begin)
     quotes = quotes_of(context, bars, symbols)
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]
     weights, kept = _grids(aims, fills, symbols)
