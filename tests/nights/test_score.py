@@ -227,9 +227,13 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     honest = score.day_counts
 
     def watched(
-        conn: Connection, of: MarketContext, last: date, first: date | None = None
+        conn: Connection,
+        of: MarketContext,
+        night_bars: NightBars,
+        last: date,
+        first: date | None = None,
     ) -> list[DayCounts]:
-        found = honest(conn, of, last, first)
+        found = honest(conn, of, night_bars, last, first)
         spans.append(max((len(each.target) for each in found), default=0))
         return found
 
@@ -244,7 +248,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     score_market(context, NightBars(context, DAYS[4]))
     with reading(context.engine) as conn:
         grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
-        counted = honest(conn, context, date.max)
+        counted = honest(conn, context, NightBars(context, DAYS[4]), date.max)
     assert max(spans[1:]) < len(DAYS)
     columns = [
         name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")
