@@ -59,6 +59,7 @@ settings.load_profile("house")
 
 
 OF_A_COMMAND = ("PYTHONSAFEPATH", "PREFECT_HOME")
+OF_A_SERVER = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "NO_PROXY", "no_proxy")
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +67,19 @@ def forget_the_last_command() -> Iterator[None]:
     """Forget what a command run in this process sets for the processes that it starts.
 
     They do not import what lies in the working folder, and Prefect's folder is below the data
-    folder of that test, which may be gone when the next one starts a process.
+    folder of that test, which may be gone when the next one starts a process. A server that a test
+    starts in this process sets where it is: that is put back, as the server has ended.
     """
+    before = {name: os.environ.get(name) for name in OF_A_SERVER}
     for name in OF_A_COMMAND:
         os.environ.pop(name, None)
     yield
     for name in OF_A_COMMAND:
         os.environ.pop(name, None)
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 @pytest.hookimpl(optionalhook=True)  # some runs are without xdist

@@ -271,10 +271,10 @@ class Retraining:
         """Say which weights are lost, and what to do."""
         return (
             f"weights: those of {self.run['id']}, SHA-256 {self.run['checkpoint_hash'][:12]}..., "
-            f"are lost, and trained again they are {self.checkpoint_hash[:12]}... "
-            f"({made_by(self.run, self.machine)}): restore its checkpoint from a backup, "
-            "train it again on the machine that did, "
-            f"or go on with new ones: `dtml train {self.run['market']}`"
+            f"are lost, and training again gave {self.checkpoint_hash[:12]}... instead "
+            f"({made_by(self.run, self.machine)}): restore the checkpoint from a backup, train it "
+            "again on the machine that trained it first, or train a new model with "
+            f"`dtml train {self.run['market']}`"
         )
 
     def _differing_weights(self) -> str:

@@ -86,7 +86,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     assert found.passed, found.detail
     assert (found.check, found.at) == ("stored_nights", AT)
     assert found.detail.startswith(
-        "99 predictions of single nights and 99 of a fold's, the same to the last bit"
+        "99 predictions of single nights and 99 of a fold's are equal to the last bit"
     )
     assert data_folder() == tmp_path / "data"
     assert not data_folder().exists()

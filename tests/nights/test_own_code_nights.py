@@ -142,7 +142,7 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
     never = replace(trusted, market=replace(trusted.market, retrain="never"))
     run_night(never, TARGET)
     assert len(said(never, next_session("XNYS", TARGET))) == 9
-    assert "cannot read the market's own code" in str(reason(never, TARGET))
+    assert "this file of your own code cannot be read" in str(reason(never, TARGET))
 
 
 def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(

@@ -28,8 +28,14 @@ from tests.support.dashboard_store import MARKET, STOCKS, fill, moment
 pytestmark = pytest.mark.soak
 
 ASKED = f"select * from price_latest where market = '{MARKET}' and symbol = '{STOCKS[0]}'"
-PRICES = link(["sql", "rows.csv"], {"q": ASKED})
-SESSIONS = 20_000  # a table of more bytes than the sockets of a test hold
+# The buffers of a connection may hold 4 MB, or what the system allows, before its reader reads.
+TIMES = 8
+WIDE = (
+    f"select p.* from price_latest p cross join ({' union all '.join(['select 1 as n'] * TIMES)}) n"
+)
+WIDE += f" where p.market = '{MARKET}' and p.symbol = '{STOCKS[0]}'"
+PRICES = link(["sql", "rows.csv"], {"q": WIDE})
+SESSIONS = 20_000
 HANG_UPS = 360
 RESET = struct.pack("ii", 1, 0)
 

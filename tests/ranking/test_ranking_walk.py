@@ -216,7 +216,7 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
     bars = BARS[(BARS["symbol"] != "SIMX") & (BARS["session"] <= pd.Timestamp("2024-06-28"))]
     bars.rename(columns={"session": "date"}).to_parquet(tmp_path / "toy.parquet")
     code, said, _ = command(*asked)
-    assert (code, "ranking-toy-2024-02-01" in said, "how well the stocks of a day" in said) == (
+    assert (code, "ranking-toy-2024-02-01" in said, "how well each day's stocks" in said) == (
         0,
         True,
         True,
@@ -285,7 +285,7 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     assert document["ranking"]["id"] == stored.row["id"]
     assert len(document["differences"]) == len(stored.differences)
     code, said, _ = command(*asked)
-    assert (code, "how well the stocks of a day were ranked" in said) == (0, True)
+    assert (code, "how well each day's stocks were ranked" in said) == (0, True)
     rule, blend = stored.row["best_rule"], cell(stored, "blend")
     verdict = said.splitlines()[-2]
     assert f"of {blend['days']} days, the blend " in verdict
