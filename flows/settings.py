@@ -101,6 +101,11 @@ def make_data_folder() -> None:
     data_folder().mkdir(parents=True, exist_ok=True)
 
 
+def own_prefect_folder() -> Path:
+    """Return where Prefect's files lie unless the user's PREFECT_HOME names another folder."""
+    return data_folder() / "prefect"
+
+
 def prefect_folder() -> Path:
     """Make the folder of Prefect's own files, which hold its keys, for this user alone, and return
     it.
@@ -109,7 +114,7 @@ def prefect_folder() -> Path:
     as this user.
     """
     make_data_folder()
-    folder = data_folder() / "prefect"
+    folder = own_prefect_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
@@ -142,7 +147,11 @@ def prepare_prefect(*, quiet: bool) -> None:
     first import of prefect.
     """
     defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
-    defaults["PREFECT_HOME"] = str(data_folder() / "prefect")
+    own_home = str(own_prefect_folder())
+    if os.environ.get("PREFECT_HOME", own_home) != own_home:
+        # Other programs may keep their runs in a folder of the user's: none is deleted there.
+        del defaults["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"]
+    defaults["PREFECT_HOME"] = own_home
     defaults |= _files_of_prefect()
     if quiet:
         # Prefect stores every line; the console shows only the command's own output.

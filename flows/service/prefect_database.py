@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flows.settings import PREFECT_DEFAULTS
+from flows.settings import PREFECT_DEFAULTS, own_prefect_folder
 
 DATABASE = "prefect.db"
 TIDIED = "tidied"  # an empty file, as old as the last time
@@ -36,9 +36,12 @@ log = logging.getLogger(__name__)
 def tidy(folder: Path, *, also_today: bool = False) -> None:
     """Delete what Prefect no longer keeps, and compact its database, if that was a day ago.
 
-    It does nothing where Prefect's settings name another database than the file DATABASE of the
-    folder. A failure is only logged: the next server tries again.
+    It does nothing in another folder than ours, where other programs may keep their runs, and
+    where Prefect's settings name another database than the file DATABASE of the folder. A failure
+    is only logged: the next server tries again.
     """
+    if folder.resolve() != own_prefect_folder().resolve():
+        return
     stamp = folder / TIDIED
     is_fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < A_DAY_S
     if is_fresh and not also_today:

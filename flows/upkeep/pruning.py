@@ -24,7 +24,7 @@ from db.rows import markets, nights, rankings, runs
 from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
 from flows.service.prefect_database import old_runs, tidy_apart
-from flows.settings import MODELS, data_folder, prefect_folder, reports_folder
+from flows.settings import MODELS, data_folder, own_prefect_folder, prefect_folder, reports_folder
 from translation.atomic_files import write_whole
 
 # A night looks back as far for missed ones, which may need a model that nothing leads to yet.
@@ -94,7 +94,7 @@ def plan(engine: Engine, keep: int) -> Plan:
         files = _unused_files(engine, conn, rows)
         attention_bytes = _attention_bytes(conn, rows.attention)
     states = _untouched_states(untouched_since)
-    prefect_runs = old_runs(data_folder() / "prefect")
+    prefect_runs = old_runs(own_prefect_folder())
     models = len(rows.runs) + len(rows.rankers)
     return Plan(
         first_kept=first_kept,

@@ -1,15 +1,17 @@
 """Prefect's own database stays small: what ended long ago goes, and its file shrinks."""
 
+import os
 import sqlite3
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from flows.service.prefect_database import DATABASE, TIDIED, old_runs, tidy_apart
-from flows.settings import PREFECT_DEFAULTS
+from flows.settings import PREFECT_DEFAULTS, prepare_prefect
 from tests.support.prefect_runs import add_runs, counts
 from tests.support.prefect_server import give_tables
 
@@ -28,6 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     give_tables(folder)
     for name, value in (PREFECT_DEFAULTS | {"PREFECT_HOME": str(folder)}).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DTML_DATA", str(folder.parent))
     return folder
 
 
@@ -65,6 +68,25 @@ def test_a_database_with_the_tables_of_another_prefect_is_left_to_its_server(hom
     tidy_apart(home)
     assert (home / TIDIED).exists()
     assert counts(database)["flow_run"] == 0
+
+
+def test_the_runs_in_a_folder_of_the_users_own_stay(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Other programs may have made them."""
+    add_runs(home / DATABASE, OLD, LONG_AGO)
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "elsewhere"))
+    tidy_apart(home)
+    assert counts(home / DATABASE)["flow_run"] == OLD
+    assert not (home / TIDIED).exists()
+    name = "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"
+    with patch.dict(os.environ):
+        del os.environ[name]
+        prepare_prefect(quiet=True)
+        assert name not in os.environ
+        del os.environ["PREFECT_HOME"]
+        prepare_prefect(quiet=True)
+        assert "flow_runs" in os.environ[name]
 
 
 def test_a_folder_without_a_database_of_prefect_has_no_old_runs(tmp_path: Path) -> None:
