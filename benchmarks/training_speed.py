@@ -10,10 +10,13 @@ and twice that backward.
 
 First, and with `--one-thread` only, one seed on one thread by processor time: other work on the
 machine disturbs that least, and it is what each core does in the ways above.
+
+`--device cuda` compares on a GPU instead: the plain network with its windows on the GPU, a seed
+after the other, in float32 and with bfloat16 products, against our seeds side by side.
 """
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -100,6 +103,35 @@ def day_at_a_time(windows: Windows) -> float:
     model = PlainDTML()
     plain_epoch(model, adam(model), windows, torch.arange(PLAIN_DAYS).split(1))
     return PLAIN_DAYS * STOCKS / (time.perf_counter() - start)
+
+
+def seed_after_seed(windows: Windows, validation: Windows, *, bfloat16: bool) -> float:
+    """Return the stock-days a second of the plain network on a GPU that holds the windows."""
+    device = windows.stocks.device
+    torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    for seed in range(SEEDS):
+        torch.manual_seed(seed)
+        model = PlainDTML().to(device)
+        optimiser = adam(model)
+        for _ in range(EPOCHS):
+            batches = torch.randperm(DAYS, device=device).split(BATCH)
+            with torch.autocast("cuda", torch.bfloat16, enabled=bfloat16):
+                plain_epoch(model, optimiser, windows, batches)
+                plain_validation(model, validation)
+    torch.cuda.synchronize(device)
+    return EPOCHS * SEEDS * DAYS * STOCKS / (time.perf_counter() - start)
+
+
+def on_device(windows: Windows, device: torch.device) -> Windows:
+    """Return the windows with their tensors on a device."""
+    return replace(
+        windows,
+        stocks=windows.stocks.to(device),
+        index=windows.index.to(device),
+        observed=windows.observed.to(device),
+        movement=windows.movement.to(device),
+    )
 
 
 def adam(model: PlainDTML) -> torch.optim.Adam:
@@ -252,41 +284,78 @@ def peak(threads: int) -> float:
     return threads * times * 2 * size**3 / (time.perf_counter() - start)
 
 
+def compare_on_gpu(windows: Windows, validation: Windows, device: torch.device) -> None:
+    """Print the paces of the plain network and of ours on a GPU, and their ratios."""
+    there = on_device(windows, device)
+    validation_there = on_device(validation, device)
+    plain = partial(seed_after_seed, there, validation_there)
+    ours = f"ours, {BATCH} days a step, {SEEDS} seeds side by side on {device}"
+    print_paces(
+        {
+            f"nn.LSTM, {BATCH} days a step, float32": partial(plain, bfloat16=False),
+            f"nn.LSTM, {BATCH} days a step, bfloat16": partial(plain, bfloat16=True),
+            ours: partial(side_by_side, windows, validation, device),
+        },
+        warm_up=True,
+    )
+
+
+def compare_on_cores(windows: Windows, validation: Windows) -> None:
+    """Print the paces of the plain ways and of ours on all cores, and the share of their peak."""
+    threads = torch.get_num_threads()
+    device = torch.device("cpu")
+    ours = f"ours, {BATCH} days a step, {SEEDS} seeds side by side on {device}"
+    with ProcessPoolExecutor(threads, get_context("spawn"), prepare_process) as pool:
+        pace = print_paces(
+            {
+                f"nn.LSTM, {BATCH} days a step, a process a seed, {threads} at a time": partial(
+                    process_a_seed, pool
+                ),
+                f"nn.LSTM, a day a step, one seed on {threads} cores": partial(
+                    day_at_a_time, windows
+                ),
+                ours: partial(side_by_side, windows, validation, device),
+            }
+        )
+    peak_rate = statistics.median(peak(threads) for _ in range(REPEATS))
+    share = pace / (DAYS * STOCKS) * needed_products(windows) / peak_rate
+    print(
+        f"share of the {threads}-thread matrix-product peak: {share:.2f} (validation's time "
+        "counted, not its work)"
+    )
+
+
+def print_paces(ways: dict[str, Callable[[], float]], *, warm_up: bool = False) -> float:
+    """Print the median stock-days a second of each way; return that of the last one, ours."""
+    all_rounds = [{name: way() for name, way in ways.items()} for _ in range(REPEATS + warm_up)]
+    rounds = all_rounds[warm_up:]
+    ours = list(ways)[-1]
+    paces = {name: statistics.median(round_[name] for round_ in rounds) for name in ways}
+    for name, pace in paces.items():
+        ratio = statistics.median(round_[ours] / round_[name] for round_ in rounds)
+        comparison = "" if name == ours else f"; ours is {ratio:.2f} times as fast"
+        print(f"{name}: {pace:,.0f} stock-days/s{comparison}", flush=True)
+    return paces[ours]
+
+
 def main() -> None:
     """Print the paces, their ratios and the share of the peak."""
     from translation.environment import prepare_torch
 
     prepare_torch()
-    device = choose_device("auto")
-    threads = torch.get_num_threads()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--one-thread", action="store_true", help="compare only on one thread")
+    options = parser.parse_args()
+    device = choose_device(options.device)
     windows = random_windows(DAYS, 0)
     validation = random_windows(VALIDATION_DAYS, 1)
-    one_thread(windows, validation)
-    if "--one-thread" in sys.argv:
+    if device.type == "cuda":
+        compare_on_gpu(windows, validation, device)
         return
-    ours = f"ours, 64 days a step, {SEEDS} seeds side by side on {device}"
-    with ProcessPoolExecutor(threads, get_context("spawn"), prepare_process) as pool:
-        ways: dict[str, Callable[[], float]] = {
-            f"nn.LSTM, 64 days a step, a process a seed, {threads} at a time": partial(
-                process_a_seed, pool
-            ),
-            f"nn.LSTM, a day a step, one seed on {threads} cores": partial(day_at_a_time, windows),
-            ours: partial(side_by_side, windows, validation, device),
-        }
-        rounds = [{name: way() for name, way in ways.items()} for _ in range(REPEATS)]
-    paces = {name: statistics.median(round_[name] for round_ in rounds) for name in ways}
-    for name, pace in paces.items():
-        ratio = statistics.median(round_[ours] / round_[name] for round_ in rounds)
-        comparison = "" if name == ours else f"; ours is {ratio:.2f} times as fast"
-        print(f"{name}: {pace:,.0f} stock-days/s{comparison}")
-    if device.type == "cpu":
-        peak_rate = statistics.median(peak(threads) for _ in range(REPEATS))
-        epochs_a_second = paces[ours] / (DAYS * STOCKS)
-        share = epochs_a_second * needed_products(windows) / peak_rate
-        print(
-            f"share of the {threads}-thread matrix-product peak: {share:.2f} (validation's time "
-            "counted, not its work)"
-        )
+    one_thread(windows, validation)
+    if not options.one_thread:
+        compare_on_cores(windows, validation)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ as ours have on average, padded to their longest, scores of every position, `F.c
 Adam that is not fused; by default `nn.Transformer` drops out attention weights too. The ways take
 turns; medians of rounds, in target tokens a second, without padding. First the loss and its
 gradients must be the same for both networks with the same weights. On a machine that has other
-work, one thread and `--clock processor` give the ratio by processor time.
+work, one thread and `--clock processor` give the ratio by processor time. With `--device cuda` all
+ways run on a GPU, with bfloat16 products; a step's time then includes that the GPU has ended it.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,9 @@ class Plain(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the state of each target position, `[sentences, target positions, d_model]`."""
-        is_later = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.bool)
+        is_later = nn.Transformer.generate_square_subsequent_mask(
+            target.shape[1], device=target.device, dtype=torch.bool
+        )
         is_padding = source == PAD
         decoded: Tensor = self.stack(
             self.embed(source),
@@ -90,7 +94,7 @@ class Plain(nn.Module):
     def embed(self, tokens: Tensor) -> Tensor:
         """Embed tokens and their positions."""
         width = self.tokens.embedding_dim
-        positions = sinusoids(torch.arange(tokens.shape[1]), width)
+        positions = sinusoids(torch.arange(tokens.shape[1], device=tokens.device), width)
         embedded: Tensor = self.dropout(self.tokens(tokens) * width**0.5 + positions)
         return embedded
 
@@ -131,10 +135,10 @@ class Way:
     update: Callable[[Batch], object]
 
 
-def ways() -> list[Way]:
+def ways(device: torch.device) -> list[Way]:
     """Return the ways from the plain loop to ours, one difference at a time."""
     config = replace(SIZE, dropout=0.3)
-    network = config.build().train()
+    network = config.build().train().to(device)
     use_fast_dropout(network)
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     update = TrainingStep(
@@ -142,37 +146,46 @@ def ways() -> list[Way]:
         [optimiser],
         CONFIG.label_smoothing,
         CONFIG.clip,
-        torch.device("cpu"),
+        device,
         SINGLE_PROCESS,
     )
 
     def ours(batch: Batch) -> None:
         update([(0, batch)], RATE)
 
+    plainly = partial(_plainly, config, device)
     return [
-        Way("the plain loop", bucketed=False, update=_plainly(config, loss_everywhere)),
-        Way("and batches by length", bucketed=True, update=_plainly(config, loss_everywhere)),
-        Way("and scores of real positions", bucketed=True, update=_plainly(config, loss_of_real)),
-        Way(
-            "and the output layer in the loss", bucketed=True, update=_plainly(config, loss_inside)
-        ),
-        Way("and a fused Adam", bucketed=True, update=_plainly(config, loss_inside, fused=True)),
+        Way("the plain loop", bucketed=False, update=plainly(loss_everywhere)),
+        Way("and batches by length", bucketed=True, update=plainly(loss_everywhere)),
+        Way("and scores of real positions", bucketed=True, update=plainly(loss_of_real)),
+        Way("and the output layer in the loss", bucketed=True, update=plainly(loss_inside)),
+        Way("and a fused Adam", bucketed=True, update=plainly(loss_inside, fused=True)),
         Way("ours", bucketed=True, update=ours),
     ]
 
 
 def _plainly(
-    config: TransformerConfig, loss: Callable[[Plain, Batch], Tensor], *, fused: bool = False
+    config: TransformerConfig,
+    device: torch.device,
+    loss: Callable[[Plain, Batch], Tensor],
+    *,
+    fused: bool = False,
 ) -> Callable[[Batch], None]:
     """Return the update of a plain network by a loss; `fused` is an option of its Adam."""
-    network = Plain(config).train()
+    network = Plain(config).train().to(device)
+    on_gpu = device.type == "cuda"
     optimiser = torch.optim.Adam(
         network.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, fused=fused
     )
 
     def update(batch: Batch) -> None:
         optimiser.zero_grad()
-        loss(network, batch).backward()
+        batch_there = Batch(
+            batch.source.to(device), batch.target_input.to(device), batch.target_output.to(device)
+        )
+        with torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
+            found = loss(network, batch_there)
+        found.backward()
         optimiser.step()
 
     return update
@@ -291,11 +304,15 @@ def _endless_batches(
 
 
 def measure(
-    examples: Examples, rounds: int, updates: int, clock: Callable[[], float]
+    examples: Examples,
+    device: torch.device,
+    rounds: int,
+    updates: int,
+    clock: Callable[[], float],
 ) -> dict[str, float]:
     """Return the target tokens a second of each way, the median of rounds but the first one."""
     batches = orders(examples)
-    trained = ways()
+    trained = ways(device)
     rates: dict[str, list[float]] = {way.name: [] for way in trained}
     for _ in range(rounds + 1):
         for way in trained:
@@ -305,6 +322,8 @@ def measure(
                 batch = next(batches[way.bucketed])
                 way.update(batch)
                 tokens += batch.tokens
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             rates[way.name].append(tokens / (clock() - start))
     return {name: statistics.median(way_rates[1:]) for name, way_rates in rates.items()}
 
@@ -319,6 +338,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=4)
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokenizer", type=Path, help="one that a training has kept")
     options = parser.parse_args()
     examples = examples_to_learn(options.tokenizer)
@@ -328,10 +348,16 @@ def main() -> None:
     for threads in options.threads:
         torch.set_num_threads(threads)
         print(
-            f"{threads} threads, medians of {options.rounds} rounds of {options.updates} updates, "
-            f"{options.clock} time"
+            f"{options.device}, {threads} threads, medians of {options.rounds} rounds of "
+            f"{options.updates} updates, {options.clock} time"
         )
-        rates = measure(examples, options.rounds, options.updates, CLOCKS[options.clock])
+        rates = measure(
+            examples,
+            torch.device(options.device),
+            options.rounds,
+            options.updates,
+            CLOCKS[options.clock],
+        )
         plain_rate = rates["the plain loop"]
         last_rate = plain_rate
         for name, rate in rates.items():

@@ -1,7 +1,5 @@
 """Run a trained ensemble: the probability that each stock rises, and each stock's attention."""
 
-import os
-
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -11,21 +9,21 @@ from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.layers.network import Network, days_at_once, within_memory
 from dtml.windows import Windows
+from translation.transformer import prepare_cuda
 
 
 def choose_device(name: str) -> torch.device:
     """Return the device named "cpu" or "cuda"; "auto" is CUDA where it is available.
 
-    On CUDA torch uses deterministic operations where it has them. Raises DtmlError for CUDA on a
-    machine without it.
+    On CUDA torch then uses deterministic operations where it has them. Raises DtmlError for CUDA on
+    a machine without it.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         if not torch.cuda.is_available():
             raise DtmlError("this machine has no CUDA device: use --device auto or cpu")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        prepare_cuda()
     return torch.device(name)
 
 

@@ -146,19 +146,12 @@ class LSTM(nn.Module):
         States and memories start from zero.
         """
         inputs = rows[windows.mT]
-        bias = self.from_input.bias
-        weights = [
-            _in_torchs_order(self.from_input.weight),
-            _in_torchs_order(self.from_state.weight),
-            _in_torchs_order(bias),
-            torch.zeros_like(bias),
-        ]
         sequences = inputs[0, ..., 0].numel()
         begin = rows.new_zeros(1, sequences, self.from_state.in_features)
         states: Tensor = torch.lstm(
             inputs.flatten(1, 2),
             (begin, begin),
-            weights,
+            self._weights_of_torch(),
             has_biases=True,
             num_layers=1,
             dropout=0.0,
@@ -168,11 +161,29 @@ class LSTM(nn.Module):
         )[0]
         return states.view(*inputs.shape[:3], -1)
 
+    def _weights_of_torch(self) -> list[Tensor]:
+        """Return the weights in torch's order: of the input, of the state, and two biases."""
+        bias = self.from_input.bias
+        weights = [
+            _in_torchs_order(self.from_input.weight),
+            _in_torchs_order(self.from_state.weight),
+            _in_torchs_order(bias),
+            torch.zeros_like(bias),
+        ]
+        return _in_one_piece(weights) if bias.is_cuda else weights
+
 
 def _in_torchs_order(gates: Float[Tensor, "gates ..."]) -> Float[Tensor, "gates ..."]:
     """Return the rows of the gates in torch's order: input, forget, candidate, output."""
     input_gate, forget_gate, output_gate, candidate = gates.chunk(4)
     return torch.cat([input_gate, forget_gate, candidate, output_gate])
+
+
+def _in_one_piece(tensors: list[Tensor]) -> list[Tensor]:
+    """Copy tensors into one piece of memory, as cuDNN would otherwise do at each call, and warn."""
+    piece = torch.cat([tensor.flatten() for tensor in tensors])
+    parts = piece.split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def temporal_attention(

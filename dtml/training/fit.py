@@ -28,6 +28,7 @@ from dtml.training.state import Fit, StateFolder, start
 from dtml.windows import Windows
 
 Stocks = Int[Tensor, " some"]
+THREADS_OF_A_GPU = 3  # one waits for Python longer than the GPU computes
 EpochReport = Callable[[Member, Epoch], None]
 
 
@@ -177,7 +178,7 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
 
 
 def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
-    """Run all fits to their end: on a CPU by turns, on a GPU one by one.
+    """Run all fits to their end: on a CPU by turns, on a GPU a few until they end, then others.
 
     On a CPU they run on as many threads as there are cores.
     """
@@ -208,7 +209,7 @@ def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None
     threads = torch.get_num_threads()
     queue_of_thread = []
     for fits in queues:
-        threads_of_queue = min(len(fits), threads) if on_cpu else 1
+        threads_of_queue = min(len(fits), threads if on_cpu else THREADS_OF_A_GPU)
         queue_of_thread += [fits] * threads_of_queue
     try:
         torch.set_num_threads(1)

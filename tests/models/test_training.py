@@ -304,6 +304,23 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
             choose_device("cuda")
 
 
+def test_attention_on_cuda_adds_up_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only torch's plain products do; cuDNN's kernel is slow for batches of many shapes too."""
+    kernels = ("cudnn", "flash", "mem_efficient")
+    states = {name: getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in kernels}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    try:
+        assert choose_device("cuda").type == "cuda"
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.backends.cuda.math_sdp_enabled()
+        for name in kernels:
+            assert not getattr(torch.backends.cuda, f"{name}_sdp_enabled")(), name
+    finally:
+        torch.use_deterministic_algorithms(False)
+        for name, is_enabled in states.items():
+            getattr(torch.backends.cuda, f"enable_{name}_sdp")(is_enabled)
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> None:
@@ -345,6 +362,16 @@ def test_a_cuda_training_learns_what_a_cpu_training_learns() -> None:
     on_cpu, on_cuda = fit(), fit(device=cuda)
     losses = [[epoch.loss for epoch in found.epochs] for found in (on_cpu, on_cuda)]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+def test_seeds_side_by_side_on_cuda_have_the_weights_of_seeds_alone() -> None:
+    cuda = choose_device("cuda")
+    members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]
+    together = fit_members(TRAIN, VALIDATION, members, device=cuda)
+    for member, found in zip(members, together, strict=True):
+        (alone,) = fit_members(TRAIN, VALIDATION, [member], device=cuda)
+        assert_same_weights(found.best, alone.best)
 
 
 def test_a_gpu_is_named_with_what_tells_it_from_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from translation.errors import TranslationError, UsageError
 from translation.exit_with_parent import exit_with_parent
+from translation.transformer import prepare_cuda
 
 # Of an exchange between the processes: the others wait while rank 0 prepares the corpus.
 TIMEOUT = timedelta(hours=12)
@@ -107,6 +108,8 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: choose the device cpu")
+    if device == "cuda":
+        prepare_cuda()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return SINGLE_PROCESS, torch.device(device)
     parent = os.environ.get(PARENT)
