@@ -4,6 +4,8 @@ BIN := .venv/bin
 TOO_OTHER := 'Python 3.11 to 3.14 is needed: name one, as in make run PYTHON=python3.13'
 # uv keeps what it downloads in the home; where nothing can be written there, it keeps nothing
 CACHE := $(shell test -w "$$HOME" || echo --no-cache)
+# Compiled code is kept: each command that starts would otherwise compile the project again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test soak quick check coverage mutation bench results pins clean
 

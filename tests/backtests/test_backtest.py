@@ -254,6 +254,7 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
     assert first[1] != then[1]
 
 
+@pytest.mark.soak
 def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     run_backtest(backtest)
@@ -321,6 +322,7 @@ def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_besi
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.soak
 def test_a_second_process_at_the_same_backtest_is_turned_away(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
 

@@ -99,6 +99,7 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
     assert [last for name, last in read if name == "read the test span"] == [PAPER.test[1]]
 
 
+@pytest.mark.soak
 def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
     experiment: PublishedExperiment,
 ) -> None:

@@ -70,6 +70,7 @@ def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) ->
     assert refused(HONEST) == {}
 
 
+@pytest.mark.soak
 def test_a_feature_that_reads_further_back_than_a_night_is_refused_until_its_file_says_it() -> None:
     text = "def old(bars):\n    return bars.close / bars.close.shift(300)\n"
     assert "reads more than HISTORY sessions" in refused(text)["old"]

@@ -92,6 +92,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     assert not data_folder().exists()
 
 
+@pytest.mark.soak
 @pytest.mark.one_case("night")
 @pytest.mark.parametrize(
     ("owner", "name", "leaky", "detail"),

@@ -93,6 +93,7 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
         assert epoch.loss == in_float64(sum(losses) / len(losses))
 
 
+@pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.usefixtures("float64_by_default")
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
     assert statuses(context)[lacking] == "refused"
 
 
+@pytest.mark.soak
 def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
     context: MarketContext,
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
     assert catch_up(context, FOLLOWING[2]).refused == {}
 
 
+@pytest.mark.soak
 def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> None:
     after_nights(context, AS_OF)
     broken = BARS.copy()

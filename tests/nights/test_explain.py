@@ -103,6 +103,7 @@ def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     assert share_found(matrix, drivers, 1) == 1
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_same_seeds_find_the_same_and_others_something_else() -> None:
     experiment, history = of_market(correlation=0.6, sessions=200)

@@ -330,6 +330,7 @@ def test_predicting_from_the_store_gives_the_night_that_fetching_gives(
     )
 
 
+@pytest.mark.soak
 def test_a_bar_that_was_rejected_stays_out_when_a_later_fetch_begins_with_it(
     context: MarketContext,
 ) -> None:

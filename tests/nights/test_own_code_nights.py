@@ -145,6 +145,7 @@ def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
     assert "this file of your own code cannot be read" in str(reason(never, TARGET))
 
 
+@pytest.mark.soak
 def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
     trusted: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

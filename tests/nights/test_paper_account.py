@@ -218,6 +218,7 @@ def followed(context: MarketContext, nights: int) -> None:
         follow_rankings(context, NightBars(context, NIGHTS[night].date()))
 
 
+@pytest.mark.soak
 def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
     traded: MarketContext,
 ) -> None:
@@ -233,6 +234,7 @@ def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
         assert orders.cash >= 0
 
 
+@pytest.mark.soak
 def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_below_a_lot(
     traded: MarketContext,
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_be
     assert kept[0] not in set(found.rows["symbol"])
 
 
+@pytest.mark.soak
 def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_prices(
     traded: MarketContext,
 ) -> None:
@@ -430,6 +433,7 @@ def test_a_session_without_bars_does_not_end_the_watch_over_the_inputs(
     assert set(told["measure"]) >= {*FEATURES, "stock-day"}
 
 
+@pytest.mark.soak
 def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:
     days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]
     row = {"measure": ["z_open"], "value": 3.0, "expected": 0.7, "evidence": 9.0, "needed": 4.5}

@@ -100,6 +100,7 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     assert "was never run: the complete nights are from 2024-06-28 to 2024-07-01" in complaint
 
 
+@pytest.mark.soak
 def test_nothing_that_is_gone_keeps_a_night_from_its_page(
     nights: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(
         assert history.loc[target, "realised_return"] == in_float64(wide[target])
 
 
+@pytest.mark.soak
 def test_nights_run_out_of_order_end_with_the_same_running_scores(context: MarketContext) -> None:
     run_night(context, DAYS[0])
     for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):

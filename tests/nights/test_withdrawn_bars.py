@@ -98,6 +98,7 @@ def test_a_price_that_came_back_has_not_moved_for_those_who_held_it(context: Mar
     assert not quotes.moved.any()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_nights_before_and_after_a_withdrawal_replay_to_the_last_bit(
     context: MarketContext, archive: Archive

@@ -91,6 +91,7 @@ def test_a_receipt_holds_any_symbol(symbol: str) -> None:
 STOCKS = [name for name in NAMES if name != "^GSPC"]
 
 
+@pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["CSV", "parquet", "folder of CSV"])
 def test_symbols_are_kept_through_a_night_its_page_queries_and_orders(

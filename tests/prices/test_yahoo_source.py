@@ -162,6 +162,7 @@ def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(
     assert bars["split"].dropna().to_dict() == {7: 3.0}
 
 
+@pytest.mark.soak
 def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bars() -> None:
     faults: dict[str, Fault] = {
         "AAA": "500",

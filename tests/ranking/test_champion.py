@@ -85,6 +85,7 @@ def score(context: MarketContext, gain: float) -> date:
     return days[-1].date()
 
 
+@pytest.mark.soak
 def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
     earning: MarketContext,
 ) -> None:

@@ -162,6 +162,7 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
     assert replay_of(archive, night).reasons == ["ranking: 1 of 36 places and scores"]
 
 
+@pytest.mark.soak
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
     long: MarketContext,
 ) -> None:

@@ -187,6 +187,7 @@ def test_what_validation_counts_is_the_rank_ic_of_each_day() -> None:
     assert_arrays_close_in_float32(found[:, 0].numpy(), expected)  # 1e-12 beside each variance
 
 
+@pytest.mark.soak
 def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
     history = reverting()
     config = RankersConfig(

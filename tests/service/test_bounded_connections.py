@@ -98,6 +98,7 @@ def test_the_oldest_silent_connection_makes_room_and_a_caller_is_answered(port: 
         assert all(ends(each) for each in silent)
 
 
+@pytest.mark.soak
 def test_a_caller_who_asks_again_later_keeps_the_connection(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         for _ in range(3):

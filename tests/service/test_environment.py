@@ -44,6 +44,7 @@ def seen_by_torch(program: str, **own: str) -> list[str]:
     return ended.stdout.splitlines()[0].split()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.one_case("translation")
 @pytest.mark.parametrize("program", [COMMAND, TRANSLATION], ids=["dtml", "translation"])

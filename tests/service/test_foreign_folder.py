@@ -110,6 +110,7 @@ def test_the_process_of_own_code_opens_no_file_of_a_stranger(
     assert {str(file) for file in opened & theirs} == set()
 
 
+@pytest.mark.soak
 def test_translation_alone_opens_no_file_of_a_stranger(tmp_path: Path) -> None:
     theirs = fill_as_a_stranger(tmp_path)
     (

@@ -55,6 +55,7 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_theirs_and_others_stay(hom
     assert database.stat().st_size - empty < 0.25 * (grown - empty)
 
 
+@pytest.mark.soak
 def test_a_database_with_the_tables_of_another_prefect_is_left_to_its_server(home: Path) -> None:
     database = home / DATABASE
     add_runs(database, RECENT, LONG_AGO)

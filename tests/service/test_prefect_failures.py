@@ -213,6 +213,7 @@ def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(
     assert (code, said in printed) == (2, True), printed
 
 
+@pytest.mark.soak
 def test_a_server_without_a_login_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,7 @@ def test_an_interrupted_export_is_completed_by_the_next(
     brought_up_to_date(store, out, VIEWS)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_killed_export_is_completed_by_the_next(store: Engine, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def age(path: Path, days: int) -> None:
         os.utime(file, (moment, moment))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_pruned_store_replays_every_night_as_before(
     context: MarketContext, archive: Archive
@@ -266,6 +267,7 @@ def test_states_of_work_that_nobody_resumed_for_a_month_go(filled: Engine) -> No
     assert left == {"fresh", "of a translator"}
 
 
+@pytest.mark.soak
 def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
     filled: Engine,
 ) -> None:

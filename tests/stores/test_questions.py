@@ -120,6 +120,7 @@ def test_who_gave_these_answers_may_read_no_table(on_postgresql: Engine) -> None
         select(on_postgresql, "select * from prediction")
 
 
+@pytest.mark.soak
 @every_question
 def test_a_market_is_a_value_whatever_its_name(
     question: Question, on_sqlite: Engine, on_postgresql: Engine

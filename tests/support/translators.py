@@ -9,24 +9,26 @@ import torch
 
 from tests.support.commands import Command
 from tests.support.recipe import write_recipe
+from tests.support.run_folder import made_once
 from translation.recipes import read_recipe
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
 
 
 @pytest.fixture(scope="session")
-def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_models() -> Path:
     """A folder with the model `tiny` in it; to be copied, not changed."""
-    folder = tmp_path_factory.mktemp("tiny")
-    recipe, models = read_recipe(write_recipe(folder)), folder / "models"
+    return made_once("tiny-translator", _train_tiny) / "models"
+
+
+def _train_tiny(folder: Path) -> None:
     train_model(
-        recipe,
-        models,
+        read_recipe(write_recipe(folder)),
+        models=folder / "models",
         work=folder / "work",
         device=torch.device("cpu"),
         process_group=SINGLE_PROCESS,
     )
-    return models
 
 
 @pytest.fixture

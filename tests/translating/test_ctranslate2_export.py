@@ -181,6 +181,7 @@ def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(
         torch.testing.assert_close(torch.tensor(theirs.log_probs), expected, rtol=1e-4, atol=1.4e-4)
 
 
+@pytest.mark.soak
 @pytest.mark.one_case
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beams", [1, 5])

@@ -47,6 +47,7 @@ def counts(home: Path) -> list[int]:
     return [stored(home, f"select count(*) from translation_{table}")[0][0] for table in tables]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     bare: Path, translate: Command
