@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from db.connection.user_sql import select
-from db.engine import location, open_engine, reading, require_current
+from db.engine import location, open_engine, reading, require_current_schema
 from db.rows import nights, predictions, prices, rankings, scores
 
 
@@ -23,7 +23,7 @@ class Store:
             is_url = "://" in str(where)
             url = str(where) if is_url else f"sqlite:///{where}"
         self._engine = open_engine(url, read_only=True)
-        require_current(self._engine)
+        require_current_schema(self._engine)
 
     def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
         """Return what nights predicted of each session and stock, and what happened.

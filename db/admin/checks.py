@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from db import tables
 from db.admin import statements
 from db.connection.locks import is_free
-from db.engine import reading, require_current
+from db.engine import reading, require_current_schema
 from db.errors import StoreError
 from db.migrations import REVISION
 from db.rows import fetches
@@ -97,7 +97,7 @@ def _offending_rows(engine: Engine, sql: str) -> Rows:
 
 
 def _of_another_schema(engine: Engine) -> Rows:
-    require_current(engine)
+    require_current_schema(engine)
     return []
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, Engine, text
 
 from db.admin import statements
-from db.engine import READ_LIMIT_S, require_current, transaction
+from db.engine import READ_LIMIT_S, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.tables import FINDINGS
 from db.views import views as documented_views
@@ -60,7 +60,7 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     superuser; StoreError when the server refuses.
     """
     _require_fitting(engine, name)
-    require_current(engine)
+    require_current_schema(engine)
     with transaction(engine) as conn:
         _require_superuser(conn)
         stored_role = text("select 1 from pg_roles where rolname = :name")
