@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, upsert
-from db.connection.differences import require_distinct, stored_on, unstored
+from db.connection.differences import new_rows_of, require_distinct, stored_of_targets
 from db.connection.frames import frame, head, matching, row, row_of, shown
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
@@ -37,18 +37,18 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
     if attention.empty:
         return 0
     key = ["run_id", "target", "instrument_id", "source_id"]
-    shown = ["run_id", "target", "symbol", "source"]
-    require_distinct(attention, shown)
+    named_columns = ["run_id", "target", "symbol", "source"]
+    require_distinct(attention, named_columns)
     rows = identified(conn, market, attention, source_id="source").sort_values(key)
-    new = unstored(
+    new = new_rows_of(
         rows,
-        stored_on(conn, tables.attention_weight, rows, "run_id"),
+        stored_of_targets(conn, tables.attention_weight, rows, "run_id"),
         key,
         ["weight"],
         0.0,
-        zero=WEIGHT_TOLERANCE,
-        shown=shown,
-        wrong="attention of {} is already stored and cannot change",
+        absolute_tolerance=WEIGHT_TOLERANCE,
+        named_columns=named_columns,
+        message="attention of {} is already stored with a different weight, which cannot change",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 

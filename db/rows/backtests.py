@@ -112,11 +112,13 @@ def finish_backtest(
             f"{backtest_id} {changed_counts[0]} is already stored with a different figure: a "
             "finished backtest cannot change"
         )
-    why = "a finished backtest cannot change"
+    reason = "a finished backtest cannot change"
     owner = "backtest_id"
-    new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, why=why)
-    new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, why=why)
-    new += save_figures(conn, tables.backtest_portfolio, owner, backtest_id, portfolios, why=why)
+    new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, reason=reason)
+    new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, reason=reason)
+    new += save_figures(
+        conn, tables.backtest_portfolio, owner, backtest_id, portfolios, reason=reason
+    )
     return new
 
 

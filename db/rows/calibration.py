@@ -31,7 +31,7 @@ def save_bands(
         "run_id",
         run_id,
         marked,
-        why="a model is calibrated only once",
+        reason="a model is calibrated only once",
     )
 
 

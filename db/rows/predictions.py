@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.differences import require_distinct, unstored
+from db.connection.differences import new_rows_of, require_distinct
 from db.connection.frames import Statement, frame, matching, shown
 from db.rows.markets import identified, require_symbol
 from db.views import view
@@ -40,18 +40,18 @@ def save_predictions(
     require_distinct(predictions, ["run_id", "target", "symbol"])
     key = ["run_id", "target", "instrument_id"]
     rows = identified(conn, market, predictions).sort_values(key)
-    wrong = (
+    message = (
         "{} is already stored with a different probability or deviation: a past prediction is "
         "never rewritten"
     )
-    new = unstored(
+    new = new_rows_of(
         rows,
         _stored_predictions(conn, rows),
         key,
         REQUIRED_VALUES,
         PROBABILITY_TOLERANCE,
-        shown=["run_id", "target", "symbol"],
-        wrong=wrong,
+        named_columns=["run_id", "target", "symbol"],
+        message=message,
     )
     optional_values = [name for name in OPTIONAL_VALUES if name in rows]
     columns = [*key, "as_of", *REQUIRED_VALUES, *optional_values]

@@ -12,7 +12,13 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.differences import alongside, differ, is_stored, named, require_distinct
+from db.connection.differences import (
+    first_key_text,
+    is_changed,
+    is_stored,
+    require_distinct,
+    stored_counterparts,
+)
 from db.connection.frames import Statement, bars, frame, shown, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
@@ -43,16 +49,18 @@ def append_prices(
     is_not_positive = bars[["open", "high", "low", "close", "adj_close"]] <= 0
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
-        raise StoreError(f"{named(unsound, key)}: a price is missing or not above 0")
+        raise StoreError(f"{first_key_text(unsound, key)}: a price is missing or not above 0")
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
-    before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
-    restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
-    clash = rows[restated & (before["known_at"] == known_at).to_numpy()]
+    counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
+    restated = is_changed(rows, counterparts, BAR_VALUES, PRICE_TOLERANCE)
+    clash = rows[restated & (counterparts["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
-            f"{named(clash, key)}: two versions were fetched at {known_at.isoformat()}: fetch again"
+            f"{first_key_text(clash, key)}: two versions were fetched at {known_at.isoformat()}: "
+            "fetch again"
         )
-    versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
+    is_new_version = ~is_stored(counterparts) | restated
+    versions = rows.loc[is_new_version, ["instrument_id", "session", *BAR_VALUES]]
     return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, save_row
-from db.connection.differences import require_distinct, save_figures, stored_on, unstored
+from db.connection.differences import new_rows_of, require_distinct, save_figures, stored_of_targets
 from db.connection.frames import frame, matching, row, row_of, rows_of, shown, within
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
@@ -97,11 +97,15 @@ def save_ranking(
     with another value.
     """
     name = str(ranking["id"])
-    why = "the days of a ranking are scored only once"
+    reason = "the days of a ranking are scored only once"
     new = save_row(conn, tables.ranking, ranking)
-    new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, why=why)
-    new += save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
-    new += save_figures(conn, tables.ranking_portfolio, "ranking_id", name, portfolios, why=why)
+    new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, reason=reason)
+    new += save_figures(
+        conn, tables.ranking_difference, "ranking_id", name, differences, reason=reason
+    )
+    new += save_figures(
+        conn, tables.ranking_portfolio, "ranking_id", name, portfolios, reason=reason
+    )
     return new
 
 
@@ -126,14 +130,14 @@ def save_night_ranking(
     key = ["ranker_id", "predictor", "target", "instrument_id"]
     require_distinct(ranking, ["ranker_id", "predictor", "target", "symbol"])
     rows = identified(conn, market, ranking).sort_values(key, ignore_index=True)
-    new = unstored(
+    new = new_rows_of(
         rows,
-        stored_on(conn, table, rows, "ranker_id"),
+        stored_of_targets(conn, table, rows, "ranker_id"),
         key,
         ["score"],
         SCORE_TOLERANCE,
-        shown=["predictor", "target", "symbol"],
-        wrong="{} is already stored with a different score",
+        named_columns=["predictor", "target", "symbol"],
+        message="{} is already stored with a different score: a ranking is never rewritten",
     )
     new_ranks = new[[*key, "as_of", "score", "place", "probability", "chosen"]]
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))
