@@ -95,7 +95,7 @@ def _file_lock(engine: Engine, market: str) -> Iterator[None]:
 @contextmanager
 def _advisory_lock(engine: Engine, market: str) -> Iterator[None]:
     """Lock a market of a PostgreSQL store by an advisory lock of the session."""
-    # AUTOCOMMIT: a night lasts long, and an open transaction would keep the server from cleaning up.
+    # A transaction would stay open as long as the night and delay the server's cleanup of old rows.
     with reading(engine.execution_options(isolation_level="AUTOCOMMIT")) as conn:
         # Closing a connection of the pool only returns it there, with its lock. A detached one is
         # really closed, which releases the lock even if the unlock fails.

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, upsert
 from db.connection.differences import new_rows_of, require_distinct, stored_of_targets
-from db.connection.frames import frame, head, matching, row, row_of, shown
+from db.connection.frames import frame, head, matching, row, row_of, select_view
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
@@ -141,4 +141,4 @@ def mean_weights(
 
 def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return the test of a model's attention and its result; None when it was not tested."""
-    return row(conn, shown("explanation_log", run_id=run_id))
+    return row(conn, select_view("explanation_log", run_id=run_id))

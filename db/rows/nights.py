@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing, records, upsert
-from db.connection.frames import Statement, frame, matching, row, shown
+from db.connection.frames import Statement, frame, matching, row, select_view
 from db.errors import StoreError
 from db.views import view
 
@@ -122,7 +122,7 @@ def finish_stage(
 
 def stages(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the stages of a night in the order in which they began: the columns of stage_log."""
-    return frame(conn, shown("stage_log", "started_at", "stage", market=market, as_of=as_of))
+    return frame(conn, select_view("stage_log", "started_at", "stage", market=market, as_of=as_of))
 
 
 def status_counts(conn: Connection) -> pd.DataFrame:
@@ -176,7 +176,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to the day `last`, the newest first."""
-    return shown("night_log", "-as_of", span=("as_of", None, last), market=market)
+    return select_view("night_log", "-as_of", span=("as_of", None, last), market=market)
 
 
 def raise_alert(
@@ -228,4 +228,4 @@ def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the measures of a night's drift: the columns of the view drift; maybe no rows."""
-    return frame(conn, shown("drift", "measure", market=market, as_of=as_of))
+    return frame(conn, select_view("drift", "measure", market=market, as_of=as_of))

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, save_row
 from db.connection.differences import new_rows_of, require_distinct, save_figures, stored_of_targets
-from db.connection.frames import frame, matching, row, row_of, rows_of, shown, within
+from db.connection.frames import frame, matching, row, row_of, rows_of, select_view, within
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
@@ -171,7 +171,7 @@ def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
     """Return the row of a market's champion in a session, by default the newest; None without."""
-    champions = shown("champion_log", "-since", span=("since", None, target), market=market)
+    champions = select_view("champion_log", "-since", span=("since", None, target), market=market)
     return row(conn, champions.limit(1))
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import save_row
-from db.connection.frames import Statement, frame, matching, row, shown, within
+from db.connection.frames import Statement, frame, matching, row, select_view, within
 from db.errors import StoreError, StoreUsageError
 from db.views import view
 
@@ -114,7 +114,7 @@ def models(market: str | None = None) -> Statement:
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return one trained model; None when there is none of this name."""
-    return row(conn, shown("run_log", run_id=run_id))
+    return row(conn, select_view("run_log", run_id=run_id))
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
@@ -122,7 +122,7 @@ def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
 
     It is the model that predicts the market's nights.
     """
-    models_of_nights = shown(
+    models_of_nights = select_view(
         "run_log", "-train_last", "-created_at", "-run_id", market=market, kind="nightly"
     )
     return row(conn, models_of_nights.limit(1))

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import Statement, frame, matching, shown, within
+from db.connection.frames import Statement, frame, matching, select_view, within
 from db.views import view
 
 
@@ -90,7 +90,7 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 
 def daily_scores(market: str, last: date | None = None) -> Statement:
     """Return nightly and running scores up to the target `last`, the newest first."""
-    return shown(
+    return select_view(
         "daily_score",
         "-target",
         "protocol",
@@ -102,4 +102,4 @@ def daily_scores(market: str, last: date | None = None) -> Statement:
 
 def symbol_scores(market: str, symbol: str) -> Statement:
     """Return the scores of a stock over all its predictions, a row for each kind of model."""
-    return shown("symbol_score", "kind", market=market, symbol=symbol)
+    return select_view("symbol_score", "kind", market=market, symbol=symbol)

@@ -338,7 +338,9 @@ def test_rows_become_plain_values_of_their_column_types() -> None:
     ]
     assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
-        with pytest.raises(StoreError, match=r"^night\.fetched must hold whole numbers$"):
+        with pytest.raises(
+            StoreError, match=r"^night\.fetched has values that are not whole numbers$"
+        ):
             records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):
         with pytest.raises(
