@@ -48,8 +48,8 @@ LAWS: Mapping[str, str] = statements("laws")
 class Finding:
     """The result of a check.
 
-    `found` has up to `SHOWN` offending rows or things, and `more` says whether there are others. The
-    state "note" is for what is worth knowing but no fault.
+    `found` has up to `SHOWN` offending rows or things, and `more` says whether there are others.
+    The state "note" is for what is worth knowing but no fault.
     """
 
     check: str

@@ -116,8 +116,8 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
     target_url = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
         progress("copying", "all tables", 0)
-        # SQLite copies itself, as it is at one moment. VACUUM cannot run inside a transaction, so the
-        # driver's own cursor runs it: SQLAlchemy would begin one.
+        # SQLite copies itself, as it is at one moment. VACUUM cannot run inside a transaction, and
+        # SQLAlchemy would begin one: so the driver's own cursor runs it.
         with reading(engine) as conn:
             conn.connection.cursor().execute("vacuum into ?", (str(file),))
         target = open_engine(target_url, read_only=True)
@@ -167,8 +167,8 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
     columns = ", ".join(_value(conn, column) for column in table.c)
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
-    # A cursor with a name is kept by the server of PostgreSQL, so that the client holds ROWS rows at
-    # most; without one it would read them all at once.
+    # PostgreSQL's server keeps the rows of a cursor with a name, so that the client holds ROWS at
+    # most. Of any other cursor the client reads all rows at once.
     cursor_options: dict[str, Any] = {}
     if conn.dialect.name == "postgresql":
         cursor_options = {"name": "rows", "binary": True}

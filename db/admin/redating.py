@@ -25,12 +25,12 @@ MOMENTS = (
 
 
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
-    """Set a market's moments in the future to just after now; return the new moment of each old one.
+    """Set a market's moments in the future to just after now; return new moments by old ones.
 
     Nothing changes unless some moment is more than a day ahead: a smaller lead needs no repair, as
     the clock catches up. The moments keep their order and stay after all others. Equal moments stay
-    equal, so that a night's `known_at` still leads to the same bars. What was known at any moment up
-    to now does not change, and the next fetch is dated later. Call it inside a `transaction`.
+    equal, so that a night's `known_at` still selects the same bars. What was known at any moment
+    up to now does not change, and the next fetch is dated later. Call it inside a `transaction`.
     """
     now = datetime.now(UTC)
     future_moments: set[datetime] = set()
