@@ -62,7 +62,7 @@ def latest_run(
 ) -> dict[str, Any] | None:
     """Return the nightly run that was trained on a market's latest sessions; None without one.
 
-    None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
+    Its sessions end on or before `on_or_before`, and its prices were known at `known_by`.
     """
     return latest_trained(
         conn,
@@ -83,10 +83,10 @@ def latest_trained(
     known_by: datetime | None = None,
     **more: str,
 ) -> dict[str, Any] | None:
-    """Return the row of a table that was trained on a market's latest sessions; None without one.
+    """Return the model of a table, run or ranker, trained on the latest sessions of a market.
 
-    It has the values `more` in its columns, none of its sessions lies after `on_or_before`, and
-    each of its prices was known at `known_by`.
+    Its sessions end on or before `on_or_before`, its prices were known at `known_by`, and its
+    columns have the values `more`. None when there is no such model.
     """
     statement = (
         sa.select(table)
@@ -120,7 +120,8 @@ def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
     """Return the nightly model of a market that was trained on the latest sessions; None without.
 
-    It is the model that predicts the market's nights.
+    It is the model that predicts the market's nights: the row of run_log that `latest_run` returns
+    from the table run.
     """
     models_of_nights = select_view(
         "run_log", "-train_last", "-created_at", "-run_id", market=market, kind="nightly"
