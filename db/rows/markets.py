@@ -42,7 +42,7 @@ def file_of(conn: Connection, market: str) -> tuple[str, str] | None:
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
-    """Store the first session that was requested of each symbol, unless an earlier one is stored."""
+    """Store the first session requested of each symbol, unless an earlier one is stored."""
     table = tables.instrument
     for symbol, day in first.items():
         earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
