@@ -52,14 +52,14 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
     night = tables.night.c
     newest_first = sa.func.row_number().over(partition_by=night.market, order_by=night.as_of.desc())
     complete = (
-        sa.select(night.market, night.as_of, newest_first.label("number"))
+        sa.select(night.market, night.as_of, newest_first.label("place"))
         .where(night.status.in_(COMPLETE))
         .subquery()
         .c
     )
     first_kept = (
         sa.select(complete.market, complete.as_of)
-        .where(complete.number == keep)
+        .where(complete.place == keep)
         .order_by(complete.market)
     )
     return dict(conn.execute(first_kept).tuples().all())

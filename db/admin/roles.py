@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, Engine, text
 
 from db.admin import statements
-from db.engine import READ_LIMIT_S, require_current_schema, transaction
+from db.engine import READ_LIMIT_S, URL_VARIABLE, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.tables import FINDINGS
 from db.views import views as documented_views
@@ -103,8 +103,8 @@ def _require_superuser(conn: Connection) -> None:
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
         raise StoreUsageError(
             "only a superuser of the server can grant a reader: no other role can revoke the "
-            "rights to large objects, advisory locks and other databases that every role has; set "
-            "DTML_DATABASE_URL to a superuser"
+            "rights to large objects, advisory locks and other databases that every role has; name "
+            f"a superuser in {URL_VARIABLE}"
         )
 
 
