@@ -146,7 +146,7 @@ def _digest(home: Path) -> dict[str, str]:
     digests = {}
     with reading(engine):
         for name, sql in TABLES.items():
-            text = select(engine, sql, own=True).to_csv(index=False)
+            text = select(engine, sql, is_trusted=True).to_csv(index=False)
             digests[name] = hashlib.sha256(text.encode()).hexdigest()
     return digests
 

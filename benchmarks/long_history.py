@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.store_loading import postgresql
 from benchmarks.ten_year_store import TenYears
-from db.connection.parquet_sql import asked_of_parquet
-from db.connection.user_sql import Answer, asked
+from db.connection.parquet_sql import open_parquet_answer
+from db.connection.user_sql import Answer, open_answer
 from db.engine import open_engine, upgrade
 from flows.upkeep.parquet_export import exported
 
@@ -148,7 +148,7 @@ def run(url: str, *arguments: str, title: str = "") -> float:
 def ask_parquet(folder: Path, sql: str) -> float:
     """Return the seconds of a question to Parquet files, with the opening of the files."""
     start = time.perf_counter()
-    with asked_of_parquet(exported(folder), sql.format(year=YEAR["parquet"])) as answer:
+    with open_parquet_answer(exported(folder), sql.format(year=YEAR["parquet"])) as answer:
         _read(answer)
     return time.perf_counter() - start
 
@@ -158,7 +158,7 @@ def ask_store(url: str, sql: str) -> float:
     engine = open_engine(url, read_only=True)
     start = time.perf_counter()
     query = sql.format(year=YEAR[engine.dialect.name])
-    with asked(engine, query, own=True, ends=False) as answer:
+    with open_answer(engine, query, is_trusted=True, is_time_limited=False) as answer:
         _read(answer)
     return time.perf_counter() - start
 

@@ -1,7 +1,7 @@
 """Measure whether tests fail when a module has one thing changed, by mutmut's operators.
 
 `make mutation`, or `make mutation ONLY="dtml/evaluation/metrics.py
-db/connection/differences.py:differ"` for modules or functions. A mutant that no test fails on
+db/connection/differences.py:is_changed"` for modules or functions. A mutant that no test fails on
 either shows a law that no test states, or changes nothing that can be seen: then it stands with its
 reason in mutation_equivalent.toml, and counts for nothing. Ends with 1 where a module's score is
 below 90 %.

@@ -181,7 +181,7 @@ def _new_nights(
 
 
 def _ask(engine: Engine, sql: str) -> int:
-    return len(select(engine, sql, own=True))
+    return len(select(engine, sql, is_trusted=True))
 
 
 def _store_night(

@@ -1,7 +1,8 @@
 """Open a store by its URL: SQLite by default, PostgreSQL when DTML_DATABASE_URL names one.
 
-Reads open `reading(engine)`, writes `transaction(engine)`: writers queue, on both engines, and
-every failure becomes a message of one line without the password.
+Open a connection with `reading(engine)` to read and with `transaction(engine)` to write. Only one
+writer works at a time, on both engines. Every failure becomes a StoreError whose message is one
+line and never holds the password.
 """
 
 import json
@@ -29,20 +30,21 @@ from db.tables import metadata
 
 URL_VARIABLE: Final = "DTML_DATABASE_URL"
 FOLDER_VARIABLE = "DTML_DATA"  # the folder of the store when no URL is given
-LOCK_WAIT_S = 30
-READ_LIMIT_S = 30
+LOCK_WAIT_S = 30  # for another writer to end
+READ_LIMIT_S = 30  # for one statement of a user, or of a reader on PostgreSQL
 CONNECT_LIMIT_S = 10
-# Any number would do, as long as every writer of a store locks the same one.
+# The advisory lock of PostgreSQL that every writer takes. Any number would do, as long as all
+# writers of a store lock the same one.
 WRITER_LOCK = 0x64746D6C
 RESTORE: Final = (
     "run `dtml db check` for details, then move the store away and restore a backup with "
     "`dtml db restore`"
 )
-# Every development version before 0.1.0 made the one table, and every release makes the other.
+# Development versions before 0.1.0 made the first of these tables; every release makes the second.
 UNRELEASED_TABLE: Final = "membership"
 RELEASED_TABLE: Final = "constituent"
-# What a failure means and what the user can do about it: by the engine's codes, else by words of
-# its message.
+# What the user can do about a failure: by the code of the database's error, or by words of its
+# message.
 REMEDIES: Final = tomllib.loads(
     Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8")
 )
@@ -57,7 +59,7 @@ def database_url() -> URL:
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
-        return _parse(url)
+        return _parse_url(url)
     file = Path(os.environ.get(FOLDER_VARIABLE) or "data", "dtml.sqlite")
     return URL.create("sqlite", database=str(file.absolute()))
 
@@ -69,13 +71,13 @@ def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
     `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and, read only, a
     missing file; StoreError when the server, the folder or the file cannot be used.
     """
-    parsed = database_url() if url is None else _parse(url)
+    parsed = database_url() if url is None else _parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = _open_sqlite(parsed, read_only)
     else:
         engine = _open_postgresql(parsed, read_only)
     engine = engine.execution_options(read_only=read_only)
-    with reading(engine):
+    with reading(engine):  # connects, which raises for a store that cannot be used
         return engine
 
 
@@ -85,7 +87,7 @@ def open_reader() -> Engine:
     Raises StoreUsageError where there is none, or one with another version of the schema.
     """
     engine = open_engine(read_only=True)
-    require_current(engine)
+    require_current_schema(engine)
     return engine
 
 
@@ -113,14 +115,17 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """Open a connection whose writes happen all or none; other writers wait their turn.
+    """Open a connection whose writes are stored all together, or not at all where anything raises.
 
-    They wait up to `LOCK_WAIT_S`, 30 s. Raises StoreError, in one line, for whatever the database
-    refuses: disk full, locked, connection lost, a broken constraint.
+    Only one writer works at a time; another waits up to `LOCK_WAIT_S`, 30 s. Raises StoreError, in
+    one line, for whatever the database refuses: disk full, locked, connection lost, a broken
+    constraint.
     """
+    # "begin immediate" takes SQLite's write lock at once. A deferred transaction would take it at
+    # its first write, where SQLite refuses it if another has written since its first read.
     writer = engine.execution_options(sqlite_begin="immediate")
     with _errors_in_one_line(engine), writer.begin() as conn:
-        if conn.dialect.name == "postgresql":
+        if conn.dialect.name == "postgresql":  # the server itself would let several write at once
             conn.execute(text(f"set local lock_timeout = '{LOCK_WAIT_S}s'"))
             conn.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": WRITER_LOCK})
         yield conn
@@ -143,13 +148,17 @@ def upgrade(engine: Engine) -> bool:
     return True
 
 
-def require_current(engine: Engine) -> None:
-    """Raise StoreUsageError, saying what to do, unless the schema is this code's version."""
+def require_current_schema(engine: Engine) -> None:
+    """Raise StoreUsageError, saying what to do, unless the store has this code's schema.
+
+    Raises StoreError for a damaged store.
+    """
     with reading(engine) as conn:
         stored = _stored_revision(conn)
     if stored is None:
         raise StoreUsageError(
-            f"the store at {location(engine)} is empty: run `dtml db upgrade` or a night"
+            f"the store at {location(engine)} is empty: run a night, or create the tables with "
+            "`dtml db upgrade`"
         )
     if stored != REVISION:
         raise StoreUsageError(
@@ -159,12 +168,15 @@ def require_current(engine: Engine) -> None:
 
 
 def prepare(engine: Engine) -> None:
-    """Create the tables in an empty database; any other must be current, else StoreUsageError."""
+    """Create the tables in an empty database.
+
+    A database with tables is left as it is; raises what `require_current_schema` raises for it.
+    """
     with reading(engine) as conn:
         is_empty = _stored_revision(conn) is None
     if is_empty:
         upgrade(engine)
-    require_current(engine)
+    require_current_schema(engine)
 
 
 def location(engine: Engine) -> str:
@@ -172,13 +184,15 @@ def location(engine: Engine) -> str:
     url = engine.url
     if url.get_backend_name() == "sqlite":
         file = str(url.database)
+        # `_open_sqlite` gives a reader's file as a quoted URI.
         return unquote(file.removeprefix("file:")) if file.startswith("file:") else file
+    # Other values of the query, such as options, may hold a secret.
     query = {key: value for key, value in url.query.items() if key in ("host", "port")}
     return url.set(query=query).render_as_string(hide_password=True)
 
 
-def _parse(url: str) -> URL:
-    """Return a URL with this program's driver, an SQLite file's path absolute.
+def _parse_url(url: str) -> URL:
+    """Return a database URL with the driver that this program uses; an SQLite path is absolute.
 
     Raises StoreUsageError for what `database_url` refuses.
     """
@@ -186,7 +200,8 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         parsed = None
-    # Of two @, the first may be part of a password: what follows it would be shown as the host.
+    # Of two @, the first may be part of a password: what follows it would be shown as the host. A
+    # password in the query may hold an @.
     without_password = re.sub(r"([?&]password=)[^&]*", r"\1", url)
     has_two_ats = without_password.count("@") > 1
     if parsed is None or (parsed.get_backend_name() != "sqlite" and has_two_ats):
@@ -208,22 +223,29 @@ def _parse(url: str) -> URL:
             f"database engine {engine!r} is not supported: use sqlite or postgresql"
         )
     if not parsed.database or parsed.database == ":memory:":
-        raise StoreUsageError("a store must be a file: write sqlite:///FILE")
+        raise StoreUsageError(
+            "the database URL of SQLite names no file, and a store in memory would be lost: write "
+            "sqlite:///FILE"
+        )
     return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
 
 
 def _open_sqlite(url: URL, read_only: bool) -> Engine:
-    """Return an engine for a file, whose folder is made unless it is opened `read_only`."""
+    """Return an engine for an SQLite file; create its folder unless it is opened `read_only`."""
     path = Path(str(url.database))
     if read_only:
         if not path.is_file():
             raise StoreUsageError(f"no store at {path}: run a night first, or set {URL_VARIABLE}")
+        # SQLite takes the mode, ro for read-only, only in a URI.
         url = url.set(database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
     else:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+            raise StoreError(
+                f"cannot create the store's folder {path.parent}: {error.strerror}; create it "
+                f"yourself, or choose another with {URL_VARIABLE} or {FOLDER_VARIABLE}"
+            ) from error
     engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S}, json_serializer=_json)
     event.listen(engine, "connect", partial(_prepare_sqlite, read_only))
     event.listen(engine, "begin", _begin_sqlite)
@@ -231,17 +253,19 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
 
 
 def _prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
-    """Set a new connection to SQLite up."""
-    # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite
-    # begins transactions instead.
+    """Set up a new connection to SQLite."""
+    # The driver's own BEGIN would come only after the first read, and never before a statement such
+    # as CREATE TABLE. So the driver begins no transaction: _begin_sqlite does.
     connection.isolation_level = None
     # SQLite keeps any bytes in a column of text. Bytes of another program that are not UTF-8 must
     # not make their table unreadable.
     connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
-    # mode=ro protects only the store's file: another file could be attached, and written.
+    # mode=ro protects only the store's file: SQL could attach another file, and write there.
     if read_only:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-    connection.execute("pragma foreign_keys = on")
+    connection.execute("pragma foreign_keys = on")  # SQLite's default is off
+    # With a write-ahead log (WAL) a power failure may then lose the last commits, but it cannot
+    # damage the file. The default waits for the disk at each commit.
     connection.execute("pragma synchronous = normal")
     # A switch to WAL needs exclusive access to the file, so it is requested only where needed.
     journal_mode = connection.execute("pragma journal_mode").fetchone()
@@ -257,7 +281,7 @@ def _begin_sqlite(conn: Connection) -> None:
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
     """Return an engine for a server, by psycopg."""
-    # Moments in UTC, as on SQLite, whatever the server's time zone is.
+    # The server returns moments in UTC, as SQLite does, whatever its own time zone is.
     options = f"{url.query.get('options', '')} -c timezone=UTC"
     if read_only:
         options += f" -c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
@@ -273,7 +297,7 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
 
 
 def _json(value: object) -> str:
-    """Return a value as JSON text; raises StoreError for one that has no JSON."""
+    """Return a value as JSON text; raises StoreError for a value that JSON cannot hold."""
     try:
         # NaN is not JSON: PostgreSQL refuses it, and SQLite would store it.
         return json.dumps(value, allow_nan=False)
@@ -283,7 +307,10 @@ def _json(value: object) -> str:
 
 @contextmanager
 def _errors_in_one_line(engine: Engine) -> Iterator[None]:
-    """Raise StoreError, a message of one line with a remedy, for any error of the database."""
+    """Raise StoreError for any error of the database: one line, with a remedy where one is known.
+
+    A StoreError that was raised while SQLAlchemy read a parameter is raised again as it was.
+    """
     driver = engine.dialect.loaded_dbapi
     try:
         yield
@@ -292,6 +319,7 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
         # When a connection breaks, the rollback fails too: the message must name the first error.
         while isinstance(error.__context__, (SQLAlchemyError, driver.Error)):
             error = error.__context__
+        # SQLAlchemy wraps the driver's error, and what a type raises for a parameter's value.
         cause: BaseException = error
         if isinstance(error, StatementError) and error.orig is not None:
             cause = error.orig
@@ -326,11 +354,13 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
     """Return the remedy in REMEDIES by the error's code, or by a word of its message."""
     sqlite_code = getattr(error, "sqlite_errorcode", None)
     if sqlite_code is not None:
+        # The last byte of an extended code is the primary code.
         primary_code = str(sqlite_code & 0xFF)
         if primary_code in REMEDIES["sqlite"]:
             return str(REMEDIES["sqlite"][primary_code])
     state = getattr(error, "sqlstate", None)
     if state is not None:
+        # The whole code first, then shorter beginnings, down to the class that all its codes share.
         for code in (state, state[:3], state[:2]):
             if code in REMEDIES["postgresql"]:
                 return str(REMEDIES["postgresql"][code])
@@ -342,23 +372,25 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
 
 
 def _free_space(file: Path) -> str:
-    """Return the free space of a full store's disk, and what else a message of "full" may mean.
+    """Return a sentence on the free space of a full store's disk; empty where it is unknown.
 
-    SQLite does not distinguish a full disk from a limit of the file's size, and from damage that
-    used up the numbers of a table.
+    It names the other causes too: SQLite gives the same error for a full disk, for a file that has
+    reached a limit of its size, and for damage that used up the row numbers of a table.
     """
     try:
         free = shutil.disk_usage(file.parent).free / 1e9
     except OSError:
         return ""
     return (
-        f". {free:.1f} GB are free there: if that is enough, a limit was reached, or the "
-        f"file is damaged: {RESTORE}"
+        f". {free:.1f} GB are free there: if that is enough, the file has reached a limit of its "
+        f"size, or it is damaged: {RESTORE}"
     )
 
 
 def _stored_revision(conn: Connection) -> str | None:
-    """Return the revision of a store's schema, known to this code; None for an empty database.
+    """Return the revision of a store's schema; None for an empty database.
+
+    The revision is one that this code knows, and the store has all tables and columns of it.
 
     Raises StoreUsageError for a store of a later or an unreleased version and for the database of
     another program, and StoreError for a damaged store.
@@ -372,19 +404,24 @@ def _stored_revision(conn: Connection) -> str | None:
     if UNRELEASED_TABLE in tables and RELEASED_TABLE not in tables:
         raise StoreUsageError(
             f"{where} has schema {revision} of a development version before 0.1.0, which no "
-            f"version can upgrade ({_this_version()}): start a new store (move this one away or "
-            "name another); prices can be fetched again"
+            f"version can upgrade ({_this_version()}): start a new store (move this one away, or "
+            f"set {URL_VARIABLE} to another); the first night fetches the prices again"
         )
     if revision not in migrations.revisions():
         raise _unknown_revision(revision, where)
-    different = difference(columns, migrations.changed_after(revision))
-    if different is not None:
-        raise StoreError(f"{where} has schema {revision} {different}. It is damaged: {RESTORE}")
+    damage = difference(columns, migrations.changed_after(revision))
+    if damage is not None:
+        raise StoreError(f"{where} has schema {revision} {damage}. It is damaged: {RESTORE}")
     return revision
 
 
 def _recorded_revision(conn: Connection, tables: Collection[str], where: str) -> str | None:
-    """Return the revision that a store records, whatever it is; None for an empty database."""
+    """Return the revision that a store records, known to this code or not.
+
+    None for an empty database. `tables` are the names of the tables that it has, and `where` its
+    location. Raises StoreUsageError for the database of another program, and StoreError for a store
+    that records no revision or several.
+    """
     stored: list[str] = []
     if "alembic_version" in tables:
         stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
@@ -395,7 +432,8 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
         )
     if not stored and set(tables) - {"alembic_version"}:
         raise StoreUsageError(
-            f"{where} has tables that are not from dtml: set {URL_VARIABLE} to another database"
+            f"{where} has tables that are not from dtml, and none of dtml: set {URL_VARIABLE} to "
+            "another database"
         )
     if len(stored) > 1:
         revisions = ", ".join(repr(revision) for revision in stored)
@@ -409,7 +447,11 @@ def _recorded_revision(conn: Connection, tables: Collection[str], where: str) ->
 def _unknown_revision(revision: str, where: str) -> StoreUsageError:
     """Return the error for a store whose revision this code does not know."""
     if is_later(revision):
-        return StoreUsageError(f"{where} {later_schema(revision)}")
+        return StoreUsageError(
+            f"{where} has {later_schema(revision)}, and a store cannot be downgraded: install the "
+            "version that upgraded it, or a later one; or move it away and restore a backup from "
+            "before that upgrade with `dtml db restore`"
+        )
     return StoreUsageError(
         f"{where} has schema {revision}, which is none of dtml ({_this_version()}): it belongs to "
         f"another program; set {URL_VARIABLE} to another database"
@@ -417,17 +459,13 @@ def _unknown_revision(revision: str, where: str) -> StoreUsageError:
 
 
 def is_later(revision: str) -> bool:
-    """Return whether a revision is one of a later version than this."""
+    """Return whether a revision belongs to a later version of dtml than this one."""
     return revision.isdecimal() and int(revision) > int(REVISION)
 
 
 def later_schema(revision: str) -> str:
-    """Say of a store or a backup that it is of a later version, and what to do."""
-    return (
-        f"has schema {revision} of a later dtml ({_this_version()}), and a store cannot be "
-        "downgraded: install the version that upgraded it, or a later one; or move it away and "
-        "restore a backup from before that upgrade with `dtml db restore`"
-    )
+    """Return words for a message about the schema of a later version: it, and this version's."""
+    return f"schema {revision} of a later dtml ({_this_version()})"
 
 
 def _this_version() -> str:

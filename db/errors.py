@@ -1,4 +1,4 @@
-"""Errors of the store, by who can mend them: whoever runs it, or the caller."""
+"""Errors of the store: failures of the database or its server, and mistakes of the caller."""
 
 
 class StoreError(Exception):

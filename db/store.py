@@ -6,15 +6,16 @@ from pathlib import Path
 import pandas as pd
 
 from db.connection.user_sql import select
-from db.engine import location, open_engine, reading, require_current
+from db.engine import location, open_engine, reading, require_current_schema
 from db.rows import nights, predictions, prices, rankings, scores
 
 
 class Store:
     """The rows of a store as frames; `db/README.md` explains their columns.
 
-    `where` is an SQLite file or a URL; without it, the store is the one that `DTML_DATABASE_URL`
-    names.
+    `where` is an SQLite file or a URL. Without it, the store is the one that `DTML_DATABASE_URL`
+    names, or by default data/dtml.sqlite. Raises StoreUsageError where there is no store, or one of
+    another schema.
     """
 
     def __init__(self, where: str | Path | None = None) -> None:
@@ -23,7 +24,7 @@ class Store:
             is_url = "://" in str(where)
             url = str(where) if is_url else f"sqlite:///{where}"
         self._engine = open_engine(url, read_only=True)
-        require_current(self._engine)
+        require_current_schema(self._engine)
 
     def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
         """Return what nights predicted of each session and stock, and what happened.
@@ -42,9 +43,10 @@ class Store:
             return rankings.night_rankings(conn, market, first=date.min, last=date.max)
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the last running scores, with intervals, of directions and of rankings.
+        """Return the last running scores of directions, and those of rankings.
 
-        Each frame has a row for each predictor or rule.
+        The columns are those of the views daily_score and rank_score_log, with intervals. Each
+        frame has a row for each predictor or rule; that of rankings has one for each return, too.
         """
         with reading(self._engine) as conn:
             direction_scores = scores.last_running_scores(conn, market)
@@ -57,7 +59,7 @@ class Store:
             return prices.prices(conn, market, date.min, date.max)
 
     def query(self, sql: str) -> pd.DataFrame:
-        """Return the rows of one statement of SQL."""
+        """Return the rows of one SQL statement that only reads; dates are text on SQLite."""
         return select(self._engine, sql)
 
     def _repr_html_(self) -> str:

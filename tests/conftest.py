@@ -28,7 +28,7 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from db.engine import open_engine, require_current, upgrade
+from db.engine import open_engine, require_current_schema, upgrade
 from tests.support.backtest_market import run_request  # noqa: F401 - a fixture that every test can ask for
 from tests.support.commands import command, served  # noqa: F401 - as above
 from tests.support.kinds import ENGINES, begins, choose_kinds
@@ -204,7 +204,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def engine(store_url: str) -> Iterator[Engine]:
     """A store with its tables and nothing in them."""
     opened = open_engine(store_url)
-    require_current(opened)
+    require_current_schema(opened)
     yield opened
     opened.dispose()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def statements(name: str) -> Mapping[str, str]:
-    """Return the statements of an SQL file in this folder, by the comment above each.
+    """Return the statements of NAME.sql in this folder, each by the comment line above it.
 
     Empty lines separate the statements.
     """

@@ -1,4 +1,4 @@
-"""Checks of a store: those of the database itself, and laws that its rows must keep."""
+"""Checks of a store: those of the database itself, and laws that the store's rows must keep."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,15 @@ from sqlalchemy import Engine, text
 from db import tables
 from db.admin import statements
 from db.connection.locks import is_free
-from db.engine import reading, require_current
+from db.engine import reading, require_current_schema
 from db.errors import StoreError
 from db.migrations import REVISION
 from db.rows import fetches
 
 SHOWN = 5  # offending rows that a finding names
 
+# SQL of each engine for what laws.sql leaves open: the elements of a JSON list g, and the symbol of
+# such an element.
 JSON_WORDS: Mapping[str, Mapping[str, str]] = {
     "sqlite": {"elements": "json_each", "symbol": "json_extract(g.value, '$.symbol')"},
     "postgresql": {"elements": "json_array_elements", "symbol": "g.value ->> 'symbol'"},
@@ -26,7 +28,7 @@ JSON_WORDS: Mapping[str, Mapping[str, str]] = {
 State = Literal["ok", "failed", "note"]
 Rows = list[dict[str, Any]]
 
-# SQLite's own checks; PostgreSQL guards both by itself.
+# Checks that SQLite makes only when asked; PostgreSQL guards both by itself.
 OF_THE_FILE: Mapping[str, str] = {
     "the file is intact": (
         "select integrity_check as said from pragma_integrity_check where said <> 'ok'"
@@ -36,15 +38,19 @@ OF_THE_FILE: Mapping[str, str] = {
     ),
 }
 
-# What must hold, and a query for the rows that break it. JSON_WORDS holds what reads JSON on each
-# engine. SQLite runs a cross join in the order written: predictions come in the order of an index,
-# so that millions of them need no sorting.
+# Each law by its text, and a query for the rows that break it. Some queries say `cross join`, whose
+# tables SQLite reads in the order written: predictions then come in the order of an index, so that
+# millions of them need no sorting.
 LAWS: Mapping[str, str] = statements("laws")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check: up to `SHOWN` offending rows or things, and whether there are more."""
+    """The result of a check.
+
+    `found` has up to `SHOWN` offending rows or things, and `more` says whether there are others.
+    The state "note" is for what is worth knowing but no fault.
+    """
 
     check: str
     state: State
@@ -64,7 +70,7 @@ def check_store(engine: Engine) -> Iterator[Finding]:
     schema_finding = _finding(schema_check, partial(_of_another_schema, engine))
     yield schema_finding
     if schema_finding.state != "ok":
-        return
+        return  # The laws' queries name columns that another schema may lack.
     json_words = JSON_WORDS[engine.dialect.name]
     for law, sql in LAWS.items():
         yield _finding(law, partial(_offending_rows, engine, sql.format_map(json_words)))
@@ -83,6 +89,10 @@ def finding_of(check: str, offenders: list[dict[str, Any]], state: State = "fail
 
 
 def _finding(check: str, search: Callable[[], Rows], state: State = "failed") -> Finding:
+    """Return the finding of a check, from a search for offending rows.
+
+    A StoreError that the search raises is the finding: the other checks go on.
+    """
     try:
         return finding_of(check, search(), state)
     except StoreError as error:
@@ -97,12 +107,16 @@ def _offending_rows(engine: Engine, sql: str) -> Rows:
 
 
 def _of_another_schema(engine: Engine) -> Rows:
-    require_current(engine)
+    """Return no rows; raises StoreError, which `_finding` reports, for another schema."""
+    require_current_schema(engine)
     return []
 
 
 def _dated_ahead(engine: Engine) -> Rows:
-    """Return fetches dated after now: no later fetch can follow them before that day has come."""
+    """Return fetches dated a day or more ahead of this machine's clock, and what to do.
+
+    Nothing can be fetched before that day: each fetch is dated later than all before it.
+    """
     with reading(engine) as conn:
         future_fetches = fetches.dated_ahead(conn)
     rows = future_fetches.assign(**{"to do": "dtml db redate"}).to_dict("records")
@@ -110,7 +124,10 @@ def _dated_ahead(engine: Engine) -> Rows:
 
 
 def _interrupted(engine: Engine) -> Rows:
-    """Return nights with status running although no process works on their market."""
+    """Return nights with status running although no process works on their market.
+
+    Each row says what to do. The process that ran such a night has ended without finishing it.
+    """
     table = tables.night
     running = (
         sa.select(table.c.market, table.c.as_of, table.c.started_at)

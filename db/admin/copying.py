@@ -29,7 +29,7 @@ from db.engine import open_engine, prepare, reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.tables import UtcTimestamp, metadata
 
-ROWS = 20_000
+ROWS = 20_000  # of a chunk
 
 Rows = Sequence[tuple[object, ...]]
 Progress = Callable[[str, str, int], None]
@@ -58,14 +58,15 @@ def table_counts(conn: Connection) -> dict[str, int]:
 def snapshot(engine: Engine) -> Iterator[Connection]:
     """Open a connection that reads the store as it is at one moment.
 
-    That holds however long the reading takes, and others may write meanwhile.
+    What it reads stays the same however long the reading takes; others may write meanwhile.
     """
+    # On SQLite any transaction reads the store as it was at its first read.
     if engine.dialect.name == "postgresql":
         engine = engine.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
     with reading(engine) as conn, conn.begin():
-        if conn.dialect.name == "postgresql":
+        if conn.dialect.name == "postgresql":  # A whole store may take longer than READ_LIMIT_S.
             conn.execute(text("set local statement_timeout = 0"))
         yield conn
 
@@ -81,6 +82,7 @@ def copy_store(
     prepare(target)
     with transaction(target) as conn:
         require_empty(conn)
+        # AS_SQLITE writes moments in the time zone of the session.
         for connection in (source, conn):
             if connection.dialect.name == "postgresql":
                 connection.execute(text("set local time zone 'UTC'"))
@@ -101,7 +103,7 @@ def require_empty(conn: Connection) -> None:
     for table, rows in table_counts(conn).items():
         if rows:
             raise StoreUsageError(
-                f"the target store is not empty: its table {table} has {rows} rows; "
+                f"the target store is not empty: its table {table} has {rows:,} rows; "
                 "choose an empty one"
             )
 
@@ -114,7 +116,8 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
     target_url = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
         progress("copying", "all tables", 0)
-        # VACUUM cannot run inside a transaction, so the driver's own cursor runs it.
+        # SQLite copies itself, as it is at one moment. VACUUM cannot run inside a transaction, and
+        # SQLAlchemy would begin one: so the driver's own cursor runs it.
         with reading(engine) as conn:
             conn.connection.cursor().execute("vacuum into ?", (str(file),))
         target = open_engine(target_url, read_only=True)
@@ -132,7 +135,10 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
 
 
 def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
-    """Return the number of rows of a table, after comparing both stores value by value."""
+    """Return the number of rows of a table, after comparing those of both stores value by value.
+
+    Raises StoreError for a row that differs or is missing.
+    """
     done = 0
     chunks = zip_longest(_rows(source, table), _rows(target, table), fillvalue=())
     for source_rows, target_rows in chunks:
@@ -154,14 +160,15 @@ def _raise_difference(table: Table, source_rows: Rows, target_rows: Rows) -> Non
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
-    """Yield all rows of a table, `ROWS` at a time, in the order of the primary key.
+    """Yield all rows of a table in SQLite's form, `ROWS` at a time, in the order of its key.
 
-    Strings are ordered by their bytes.
+    Strings are ordered by their bytes, which is the same order on both engines.
     """
     columns = ", ".join(_value(conn, column) for column in table.c)
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
-    # A cursor of PostgreSQL that has a name is the server's: the client holds ROWS rows at most.
+    # PostgreSQL's server keeps the rows of a cursor with a name, so that the client holds ROWS at
+    # most. Of any other cursor the client reads all rows at once.
     cursor_options: dict[str, Any] = {}
     if conn.dialect.name == "postgresql":
         cursor_options = {"name": "rows", "binary": True}
@@ -193,12 +200,15 @@ def _key(conn: Connection, column: Column[Any]) -> str:
 
 
 def _set_sequences(conn: Connection) -> None:
-    """Let PostgreSQL continue numbering after the largest number copied."""
+    """Let PostgreSQL continue its numbering after the largest number copied.
+
+    It counts in sequences of its own, which copied rows do not advance.
+    """
     if conn.dialect.name == "sqlite":
         return
     for table in metadata.sorted_tables:
-        number = table.autoincrement_column
-        if number is not None:
-            sequence = f"pg_get_serial_sequence('{table.name}', '{number.name}')"
-            highest = f"(select max({number.name}) from {table.name})"  # noqa: S608  (the schema's own names)
+        numbered_column = table.autoincrement_column
+        if numbered_column is not None:
+            sequence = f"pg_get_serial_sequence('{table.name}', '{numbered_column.name}')"
+            highest = f"(select max({numbered_column.name}) from {table.name})"  # noqa: S608  (the schema's own names)
             conn.execute(text(f"select setval({sequence}, {highest})"))

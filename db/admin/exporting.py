@@ -1,6 +1,7 @@
-"""Documented views in parts, one for each market and year.
+"""Documented views in parts, one for each market and year, as `dtml db export` writes them.
 
-Which parts there are, the fingerprint that shows whether one has changed, and its rows.
+This module finds the parts of a view, the fingerprint that shows whether a part has changed, and
+its rows.
 """
 
 import json
@@ -23,8 +24,8 @@ from db.tables import UtcTimestamp
 from db.views import view, views
 
 ROWS: Final = 100_000  # of a row group, about 40 MB in memory
-# A view's date columns that say which year a row belongs to; the first that a view has counts.
-DAYS: Final = ("target", "session", "as_of")
+# The columns that may say which year a row of a view belongs to: the first that the view has.
+DAY_COLUMNS: Final = ("target", "session", "as_of")
 TYPES: Final[Mapping[str, pa.DataType]] = {
     "date": pa.date32(),
     "integer": pa.int64(),
@@ -34,10 +35,10 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 
-# The views that only grow, and the tables that they read. A year's rows of such a view come from
-# these tables' rows of that year only, by the date column named here, and whatever changes a row in
-# place changes one of its moments too. A table without a date column is read whole. The parts of
-# other views are written again each time.
+# The views whose parts have a fingerprint, and the tables that each reads. A year's rows of such a
+# view come only from these tables' rows of that year, by the date column named here, and whatever
+# changes a row of them in place changes one of its moments too. A table without a date column
+# (None) is read whole. The parts of all other views are written again by each export.
 GROWING: Final[Mapping[str, Mapping[str, str | None]]] = {
     "prediction_history": {
         "prediction": "target",
@@ -54,7 +55,10 @@ GROWING: Final[Mapping[str, Mapping[str, str | None]]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a view that are of one market and year, as they are while a snapshot is open."""
+    """The rows of a view that are of one market and year.
+
+    Its methods read them on a connection, which the caller opens by `snapshot`, so that they agree.
+    """
 
     view: str
     market: str
@@ -62,9 +66,9 @@ class Part:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Return the columns of its file: those of the view without the market.
+        """Return the columns of the part's file: those of the view without the market.
 
-        The market names the file's folder.
+        The name of the file's folder says the market.
         """
         fields = [
             (column.name, TYPES[column.type])
@@ -75,31 +79,31 @@ class Part:
 
     @property
     def span(self) -> tuple[date, date]:
-        """Return the first and the last day of its year."""
+        """Return the first and the last day of the part's year."""
         return date(self.year, 1, 1), date(self.year, 12, 31)
 
     def fingerprint(self, conn: Connection) -> str:
-        """Return a text that changes whenever a row of the part changes.
+        """Return a text that changes whenever a row of the part changes, or the view's SQL.
 
-        '' for a view whose changes cannot be seen without reading its rows.
+        '' for a view that is not in GROWING: its changes show only in its rows.
         """
         if self.view not in GROWING:
             return ""
         states = [
-            self._state(conn, tables.metadata.tables[name], day)
-            for name, day in GROWING[self.view].items()
+            self._state(conn, tables.metadata.tables[name], day_column)
+            for name, day_column in GROWING[self.view].items()
         ]
         content = json.dumps([views()[self.view].sql, states], default=str)
         return sha256(content.encode()).hexdigest()
 
-    def _state(self, conn: Connection, table: Table, day: str | None) -> list[Any]:
-        """Return the number of the part's rows in a table, and maximum and sum of their moments.
+    def _state(self, conn: Connection, table: Table, day_column: str | None) -> list[Any]:
+        """Return values of a table that change with every change of the part's rows there.
 
-        Every change of a row changes one of these. Without a column of the `day`, return all rows
-        of the market.
+        They are the number of these rows, and for each column of moments its maximum and its sum.
+        For a table without a `day_column`, they are all rows of the market.
         """
         is_of_market = of_market(table, self.market)
-        if day is None:
+        if day_column is None:
             rows = conn.execute(sa.select(table).where(is_of_market))
             return sorted(list(row) for row in rows)
         moments = [column for column in table.c if isinstance(column.type, UtcTimestamp)]
@@ -108,18 +112,18 @@ class Part:
         statement = (
             sa.select(sa.func.count(), *last_moments, *sums)
             .select_from(table)
-            .where(is_of_market, *within(table.c[day], *self.span))
+            .where(is_of_market, *within(table.c[day_column], *self.span))
         )
         return list(conn.execute(statement).one())
 
     def tables(self, conn: Connection) -> Iterator[pa.Table]:
-        """Yield its rows in the order of their day, ROWS at a time.
+        """Yield the part's rows in the order of their day, in tables of ROWS or a few more.
 
         The next rows are read only once the caller asks for them.
         """
         shown = view(self.view)
         columns = [column for column in shown.c if column.name != "market"]
-        day = shown.c[day_of(self.view)]
+        day = shown.c[day_column_of(self.view)]
         statement = (
             sa.select(*columns)
             .where(shown.c.market == self.market, *within(day, *self.span))
@@ -144,29 +148,29 @@ class Part:
 
 
 def exportable() -> dict[str, str]:
-    """Return the views that have a market and a day, and the column of that day."""
-    day_by_view = {name: day_of(name) for name in views()}
+    """Return the views that have a market and a day, each with the name of its day column."""
+    column_by_view = {name: day_column_of(name) for name in views()}
     return {
-        name: day
-        for name, day in day_by_view.items()
-        if day and "market" in views()[name].meanings()
+        name: column
+        for name, column in column_by_view.items()
+        if column and "market" in views()[name].meanings()
     }
 
 
-def day_of(name: str) -> str:
+def day_column_of(name: str) -> str:
     """Return the column of a view that says which year a row belongs to; '' without one."""
     dates = [column.name for column in views()[name].columns if column.type == "date"]
-    for day in DAYS:
-        if day in dates:
-            return day
+    for column in DAY_COLUMNS:
+        if column in dates:
+            return column
     return dates[0] if dates else ""
 
 
 def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part]:
     """Yield the parts of a view that may have rows, by market and year.
 
-    Only parts of `markets`, or of all markets where it is empty. Raises StoreUsageError for a view
-    that cannot be exported.
+    Only parts of `markets` are yielded, or those of all markets where it is empty. Raises
+    StoreUsageError for a view that cannot be exported.
     """
     if name not in exportable():
         raise StoreUsageError(
@@ -174,9 +178,9 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
             f"choose one of {', '.join(exportable())}"
         )
     if name in GROWING:
-        # A growing view's first table has a row for each of the view's days.
-        table, day = next(iter(GROWING[name].items()))
-        spans = _spans_of_table(conn, tables.metadata.tables[table], str(day))
+        # The table that GROWING names first has rows on each of the view's days.
+        table, day_column = next(iter(GROWING[name].items()))
+        spans = _spans_of_table(conn, tables.metadata.tables[table], str(day_column))
     else:
         spans = _spans_of_view(conn, name)
     for market, first, last in sorted(spans):
@@ -185,13 +189,14 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
                 yield Part(view=name, market=market, year=year)
 
 
-def _spans_of_table(conn: Connection, table: Table, day: str) -> list[tuple[Any, ...]]:
+def _spans_of_table(conn: Connection, table: Table, day_column: str) -> list[tuple[Any, ...]]:
     """Return every market of a table, each with the first and last day of the whole table.
 
-    The first and the last day are queried one by one, so that each comes from an index.
+    A part of a market may therefore have no rows. The two days are queried one by one, so that each
+    comes from an index; a query of each market's own days would read all its rows.
     """
-    first = conn.execute(sa.select(sa.func.min(table.c[day]))).scalar()
-    last = conn.execute(sa.select(sa.func.max(table.c[day]))).scalar()
+    first = conn.execute(sa.select(sa.func.min(table.c[day_column]))).scalar()
+    last = conn.execute(sa.select(sa.func.max(table.c[day_column]))).scalar()
     markets = conn.execute(sa.select(owner_of(table).c.market).distinct()).scalars()
     return [(market, first, last) for market in markets]
 
@@ -199,7 +204,7 @@ def _spans_of_table(conn: Connection, table: Table, day: str) -> list[tuple[Any,
 def _spans_of_view(conn: Connection, name: str) -> list[tuple[Any, ...]]:
     """Return every market of a view, each with its own first and last day."""
     shown = view(name)
-    day = shown.c[day_of(name)]
+    day = shown.c[day_column_of(name)]
     statement = sa.select(
         shown.c.market,
         sa.func.min(day),

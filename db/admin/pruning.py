@@ -1,4 +1,4 @@
-"""Remove rows that no replay needs: attention of old nights, and models that nothing leads to.
+"""Remove rows that no replay needs: attention of old nights, and old models that no row names.
 
 Predictions, outcomes, scores and every version of a price stay, and so does each model that one of
 them, a backtest, a benchmark or an explanation names.
@@ -17,9 +17,9 @@ from db.rows.nights import COMPLETE
 from db.rows.rankings import latest_ranker
 from db.rows.runs import latest_run
 
-# Every column that leads to a model, but those of its own abstention bands. The foreign keys would
-# refuse to let a model go that another table names.
-LEADING_TO_RUNS = (
+# Every column that refers to a model, except that of its abstention bands, which are removed with
+# it. The database itself refuses to remove a model that any of these columns names.
+REFERRING_TO_RUNS = (
     tables.prediction.c.run_id,
     tables.night.c.run_id,
     tables.backtest_fold.c.run_id,
@@ -28,15 +28,15 @@ LEADING_TO_RUNS = (
     tables.calibration_bin.c.run_id,
     tables.abstention_count.c.run_id,
 )
-LEADING_TO_RANKERS = (tables.stock_rank.c.ranker_id,)
+REFERRING_TO_RANKERS = (tables.stock_rank.c.ranker_id,)
 
 
 @dataclass(frozen=True)
 class OldRows:
-    """Rows that can go.
+    """Rows that can be removed.
 
-    That is the number of rows of attention, and the models and rankers that nothing leads to: the
-    path of each one's weights below the data folder (None: it keeps none), by its name.
+    `attention` is the number of rows of attention. `runs` and `rankers` are the models that no row
+    names: the path of each one's weights below the data folder (None: it has no file), by its name.
     """
 
     attention: int
@@ -45,7 +45,10 @@ class OldRows:
 
 
 def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
-    """Return the first of the last `keep` complete nights of each market that has as many."""
+    """Return the session of the first of the last `keep` complete nights, by market.
+
+    A market with fewer complete nights is left out.
+    """
     night = tables.night.c
     newest_first = sa.func.row_number().over(partition_by=night.market, order_by=night.as_of.desc())
     complete = (
@@ -63,10 +66,10 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 
 
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
-    """Return the rows of markets that can go, of nights before the first one kept of each.
+    """Return the rows that can be removed: those of nights before `first_kept` of each market.
 
-    A model can go if it was also made before a moment, and is not the newest of its market, with
-    which the next night works.
+    A model can be removed if no row names it, if it was trained before that night and made before
+    `created_before`, and if it is not the newest of its market, which the next night uses.
     """
     attention_rows = 0
     old_runs: dict[str, str | None] = {}
@@ -74,17 +77,21 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
     for market, first in first_kept.items():
         count = sa.select(sa.func.count()).where(*_is_old_attention(market, first))
         attention_rows += conn.execute(count).scalar_one()
-        is_old_run = _is_unused(tables.run, LEADING_TO_RUNS, market, first, created_before)
-        is_old_ranker = _is_unused(tables.ranker, LEADING_TO_RANKERS, market, first, created_before)
-        old_runs |= _models(conn, tables.run, is_old_run, but=latest_run(conn, market))
-        old_rankers |= _models(conn, tables.ranker, is_old_ranker, but=latest_ranker(conn, market))
+        is_old_run = _is_unused(tables.run, REFERRING_TO_RUNS, market, first, created_before)
+        is_old_ranker = _is_unused(
+            tables.ranker, REFERRING_TO_RANKERS, market, first, created_before
+        )
+        newest_run = latest_run(conn, market)
+        newest_ranker = latest_ranker(conn, market)
+        old_runs |= _models(conn, tables.run, is_old_run, kept=newest_run)
+        old_rankers |= _models(conn, tables.ranker, is_old_ranker, kept=newest_ranker)
     return OldRows(attention=attention_rows, runs=old_runs, rankers=old_rankers)
 
 
 def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) -> None:
     """Remove what `old_rows` returned for the same nights. Call it inside a `transaction`.
 
-    Raises StoreError, and removes nothing, where something has come to lead to a model since.
+    Raises StoreError, so that nothing is removed, where a new row names one of the models since.
     """
     for market, first in first_kept.items():
         is_old = _is_old_attention(market, first)
@@ -105,26 +112,27 @@ def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ..
     attention = tables.attention_weight.c
     run = tables.run.c
     runs_of_nights = sa.select(run.id).where(run.market == market, run.kind == "nightly")
-    # The night before the first one predicted that one's session.
+    # A night predicts the session after its own: the last night before `first` has the target
+    # `first`, and the night of `first` itself has a later one.
     return attention.run_id.in_(runs_of_nights), attention.target <= first
 
 
 def _is_unused(
     table: sa.Table,
-    leading: tuple[sa.Column[str], ...],
+    referring_columns: tuple[sa.Column[str], ...],
     market: str,
     first: date,
     created_before: datetime,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions of a market's models that are old, and that nothing leads to."""
+    """Return the conditions of a market's models that are old and that no row names."""
     conditions = [
         table.c.market == market,
         table.c.train_last < first,
         table.c.created_at < created_before,
     ]
-    for column in leading:
-        leads_to_it = sa.exists().where(column == table.c.id)
-        conditions.append(~leads_to_it)
+    for column in referring_columns:
+        is_named = sa.exists().where(column == table.c.id)
+        conditions.append(~is_named)
     return conditions
 
 
@@ -133,9 +141,12 @@ def _models(
     table: sa.Table,
     conditions: list[ColumnElement[bool]],
     *,
-    but: Mapping[str, Any] | None,
+    kept: Mapping[str, Any] | None,
 ) -> dict[str, str | None]:
-    """Return the path of the weights of each model under conditions, without that of one row."""
-    kept_name = None if but is None else but["id"]
+    """Return the path of the weights of each model that meets the conditions, by its name.
+
+    The model whose row is `kept` is left out.
+    """
+    kept_name = None if kept is None else kept["id"]
     models = sa.select(table.c.id, table.c.checkpoint_path).where(*conditions).order_by(table.c.id)
     return {name: path for name, path in conn.execute(models) if name != kept_name}

@@ -1,4 +1,4 @@
-"""The repair of moments ahead of now, which a wrong clock dated."""
+"""Repair moments in the future, which come from a fetch under a clock that was wrong."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,10 +27,10 @@ MOMENTS = (
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     """Set a market's moments in the future to just after now; return new moments by old ones.
 
-    Nothing changes unless some moment is at least a day ahead: a smaller lead needs no repair, as
-    the clock catches up. The moments keep their order and stay after all others, and references
-    from row to row stay valid: a night is replayed from the same bars. What was known at any moment
-    up to now does not change, and the next fetch comes after. Call it inside a `transaction`.
+    Nothing changes unless some moment is more than a day ahead: a smaller lead needs no repair, as
+    the clock catches up. The moments keep their order and stay after all others. Equal moments stay
+    equal, so that a night's `known_at` still selects the same bars. What was known at any moment
+    up to now does not change, and the next fetch is dated later. Call it inside a `transaction`.
     """
     now = datetime.now(UTC)
     future_moments: set[datetime] = set()
@@ -41,8 +41,8 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     if not future_moments or max(future_moments) <= now + AHEAD:
         return {}
     redated = {
-        moment: now + timedelta(microseconds=place)
-        for place, moment in enumerate(sorted(future_moments), start=1)
+        moment: now + timedelta(microseconds=number)
+        for number, moment in enumerate(sorted(future_moments), start=1)
     }
     for column in MOMENTS:
         update = sa.update(column.table).where(of_market(column.table, market))

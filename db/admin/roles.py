@@ -1,9 +1,9 @@
 """A PostgreSQL role that can only read the documented views and the findings of studies.
 
-By default every role may do more than one would think: make large objects, hold advisory locks
-(those of the nights among them), write to the replication log, connect to every other database.
-Here those rights are taken from PUBLIC and granted to the roles that own or use something in this
-database, and a reader can open this database only.
+By default PostgreSQL lets every role make large objects, hold advisory locks (those of the nights
+among them), write to the replication log and connect to every other database, because PUBLIC has
+these rights. Here the rights in this database are taken from PUBLIC and granted to the roles that
+own or use something in it, and a reader is kept from opening another database.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import Connection, Engine, text
 
 from db.admin import statements
-from db.engine import READ_LIMIT_S, require_current, transaction
+from db.engine import READ_LIMIT_S, URL_VARIABLE, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.tables import FINDINGS
 from db.views import views as documented_views
@@ -24,8 +24,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 SQL = statements("roles")
 
-# This table's one row says whether the views are this program's: `dtml query` reads it.
-VERSION = "alembic_version"
+# The table whose one row is the schema's revision: `dtml query` reads it first.
+REVISION_TABLE = "alembic_version"
 
 # Functions of the server that PUBLIC may call, and that write, or take locks that block others,
 # even in a read-only transaction.
@@ -33,9 +33,10 @@ WRITING = (
     "^(lo_.*|loread|lowrite|pg_(try_)?advisory_.*|pg_logical_emit_message|pg_export_snapshot)$"
 )
 
-# A library that does not exist: a role that must load it cannot connect, and only a superuser can
-# lift that setting.
-ELSEWHERE = "this role may open one database alone"
+# The name of a library that does not exist. A reader must load it when it connects to any other
+# database, and so cannot connect; only a superuser can change that setting. The server's error
+# shows this name.
+MISSING_LIBRARY = "this role may open one database alone"
 # Size of the temporary files of one connection's sorts and joins; a reader cannot raise it.
 TEMPORARY_LIMIT = "1GB"
 CONNECTIONS = 20  # at once, of a reader without a limit of its own: a dashboard opens 15
@@ -53,26 +54,27 @@ POWERS = {
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
     """Let a role read views and findings and nothing else; return whether the role was created.
 
-    A second call has the same effect as the first. The server gets only a hash of the password. A
-    reader can lift two of its limits, read only and 30 s a statement, but it has no right that
-    would let it write. Raises StoreUsageError for SQLite, which has no roles, for a name that is
+    A second call has the same effect as the first, and adds views that are new since. A reader can
+    lift two of its limits, read only and 30 s a statement, but it has no right that would let it
+    write. Raises StoreUsageError for SQLite, which has no roles, for a name that is
     not a plain identifier, for a role with rights from elsewhere, and unless the caller is a
     superuser; StoreError when the server refuses.
     """
-    _require_fitting(engine, name)
-    require_current(engine)
+    _require_possible(engine, name)
+    require_current_schema(engine)
     with transaction(engine) as conn:
         _require_superuser(conn)
         stored_role = text("select 1 from pg_roles where rolname = :name")
         is_new = conn.execute(stored_role, {"name": name}).first() is None
         if is_new:
             _run(conn, f'create role "{name}"')
+        # All steps are one transaction: an error in any of them leaves no role and no right behind.
         _require_harmless(conn, name)
         _run(conn, f'alter role "{name}" login')
         if password:
             _set_password(conn, name, password)
-        place = text("select quote_ident(current_database()), current_schema()")
-        database, schema_name = conn.execute(place).one()
+        current_names = text("select quote_ident(current_database()), current_schema()")
+        database, schema_name = conn.execute(current_names).one()
         schema = _quoted(schema_name)
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, schema)
@@ -82,7 +84,8 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
     return is_new
 
 
-def _require_fitting(engine: Engine, name: str) -> None:
+def _require_possible(engine: Engine, name: str) -> None:
+    """Raise StoreUsageError for SQLite, and for a name that no reader may have."""
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(
             "SQLite has no roles; to read without being able to write, use `dtml query`, "
@@ -91,15 +94,17 @@ def _require_fitting(engine: Engine, name: str) -> None:
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
         raise StoreUsageError(
             f"{name!r} is not a valid name for a reader: use at most 63 letters, digits and _, "
-            "with no digit first and no pg_"
+            "neither a digit nor pg_ first, and not public"
         )
 
 
 def _require_superuser(conn: Connection) -> None:
+    """Raise StoreUsageError unless the connected role is a superuser."""
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
         raise StoreUsageError(
-            "only a superuser of the server can grant a reader: no other role can bar it from "
-            "large objects, advisory locks and other databases, which are open to all"
+            "only a superuser of the server can grant a reader: no other role can revoke the "
+            "rights to large objects, advisory locks and other databases that every role has; name "
+            f"a superuser in {URL_VARIABLE}"
         )
 
 
@@ -139,30 +144,34 @@ def _require_harmless(conn: Connection, name: str) -> None:
     owned_objects = conn.execute(text(SQL["what a role owns"]), {"role": role["oid"]}).scalars()
     reasons += [f"the owner of {owned_object}" for owned_object in owned_objects]
     if reasons:
-        raise StoreUsageError(f"role {name} is {', '.join(reasons)}: choose a role that only reads")
+        raise StoreUsageError(
+            f"role {name} is {', '.join(reasons)}: choose a new name, or a role that only reads"
+        )
 
 
 def _revoke_all(conn: Connection, name: str, database: str) -> None:
-    """Revoke every right in this database that a role was granted itself."""
+    """Revoke every right in this database that was granted to a role directly."""
     _run(conn, f'revoke all on database {database} from "{name}"')
     granted_schemas = text(SQL["schemas with what a role was granted"])
     for schema_name in conn.execute(granted_schemas, {"name": name}).scalars().all():
         schema = _quoted(schema_name)
-        for things in ("tables", "sequences", "routines"):
-            _run(conn, f'revoke all on all {things} in schema {schema} from "{name}"')
+        for kind in ("tables", "sequences", "routines"):
+            _run(conn, f'revoke all on all {kind} in schema {schema} from "{name}"')
         _run(conn, f'revoke all on schema {schema} from "{name}"')
 
 
 def _close_to_the_public(conn: Connection, name: str, database: str, schema: str) -> None:
-    """Revoke from PUBLIC what lets any role write here; roles that have something here keep it.
+    """Revoke from PUBLIC the rights by which any role may write in this database.
 
-    Servers before PostgreSQL 15 let PUBLIC make tables too.
+    The roles that `_keepers` returns get them directly first, so that they keep them.
     """
+    # Before PostgreSQL 15, PUBLIC may make tables, and the owners of tables may have no other right
+    # to do so.
     owners = text("select distinct tableowner from pg_tables where schemaname = current_schema()")
     for owner in conn.execute(owners).scalars().all():
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
     functions = conn.execute(text(SQL["functions that write"]), {"writing": WRITING}).scalar_one()
-    keepers = ", ".join(_quoted(role) for role in _others(conn, name))
+    keepers = ", ".join(_quoted(role) for role in _keepers(conn, name))
     if keepers:
         _run(conn, f"grant temporary on database {database} to {keepers}")
         _run(conn, f"grant execute on function {functions} to {keepers}")
@@ -171,30 +180,34 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
     _run(conn, f"revoke create on schema {schema} from public")
 
 
-def _others(conn: Connection, name: str) -> list[str]:
-    """Return the roles that own something here, were granted something, or belong to such a role.
+def _keepers(conn: Connection, name: str) -> list[str]:
+    """Return the roles that keep rights which PUBLIC loses.
 
-    Readers are left out.
+    They own something in this database, hold a grant in it or belong to another role. Readers, whom
+    their setting of `MISSING_LIBRARY` marks, and superusers, who need no grant, are left out.
     """
-    mark = f'session_preload_libraries="{ELSEWHERE}"'
+    mark = f'session_preload_libraries="{MISSING_LIBRARY}"'
     statement = text(SQL["roles that have something here"])
     return list(conn.execute(statement, {"name": name, "mark": mark}).scalars())
 
 
 def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> None:
+    """Let a role connect and read the documented views, the findings and the schema's revision."""
     _run(conn, f'grant connect on database {database} to "{name}"')
     _run(conn, f'grant usage on schema {schema} to "{name}"')
-    readable_names = (*documented_views(), *FINDINGS, VERSION)
+    readable_names = (*documented_views(), *FINDINGS, REVISION_TABLE)
     relations = ", ".join(f"{schema}.{relation}" for relation in readable_names)
     _run(conn, f'grant select on {relations} to "{name}"')
 
 
 def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
-    """Set the defaults of a reader's sessions here, and the limits it cannot lift.
+    """Set the defaults of a reader's sessions in this database, and the limits it cannot lift.
 
-    Those are that it opens no other database, fills no disk by sorting, and opens only so many
-    connections.
+    It cannot lift that it opens no other database, fills no disk by sorting, and opens at most
+    `CONNECTIONS` connections.
     """
+    # "from current" gives it this session's libraries here: a setting for one database takes
+    # precedence over that for all, which names `MISSING_LIBRARY` below.
     settings = (
         "default_transaction_read_only = on",
         f"statement_timeout = '{READ_LIMIT_S}s'",
@@ -203,8 +216,9 @@ def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
     )
     for setting in settings:
         _run(conn, f'alter role "{name}" in database {database} set {setting}')
-    _run(conn, f"alter role \"{name}\" set session_preload_libraries = '{ELSEWHERE}'")
+    _run(conn, f"alter role \"{name}\" set session_preload_libraries = '{MISSING_LIBRARY}'")
     _run(conn, f"alter role \"{name}\" set temp_file_limit = '{TEMPORARY_LIMIT}'")
+    # A number that somebody has set stays.
     is_unlimited = text("select rolconnlimit < 0 from pg_roles where rolname = :name")
     if conn.execute(is_unlimited, {"name": name}).scalar_one():
         _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
@@ -213,9 +227,10 @@ def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
 def _require_only_reading(conn: Connection, name: str) -> None:
     """Raise StoreUsageError, which rolls everything back, when the role may do more than read.
 
-    Such a right comes from elsewhere.
+    Such a right was granted to PUBLIC: the role itself has only those that were granted above.
     """
-    parameters = {"name": name, "readable": [*FINDINGS, VERSION], "writing": WRITING}
+    readable_tables = [*FINDINGS, REVISION_TABLE]
+    parameters = {"name": name, "readable": readable_tables, "writing": WRITING}
     statement = text(SQL["what a role could do beyond reading"])
     excess_rights = conn.execute(statement, parameters).scalars().all()
     if excess_rights:

@@ -15,7 +15,7 @@ FREE_SHARE = 0.05
 def table_bytes(conn: Connection, table: str) -> int | None:
     """Return the bytes of a table with its indexes.
 
-    None where SQLite was built without the table dbstat, which knows them.
+    None where SQLite was built without dbstat, the table that has these sizes.
     """
     is_known = _one(conn, "whether bytes of a table are known")
     if not is_known:
@@ -28,24 +28,24 @@ def mean_row_bytes(conn: Connection, table: str) -> float | None:
 
     None for a table without rows, and where `table_bytes` is None.
     """
-    rows = conn.execute(sa.select(sa.func.count()).select_from(tables.metadata.tables[table]))
-    count = rows.scalar_one()
-    whole = table_bytes(conn, table)
-    return whole / count if whole and count else None
+    counted = conn.execute(sa.select(sa.func.count()).select_from(tables.metadata.tables[table]))
+    row_count = counted.scalar_one()
+    total_bytes = table_bytes(conn, table)
+    return total_bytes / row_count if total_bytes and row_count else None
 
 
 def store_bytes(conn: Connection) -> int:
-    """Return the bytes of the whole store, without SQLite's log."""
+    """Return the bytes of the whole store, without SQLite's write-ahead log."""
     return _one(conn, "bytes of the store")
 
 
 def free_bytes(conn: Connection) -> int:
-    """Return the bytes of an SQLite file that hold nothing; 0 on PostgreSQL, which reuses them."""
+    """Return the bytes of an SQLite file's free pages; 0 on PostgreSQL, which reuses them."""
     return _one(conn, "bytes of the store that hold nothing")
 
 
 def has_much_free(conn: Connection) -> bool:
-    """Return whether compacting an SQLite file would give a share of `FREE_SHARE` or more back."""
+    """Return whether compacting an SQLite file would free `FREE_SHARE` of it or more."""
     return free_bytes(conn) >= FREE_SHARE * store_bytes(conn)
 
 
@@ -58,10 +58,12 @@ def compact(engine: Engine) -> None:
     if engine.dialect.name != "sqlite":
         return
     with reading(engine) as conn:
-        file = conn.connection.driver_connection
-        assert file is not None
-        file.execute("vacuum")  # which SQLite refuses inside a transaction
-        file.execute("pragma wal_checkpoint(truncate)")
+        # SQLite refuses VACUUM inside a transaction, which SQLAlchemy would begin.
+        driver = conn.connection.driver_connection
+        assert driver is not None
+        driver.execute("vacuum")
+        # VACUUM writes to the log first: this moves the pages into the file and empties the log.
+        driver.execute("pragma wal_checkpoint(truncate)")
 
 
 def _one(conn: Connection, what: str, **values: str) -> int:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, object]]
 
-CHUNK = 50_000
+CHUNK = 50_000  # rows that are Python objects at once
 
 
 def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     """Insert rows whose keys are new, by executemany or COPY; return how many.
 
-    The frame's columns are the table's; NaN and NaT become NULL. Several times faster than
-    `upsert`.
+    The frame has columns of the table; NaN and NaT become NULL. A key that is stored already is an
+    error. Several times faster than `upsert`.
     """
     names = [str(name) for name in frame]
     # In chunks, because rows take ten times as much memory as Python objects.
@@ -76,12 +76,15 @@ def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[
     if not rows:
         return 0
     statement = _insert(conn, table).on_conflict_do_nothing(index_elements=_key(table, key))
-    options = {"preserve_rowcount": True}
+    options = {"preserve_rowcount": True}  # SQLAlchemy keeps the count of an INSERT only then.
     return conn.execute(statement, list(rows), execution_options=options).rowcount
 
 
 def save_row(conn: Connection, table: Table, row: Mapping[str, object]) -> int:
-    """Store a row, columns by name; return 1, or 0 where a row of its key is stored already."""
+    """Store a row, given by the names of its columns; return 1, or 0 where its key is stored.
+
+    A stored row is left as it is.
+    """
     return insert_missing(conn, table, [dict(row)])
 
 
@@ -103,6 +106,7 @@ def upsert(
         return new
     insert = _insert(conn, table)
     key_columns = _key(table, key)
+    # SQL's `excluded` is the row that could not be inserted.
     values = {name: insert.excluded[name] for name in rows[0] if name not in key_columns}
     statement = insert.on_conflict_do_update(
         index_elements=key_columns,
@@ -116,9 +120,10 @@ def upsert(
 def upsert_frame(
     conn: Connection, table: Table, frame: pd.DataFrame, *, stamps: Collection[str] = ()
 ) -> int:
-    """Upsert very many rows by the primary key, from a temporary table; return how many were new.
+    """Do as `upsert` does, by the primary key, for very many rows; return how many were new.
 
-    That takes two statements at most. `stamps` is as in `upsert`.
+    The rows go to a temporary table, from which two statements at most write all of them. `stamps`
+    is as in `upsert`.
     """
     names = [str(name) for name in frame]
     key_columns = _key(table, ())
@@ -126,7 +131,7 @@ def upsert_frame(
     staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
     staged.create(conn, checkfirst=False)
     insert_frame(conn, staged, frame)
-    # Without a where, SQLite takes the ON of ON CONFLICT for that of a join.
+    # Without a WHERE before it, SQLite would read the ON of ON CONFLICT as a join's condition.
     insert = (
         _insert(conn, table)
         .from_select(names, select(staged).where(true()))
@@ -153,22 +158,25 @@ def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _insert(conn: Connection, table: Table) -> Any:
-    """Return the insert of the engine's dialect, which knows ON CONFLICT."""
-    # Both dialects have the same methods for it, but SQLAlchemy has no common type.
+    """Return an insert of the engine's own dialect, which has the methods for ON CONFLICT."""
+    # Both dialects' inserts have them, but SQLAlchemy has no common type of both: hence Any.
     if conn.dialect.name == "sqlite":
         return sqlite.insert(table)
     return postgresql.insert(table)
 
 
 def _key(table: Table, key: Sequence[str]) -> list[str]:
-    """Return the columns of a key, by default of the primary one."""
+    """Return the names of a key's columns, by default those of the primary key."""
     return list(key) or [column.name for column in table.primary_key]
 
 
 def _is_changed(
     table: Table, values: Mapping[str, ColumnElement[Any]], stamps: Collection[str]
 ) -> ColumnElement[bool]:
-    """Return whether a stored row differs from new values, `stamps` aside."""
+    """Return the condition that a stored row differs from new values in a column not in `stamps`.
+
+    NULL equals NULL.
+    """
     differences = [
         table.c[name].is_distinct_from(value)
         for name, value in values.items()
@@ -182,7 +190,8 @@ def _python_values(
 ) -> list[object]:
     """Return a column's values as plain Python values.
 
-    With a `driver`, dates and timestamps have its form: SQLite stores them as text.
+    Missing values are None. With a `driver`, dates and timestamps have the form that it stores:
+    text on SQLite. Raises StoreError for a column of whole numbers or dates that holds others.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
@@ -191,13 +200,13 @@ def _python_values(
             if bind is not None:
                 distinct = [bind(moment) for moment in distinct]
         return _take(distinct, codes)
-    # A missing value turns a column of whole numbers into floats.
+    # pandas keeps whole numbers beside missing ones as floats.
     if isinstance(column.type, Integer) and values.dtype.kind == "f":
         try:
             values = values.astype("Int64")
         except (TypeError, ValueError, OverflowError) as error:  # OverflowError for infinity
             raise StoreError(
-                f"{column.table.name}.{column.name} must hold whole numbers"
+                f"{column.table.name}.{column.name} has values that are not whole numbers"
             ) from error
     objects = values.astype(object).to_numpy(copy=True)
     objects[values.isna().to_numpy()] = None
@@ -205,10 +214,10 @@ def _python_values(
 
 
 def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[Any, list[object]]:
-    """Return a code for each value, and the distinct dates or datetimes by code.
+    """Return a code for each value, and the list of distinct dates or datetimes.
 
-    A column has few distinct ones, so that converting each only once is fast. -1 is the code of a
-    missing value.
+    A code is a position in that list, or -1 for a missing value. A column has few distinct moments,
+    so that converting each only once is fast.
     """
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))
@@ -223,7 +232,8 @@ def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[An
 
 def _take(distinct: list[object], codes: Any) -> list[object]:
     """Return the distinct value of each code, None for a missing one."""
-    # The code of a missing value is -1: the last place of the array, which holds None.
+    # One place more than there are values: the code -1 of a missing value takes this last one,
+    # which stays None.
     places = np.empty(len(distinct) + 1, dtype=object)
     places[:-1] = distinct
     return cast("list[object]", places[codes].tolist())

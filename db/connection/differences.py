@@ -1,6 +1,7 @@
-"""Compare new rows with the stored ones: which are new, which differ.
+"""Compare new rows with the stored ones: which are new, and which differ from a stored row.
 
-A figure, once stored, is never changed.
+A figure, once stored, is never changed. A stored row belongs to the run, study or ranker that its
+owner column names.
 """
 
 from collections.abc import Sequence
@@ -19,18 +20,18 @@ from db.errors import StoreError
 # A figure computed again with another number of threads agrees to this relative tolerance; one
 # that is 0 agrees to this absolute tolerance.
 FIGURE_TOLERANCE = 1e-6
-FIGURE_ZERO = 1e-12
+FIGURE_ABSOLUTE_TOLERANCE = 1e-12
 
 
 def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
-    """Raise StoreError, naming one, for rows of the same key."""
+    """Raise StoreError, naming the first repeated key, where two rows have the same key."""
     repeated = rows[rows.duplicated(key)]
     if len(repeated):
-        raise StoreError(f"{named(repeated, key)} is duplicated")
+        raise StoreError(f"{first_key_text(repeated, key)} is duplicated")
 
 
-def named(rows: pd.DataFrame, key: list[str]) -> str:
-    """Return the first row's key as text for a message."""
+def first_key_text(rows: pd.DataFrame, key: list[str]) -> str:
+    """Return the first row's values of the columns `key` as text for a message."""
     words = []
     for name in key:
         value = rows.iloc[0][name]
@@ -38,85 +39,111 @@ def named(rows: pd.DataFrame, key: list[str]) -> str:
     return " ".join(words)
 
 
-def alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the stored row of each row's key, in order; missing values where there is none."""
-    # Nothing is stored of a new night: a merge would take most of the time of storing it.
+def stored_counterparts(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Return the stored row with the key of each of `rows`, in their order.
+
+    Where there is none, its values are missing. The column _merge says "both" where there is one,
+    else "left_only"; `is_stored` reads it.
+    """
+    # Of a new night nothing is stored: a merge would take most of the time of storing it.
     if stored.empty:
         keys = rows[key].reset_index(drop=True)
         return keys.join(stored.drop(columns=key)).assign(_merge="left_only")
     return rows[key].merge(stored, on=key, how="left", indicator=True)
 
 
-def is_stored(before: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return which rows have a stored one `alongside`."""
-    return (before["_merge"] == "both").to_numpy()
+def is_stored(counterparts: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which rows have a stored row; `counterparts` is what `stored_counterparts` returns."""
+    return (counterparts["_merge"] == "both").to_numpy()
 
 
-def differ(
+def is_changed(
     rows: pd.DataFrame,
-    before: pd.DataFrame,
+    counterparts: pd.DataFrame,
     values: Sequence[str],
-    tolerance: float,
+    relative_tolerance: float,
     *,
-    zero: float = 0.0,
+    absolute_tolerance: float = 0.0,
 ) -> NDArray[np.bool_]:
-    """Return which rows are stored with a value that differs by more than the tolerances.
+    """Return which rows are stored with other `values`, by more than the sum of both tolerances.
 
-    `tolerance` is relative and `zero` absolute; NaN equals NaN. `before` is what `alongside`
+    `values` names columns of numbers; NaN equals NaN. `counterparts` is what `stored_counterparts`
     returns.
     """
     names = list(values)
-    stored_values = before[names].astype("float64")
+    stored_values = counterparts[names].astype("float64")
     new_values = rows[names].astype("float64")
-    is_close = np.isclose(stored_values, new_values, rtol=tolerance, atol=zero, equal_nan=True)
-    return np.asarray(is_stored(before) & ~is_close.all(axis=1))
+    is_close = np.isclose(
+        stored_values,
+        new_values,
+        rtol=relative_tolerance,
+        atol=absolute_tolerance,
+        equal_nan=True,
+    )
+    return np.asarray(is_stored(counterparts) & ~is_close.all(axis=1))
 
 
-def unstored(
+def new_rows_of(
     rows: pd.DataFrame,
     stored: pd.DataFrame,
     key: list[str],
     values: Sequence[str],
-    tolerance: float,
+    relative_tolerance: float,
     *,
-    zero: float = 0.0,
-    shown: list[str],
-    wrong: str,
+    absolute_tolerance: float = 0.0,
+    named_columns: list[str],
+    message: str,
 ) -> pd.DataFrame:
-    """Return the rows whose key is not among the stored ones.
+    """Return the rows whose `key` is not stored yet.
 
-    Raises StoreError where a row is stored with another value, as `differ` finds. Its message is
-    `wrong`, where the values of the first such row's columns `shown` replace the braces.
+    Raises StoreError where a row is stored with other `values`, as `is_changed` finds. The error's
+    text is `message`, in which the first such row's values of `named_columns` replace the braces.
     """
-    before = alongside(rows, stored, key)
-    differing = rows[differ(rows, before, values, tolerance, zero=zero)]
+    counterparts = stored_counterparts(rows, stored, key)
+    is_different = is_changed(
+        rows,
+        counterparts,
+        values,
+        relative_tolerance,
+        absolute_tolerance=absolute_tolerance,
+    )
+    differing = rows[is_different]
     if len(differing):
-        raise StoreError(wrong.replace("{}", named(differing, shown)))
-    return rows[~is_stored(before)]
+        raise StoreError(message.replace("{}", first_key_text(differing, named_columns)))
+    return rows[~is_stored(counterparts)]
 
 
-def stored_on(conn: Connection, table: sa.Table, rows: pd.DataFrame, owner: str) -> pd.DataFrame:
-    """Return a table's rows of every pair of owner and target that the rows have.
+def stored_of_targets(
+    conn: Connection, table: sa.Table, rows: pd.DataFrame, owner_column: str
+) -> pd.DataFrame:
+    """Return the stored rows of every pair of owner and target that occurs in `rows`.
 
     There are few such pairs, with many rows each, so that each pair is read by its own statement.
     """
-    pairs = rows[[owner, "target"]].drop_duplicates()
+    pairs = rows[[owner_column, "target"]].drop_duplicates()
     stored_parts = []
-    for name, target in pairs.itertuples(index=False):
-        statement = sa.select(table).where(table.c[owner] == name, table.c.target == target)
+    for owner, target in pairs.itertuples(index=False):
+        statement = sa.select(table).where(table.c[owner_column] == owner, table.c.target == target)
         stored_parts.append(frame(conn, statement))
     return pd.concat(stored_parts, ignore_index=True)
 
 
 def save_figures(
-    conn: Connection, table: sa.Table, owner: str, name: str, new_rows: pd.DataFrame, *, why: str
+    conn: Connection,
+    table: sa.Table,
+    owner_column: str,
+    name: str,
+    new_rows: pd.DataFrame,
+    *,
+    reason: str,
 ) -> int:
-    """Insert the rows that are not stored yet, with `name` in the column `owner`; return how many.
+    """Insert the rows that are not stored yet, with `name` in their owner column; return how many.
 
-    A row that is stored must have equal numbers: else raises StoreError, naming it and saying why.
+    `new_rows` has the table's other columns. Raises StoreError for a row that is stored with other
+    numbers; its message names the row, and ends with the `reason` why it cannot change.
     """
-    columns = [column for column in table.c if column.name != owner]
-    key = [column.name for column in table.primary_key if column.name != owner]
+    columns = [column for column in table.c if column.name != owner_column]
+    key = [column.name for column in table.primary_key if column.name != owner_column]
     figures = [
         column.name
         for column in columns
@@ -124,18 +151,20 @@ def save_figures(
     ]
     require_distinct(new_rows, key)
     rows = new_rows[[column.name for column in columns]].reset_index(drop=True)
+    # As floats, None becomes NaN and a whole number can be compared with one read back.
     rows = rows.astype(dict.fromkeys(figures, "float64"))
-    new = unstored(
+    new = new_rows_of(
         rows,
-        rows_of(conn, table, owner, name),
+        rows_of(conn, table, owner_column, name),
         key,
         figures,
         FIGURE_TOLERANCE,
-        zero=FIGURE_ZERO,
-        shown=key,
-        wrong=f"{name} {{}} is already stored with a different figure: {why}",
+        absolute_tolerance=FIGURE_ABSOLUTE_TOLERANCE,
+        named_columns=key,
+        message=f"{name} {{}} is already stored with a different figure: {reason}",
     )
-    new = new.assign(**{owner: name})
+    new = new.assign(**{owner_column: name})
+    # `insert_frame` hands values to the driver, which cannot convert a JSON column's mappings.
     if any(isinstance(column.type, sa.JSON) for column in columns):
         return insert_missing(conn, table, records(table, new))
     return insert_frame(conn, table, new)

@@ -1,7 +1,8 @@
 """SQL rows as DataFrames with one dtype for each SQL type, the same on both engines.
 
 Date: datetime64[ns]. UtcTimestamp: datetime64[ns, UTC]. Float: float64, missing NaN. Integer:
-int64, or Int64 with missing values. The others as pandas infers them; JSON as Python values.
+int64, or Int64 with missing values. Boolean: bool, or boolean with missing values. JSON: Python
+values. The others: as pandas infers them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +28,8 @@ from sqlalchemy.types import TypeEngine
 from db.tables import BAR_VALUES, UtcTimestamp
 from db.views import view
 
-FETCHED_ROWS = 100_000
-BATCH = 2000  # rows of a CSV in memory at once
+FETCHED_ROWS = 100_000  # rows of bars that are converted at once
+BATCH = 2000  # rows of a `stream` that are in memory at once
 
 Statement = Select[Any]
 
@@ -53,9 +54,9 @@ def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
 
 
 def row_of(conn: Connection, table: Table, key: str, name: str) -> dict[str, Any] | None:
-    """Return the row whose column `key` is `name`, every column of the table.
+    """Return the row whose column `key` is `name`, with every column of the table.
 
-    None when there is none.
+    None when there is no such row.
     """
     return row(conn, select(table).where(table.c[key] == name))
 
@@ -63,7 +64,7 @@ def row_of(conn: Connection, table: Table, key: str, name: str) -> dict[str, Any
 def matching(rows: FromClause, /, **values: object) -> list[ColumnElement[bool]]:
     """Return the conditions that columns of a table or a view have these values.
 
-    None is no condition.
+    A column whose value is None gets no condition.
     """
     return [rows.c[name] == value for name, value in values.items() if value is not None]
 
@@ -71,7 +72,10 @@ def matching(rows: FromClause, /, **values: object) -> list[ColumnElement[bool]]
 def within(
     column: ColumnElement[Any], first: object | None, last: object | None
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions that a column lies in first..last, both included; None is no bound."""
+    """Return the conditions that a column lies in first..last, both included.
+
+    A bound of None leaves that side open.
+    """
     conditions = []
     if first is not None:
         conditions.append(column >= first)
@@ -80,7 +84,7 @@ def within(
     return conditions
 
 
-def shown(
+def select_view(
     name: str,
     *order: str,
     span: tuple[str, object | None, object | None] | None = None,
@@ -96,16 +100,16 @@ def shown(
     if span is not None:
         column, first, last = span
         conditions += within(rows.c[column], first, last)
-    by: list[ColumnElement[Any]] = []
+    sort_columns: list[ColumnElement[Any]] = []
     for column in order:
         is_descending = column.startswith("-")
-        by.append(rows.c[column[1:]].desc() if is_descending else rows.c[column])
-    return select(rows).where(*conditions).order_by(*by)
+        sort_columns.append(rows.c[column[1:]].desc() if is_descending else rows.c[column])
+    return select(rows).where(*conditions).order_by(*sort_columns)
 
 
-def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
-    """Return at most the first `most` rows of a statement."""
-    return frame(conn, statement.limit(most))
+def head(conn: Connection, statement: Statement, row_limit: int) -> pd.DataFrame:
+    """Return the first `row_limit` rows of a statement, or all where there are fewer."""
+    return frame(conn, statement.limit(row_limit))
 
 
 def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
@@ -114,26 +118,27 @@ def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence
 
 
 def rows_of(
-    conn: Connection, table: Table, owner: str, name: str, *, order: Sequence[str] = ()
+    conn: Connection, table: Table, owner_column: str, name: str, *, order: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return the rows whose column `owner` is `name`, without that column.
+    """Return the rows whose column `owner_column` is `name`, without that column.
 
-    They are sorted by `order`, or by the rest of the primary key.
+    They are sorted by the columns `order`, or by the rest of the primary key.
     """
-    columns = [column for column in table.c if column.name != owner]
+    columns = [column for column in table.c if column.name != owner_column]
     if order:
-        by = [table.c[column] for column in order]
+        sort_columns = [table.c[column] for column in order]
     else:
-        by = [column for column in table.primary_key if column.name != owner]
-    return frame(conn, select(*columns).where(table.c[owner] == name).order_by(*by))
+        sort_columns = [column for column in table.primary_key if column.name != owner_column]
+    is_owned = table.c[owner_column] == name
+    return frame(conn, select(*columns).where(is_owned).order_by(*sort_columns))
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
-    """Return a result as a bars frame with known_at, sorted by symbol, then session.
+    """Return bars that were selected, as a frame sorted by symbol, then session.
 
-    Its rows are instrument_id, session, known_at and BAR_VALUES, as the driver returns them. `ids`
-    maps each symbol, sorted, to its instrument. Parsing the dates of a million rows one by one
-    would take seconds; few of them are distinct.
+    Each row of `result` is instrument_id, session, known_at and BAR_VALUES, as the driver returns
+    them. `ids` has the instrument_id of each symbol, sorted by symbol. Columns: symbol, session,
+    BAR_VALUES, known_at.
     """
     cursor = result.cursor
     assert cursor is not None
@@ -144,20 +149,21 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
         rows_of_driver = cursor.fetchmany(FETCHED_ROWS)
     result.close()
     rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
-    rank_of_id = pd.Series(np.arange(len(ids)), index=ids.to_numpy())
-    rank = rank_of_id.reindex(rows.pop("instrument_id")).to_numpy()
-    order = np.lexsort((rows["session"].to_numpy(), rank))
+    # Sorting by the place of a symbol among all symbols is faster than sorting by its text.
+    place_of_id = pd.Series(np.arange(len(ids)), index=ids.to_numpy())
+    place = place_of_id.reindex(rows.pop("instrument_id")).to_numpy()
+    order = np.lexsort((rows["session"].to_numpy(), place))  # by its last key first
     sorted_rows = rows.take(order).reset_index(drop=True)
-    sorted_rows.insert(0, "symbol", ids.index.take(rank[order]))
+    sorted_rows.insert(0, "symbol", ids.index.take(place[order]))
     return sorted_rows
 
 
 def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return a driver's rows as a frame.
+    """Return a driver's rows as a frame with columns of these `names`, two of which may be equal.
 
     Whole numbers stay whole beside missing ones (Int64), decimals are float64.
     """
-    columns = [_plain(values) for values in _transposed(rows, len(names))]
+    columns = [_inferred(values) for values in _transposed(rows, len(names))]
     typed_rows = pd.concat(columns, axis=1) if columns else pd.DataFrame()
     typed_rows.columns = pd.Index(names)
     return typed_rows
@@ -181,12 +187,12 @@ def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]
     return list(zip(*rows, strict=True))
 
 
-def _plain(values: Sequence[Any]) -> "pd.Series[Any]":
+def _inferred(values: Sequence[Any]) -> "pd.Series[Any]":
     """Return a driver's values of one column with the dtype that fits them all."""
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int}:
-        fits = all(abs(value) < 2**63 for value in values if isinstance(value, int))
-        if not fits:
+        fit_int64 = all(abs(value) < 2**63 for value in values if isinstance(value, int))
+        if not fit_int64:
             return pd.Series(values, dtype=object)
         return pd.Series(values, dtype="Int64" if None in values else "int64")
     if kinds and kinds <= {Decimal, int, float}:
@@ -195,7 +201,10 @@ def _plain(values: Sequence[Any]) -> "pd.Series[Any]":
 
 
 def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
-    """Return rows of instrument_id, session, known_at and BAR_VALUES as a frame of few dtypes."""
+    """Return rows of instrument_id, session, known_at and BAR_VALUES as a frame with their dtypes.
+
+    Its columns are instrument_id, session, BAR_VALUES, known_at.
+    """
     columns = [np.array(values, dtype=object) for values in _transposed(rows, 3 + len(BAR_VALUES))]
     ids, sessions, known, *bar_values = columns
     numbers = {
@@ -204,15 +213,18 @@ def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "instrument_id": ids.astype("int64"),
-            "session": _each_distinct(sessions, utc=False).astype("datetime64[ns]"),
+            "session": _parsed_moments(sessions, utc=False).astype("datetime64[ns]"),
             **numbers,
-            "known_at": _each_distinct(known, utc=True).astype("datetime64[ns, UTC]"),
+            "known_at": _parsed_moments(known, utc=True).astype("datetime64[ns, UTC]"),
         }
     )
 
 
-def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
-    """Return moments as datetimes; each distinct one is parsed only once."""
+def _parsed_moments(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
+    """Return moments as datetimes, parsing each distinct one only once.
+
+    A million rows have few distinct dates: parsing each row's would take seconds.
+    """
     codes, distinct = pd.factorize(moments)
     return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
 

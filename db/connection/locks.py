@@ -1,4 +1,7 @@
-"""A lock on a market, which ends with its process: only one night of a market runs at a time."""
+"""A lock on a market, which ends with the process that holds it.
+
+With it only one night of a market runs at a time.
+"""
 
 import fcntl
 from collections.abc import Iterator
@@ -12,9 +15,13 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from db.engine import location, reading
 from db.errors import StoreBusyError
 
-WAIT_S = 2  # a process that was killed has released its lock within that time
-LOCKED = "55P03"  # PostgreSQL: lock_not_available
-MARKET_LOCK = 0x64746D6D  # any number, as long as every process of a store asks for the same one
+WAIT_S = 2  # The lock of a process that was killed is released within that time.
+LOCK_NOT_AVAILABLE = "55P03"  # PostgreSQL's code for a lock that was not granted in time
+# The first of the two numbers of the advisory lock on PostgreSQL; the second is the market's hash.
+# Any number would do, as long as every process of a store asks for the same one.
+MARKET_LOCK = 0x64746D6D
+# Counts the holders of a market's advisory lock; objsubid 2 marks locks of two numbers. pg_locks
+# shows the hash, which may be negative, as an unsigned number of 32 bits.
 HELD = """
     select count(*) from pg_locks
     where locktype = 'advisory' and granted and objsubid = 2
@@ -31,13 +38,13 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
     On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both
     are released when the process or the connection ends, whatever ended it.
     """
-    lock = _file if engine.dialect.name == "sqlite" else _advisory
+    lock = _file_lock if engine.dialect.name == "sqlite" else _advisory_lock
     with lock(engine, market):
         yield
 
 
 def is_free(engine: Engine, market: str) -> bool:
-    """Return whether no other process holds a market."""
+    """Return whether no other process holds a market, by locking it for a moment."""
     try:
         with market_lock(engine, market):
             return True
@@ -48,8 +55,8 @@ def is_free(engine: Engine, market: str) -> bool:
 def is_held(conn: Connection, market: str) -> bool:
     """Return whether a process holds a market now, without waiting and without locking it.
 
-    A role that only reads, or a program that may not write beside the store, may ask too. It may
-    take a process that was killed for alive until its connection to PostgreSQL has ended.
+    It needs no right to write, neither in the store nor in its folder. On PostgreSQL a process that
+    was killed counts as alive until the server has ended its connection.
     """
     if conn.dialect.name == "postgresql":
         key = {"lock": MARKET_LOCK, "market": market}
@@ -58,11 +65,12 @@ def is_held(conn: Connection, market: str) -> bool:
         file = _lock_file(conn.engine, market).open("rb")
     except FileNotFoundError:
         return False
-    except PermissionError:  # of another user's file nothing can be known
+    except PermissionError:  # Another user's lock cannot be tested: take it for held.
         return True
     with file:
         try:
-            # A shared lock, which `file` drops at its end: two who ask do not disturb each other.
+            # A shared lock, so that two processes that ask do not disturb each other. Closing the
+            # file releases it.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -74,7 +82,8 @@ def _lock_file(engine: Engine, market: str) -> Path:
 
 
 @contextmanager
-def _file(engine: Engine, market: str) -> Iterator[None]:
+def _file_lock(engine: Engine, market: str) -> Iterator[None]:
+    """Lock a market of an SQLite store by a file beside it."""
     try:
         lock = FileLock(_lock_file(engine, market)).acquire(timeout=WAIT_S)
     except Timeout as error:
@@ -84,22 +93,26 @@ def _file(engine: Engine, market: str) -> Iterator[None]:
 
 
 @contextmanager
-def _advisory(engine: Engine, market: str) -> Iterator[None]:
+def _advisory_lock(engine: Engine, market: str) -> Iterator[None]:
+    """Lock a market of a PostgreSQL store by an advisory lock of the session."""
+    # A transaction would stay open as long as the night and delay the server's cleanup of old rows.
     with reading(engine.execution_options(isolation_level="AUTOCOMMIT")) as conn:
-        # Out of the pool, closing the connection releases the lock, even if the unlock fails.
+        # Closing a connection of the pool only returns it there, with its lock. A detached one is
+        # really closed, which releases the lock even if the unlock fails.
         conn.detach()
         key = {"lock": MARKET_LOCK, "market": market}
         conn.execute(text(f"set lock_timeout = '{WAIT_S}s'"))
         try:
             conn.execute(text("select pg_advisory_lock(:lock, hashtext(:market))"), key)
         except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) == LOCKED:
+            if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
                 raise _busy(market) from error
             raise
         try:
             yield
         finally:
-            with suppress(SQLAlchemyError):  # closing the connection would unlock too, but later
+            # Closing the connection would release the lock too, but later.
+            with suppress(SQLAlchemyError):
                 conn.execute(text("select pg_advisory_unlock(:lock, hashtext(:market))"), key)
 
 

@@ -1,4 +1,4 @@
-"""Run a user's SQL on the Parquet files of an export, in DuckDB, which reaches nothing else."""
+"""Run a user's SQL on the Parquet files of an export, in DuckDB; it can reach nothing else."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,14 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from db import engine as opened
-from db.connection.user_sql import ROWS, Answer, Rows
+from db import engine as engines
+from db.connection.user_sql import BATCH_ROWS, Answer, Rows
 from db.errors import StoreUsageError
 from db.views import views
 
 MEMORY = "1500MB"
-# SQL reads only the registered data sets: no file, no extension, no variable of this program. A
-# directory that SQL may read it could also write, by a `copy` within a `with`.
+# SQL reads only the registered data sets: no file, no extension, no variable of this program. It
+# may not even read the export's folder itself, because DuckDB would then let it write there too, by
+# a `copy` within a `with`.
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "enable_external_access": False,
@@ -27,14 +28,15 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 @contextmanager
-def asked_of_parquet(
-    files: Mapping[str, Sequence[Path]], sql: str, *, ends: bool = True
+def open_parquet_answer(
+    files: Mapping[str, Sequence[Path]], sql: str, *, is_time_limited: bool = True
 ) -> Iterator[Answer]:
-    """Run one statement on the views of an export; yield its answer, whose rows are read within.
+    """Run one statement on the views of an export and yield its answer.
 
-    `files` are the files of each view. A view has its documented columns and its `year`. Raises
-    StoreUsageError, in one line, without DuckDB, for SQL that does not run or is not a select, and
-    where it `ends`, after READ_LIMIT_S.
+    Its rows must be read inside the context. `files` are the files of each view, by its name. A
+    view has its documented columns and `year`. Raises StoreUsageError, in one line: where DuckDB is
+    not installed, for SQL that does not run or is not a select, and after READ_LIMIT_S for a
+    statement that `is_time_limited`.
     """
     try:
         import duckdb
@@ -54,8 +56,9 @@ def asked_of_parquet(
                     f"the files of {name} have changed since `dtml db export` wrote them: run it "
                     f"again ({_one_line(error)})"
                 ) from error
-        timer = threading.Timer(opened.READ_LIMIT_S, conn.interrupt)
-        if ends:
+        # DuckDB has no time limit of its own.
+        timer = threading.Timer(engines.READ_LIMIT_S, conn.interrupt)
+        if is_time_limited:
             timer.start()
         try:
             conn.execute(_single_select(conn, sql))
@@ -63,15 +66,16 @@ def asked_of_parquet(
             yield Answer(names=names, batches=_batches(conn))
         except duckdb.InterruptException as error:
             raise StoreUsageError(
-                f"interrupted: queries are limited to {opened.READ_LIMIT_S} s; request less data"
+                f"interrupted: queries are limited to {engines.READ_LIMIT_S} s; request less data"
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise StoreUsageError(
                 f"the SQL needs more than {MEMORY} of memory: request less data"
             ) from error
         except duckdb.Error as error:
-            unknown_name = isinstance(error, duckdb.CatalogException)
-            known_views = f"; the folder has {', '.join(files)}" if unknown_name else ""
+            # Such an error is about a name, most often of a view: say which ones there are.
+            is_unknown_name = isinstance(error, duckdb.CatalogException)
+            known_views = f"; the folder has {', '.join(files)}" if is_unknown_name else ""
             raise StoreUsageError(f"the SQL failed: {_one_line(error)}{known_views}") from error
         finally:
             timer.cancel()
@@ -82,18 +86,23 @@ def _single_select(conn: Any, sql: str) -> Any:
     from duckdb import StatementType
 
     statements = conn.extract_statements(sql)
-    reads = (StatementType.SELECT, StatementType.EXPLAIN)
-    if len(statements) != 1 or statements[0].type not in reads:
-        raise StoreUsageError("give one select statement to query Parquet")
+    if len(statements) != 1:
+        raise StoreUsageError(
+            f"the SQL holds {len(statements)} statements: give one select to query Parquet"
+        )
+    if statements[0].type not in (StatementType.SELECT, StatementType.EXPLAIN):
+        raise StoreUsageError(
+            f"the SQL is of type {statements[0].type.name}: give one select to query Parquet"
+        )
     return statements[0]
 
 
 def _batches(conn: Any) -> Iterator[Rows]:
-    """Yield the rows of the statement that ran last, `ROWS` at a time."""
-    rows = conn.fetchmany(ROWS)
+    """Yield the rows of the statement that ran last, `BATCH_ROWS` at a time."""
+    rows = conn.fetchmany(BATCH_ROWS)
     while rows:
         yield rows
-        rows = conn.fetchmany(ROWS)
+        rows = conn.fetchmany(BATCH_ROWS)
 
 
 def _one_line(error: BaseException) -> str:
@@ -101,7 +110,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def _create_view(conn: Any, name: str, files: Sequence[Path]) -> None:
-    """Create a view of a documented view's files: its columns, and the `year` of their folder."""
+    """Create a DuckDB view of one documented view's files.
+
+    Its columns are those of the documented view, and `year`, which the files' folders name.
+    """
     columns = ", ".join(f'"{column.name}"' for column in views()[name].columns)
     conn.register(f"files of {name}", _dataset(files))
     select = f'select {columns}, year from "files of {name}"'  # noqa: S608 - our own names
@@ -109,7 +121,10 @@ def _create_view(conn: Any, name: str, files: Sequence[Path]) -> None:
 
 
 def _dataset(files: Sequence[Path]) -> Any:
-    """Return the files as one data set, with the market and the year that their folders name."""
+    """Return the files as one data set, with the market and the year that their folders name.
+
+    The files are VIEW/market=MARKET/year=YEAR/rows.parquet.
+    """
     from pyarrow import dataset
 
     folder_names = pa.schema([("market", pa.string()), ("year", pa.int32())])

@@ -1,5 +1,5 @@
-"""Run SQL that a user typed, and only to read the store: no file, no program,
-no unbounded time or rows.
+"""Run SQL that a user typed. It can only read the store: it reaches no file and no program, and its
+time and its rows are bounded.
 """
 
 import logging
@@ -18,32 +18,35 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Engine, text
 
-from db import engine as opened
+from db import engine as engines
 from db.errors import StoreError, StoreUsageError
 
 if TYPE_CHECKING:  # a statement is asked without waiting for pandas
     import pandas as pd
 
-WRITES = "attempt to write a readonly database"  # as SQLite says it
-READS = ("select", "with", "values", "table", "explain", "show")
-LONGEST = 16_000_000  # bytes of a value on SQLite
-ROWS, BYTES = 2000, 8_000_000  # of a batch, whichever comes first
-# Steps of SQLite's machine between two looks at the clock: some 20 ms. Each look takes the
-# interpreter from all else that this process does, such as the pages that others read meanwhile.
-STEPS = 1_000_000
-# What an answer may hold in memory at once.
+READ_ONLY_ERROR = "attempt to write a readonly database"  # SQLite's message
+# Words with which a query may begin on PostgreSQL; a statement that begins otherwise may write.
+FIRST_WORDS = ("select", "with", "values", "table", "explain", "show")
+LONGEST_VALUE = 16_000_000  # bytes of a value on SQLite
+BATCH_ROWS, BATCH_BYTES = 2000, 8_000_000  # A batch ends at whichever is reached first.
+# Steps of SQLite's virtual machine between two checks of the time limit: some 20 ms. Each check
+# takes Python's interpreter lock, for which other threads of this process then wait, such as those
+# that serve pages.
+STEPS_BETWEEN_CHECKS = 1_000_000
+# An answer that is held in memory as a whole may have at most so many rows and bytes.
 HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 
-CANCEL_LIMIT_S = 5  # for PostgreSQL to be told that a statement is to end
-UNREAD = "the SQL was interrupted because its client has gone"
+CANCEL_LIMIT_S = 5  # for a request to PostgreSQL that it cancel a statement
+CLIENT_GONE = "the SQL was interrupted because its client has gone"
 
-# Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide
-# what does.
+# Spaces, brackets and line comments may come before the first word. Block comments may not:
+# PostgreSQL nests them, so that this pattern could take a word inside one for the first word.
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\r\n]*(?:[\r\n]|$))*([a-z]*)", re.IGNORECASE)
-# Whoever is one of these, or may become one, reads files of the server or runs programs there:
-# `set_config` changes a role in the midst of a statement, and `query_to_xml` makes one of text that
-# no search of the statement finds.
-_OUTSIDE = """
+# The name of a role that can read files of the server or run programs there, if the connected role
+# is that role or may become it. A search of the statement could not stop it from doing so:
+# `set_config` changes the role in the midst of a statement, and `query_to_xml` runs a statement
+# that is put together from text.
+_ROLE_WITH_SERVER_ACCESS = """
     select rolname from pg_roles
     where pg_has_role(session_user, oid, 'member') and (
         rolsuper
@@ -60,14 +63,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Answer:
-    """The names of an answer's columns, and its rows as they come."""
+    """The answer of a statement: the names of its columns, and its rows in batches.
+
+    Each batch is read from the database only when it is asked for.
+    """
 
     names: Sequence[str]
     batches: Iterator[Rows]
 
 
 class Interruption:
-    """End a statement of a user before its time, from another thread: its reader has left."""
+    """A switch by which another thread ends a statement whose reader has left."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -80,18 +86,22 @@ class Interruption:
         return self._is_requested
 
     def request(self) -> None:
-        """End the statement that runs, and any that would begin; it waits until
-        PostgreSQL was told.
+        """End the statement that runs, and let none begin.
+
+        Returns once PostgreSQL has received the request.
         """
+        # With the lock held, `calling` cannot end, so that the connection of the statement is not
+        # yet another reader's when the cancellation arrives.
         with self._lock:
             self._is_requested = True
             if self._cancel is not None:
                 self._cancel()
 
     @contextmanager
-    def ends_by(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Let a request call this, until the statement is over: its connection
-        may then be another reader's.
+    def calling(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Let a request call `cancel` within the context, that is while the statement runs.
+
+        Afterwards its connection may serve another reader, whose statement must not be cancelled.
         """
         with self._lock:
             self._cancel = cancel
@@ -103,42 +113,51 @@ class Interruption:
 
 
 @contextmanager
-def asked(
+def open_answer(
     engine: Engine,
     sql: str,
     *,
-    own: bool = False,
-    ends: bool = True,
+    is_trusted: bool = False,
+    is_time_limited: bool = True,
     interruption: Interruption | None = None,
 ) -> Iterator[Answer]:
-    """Run one statement of a user, or this program's `own`; what it gives is read within, in
-    batches of ROWS or BYTES.
+    """Run one statement and yield its answer, whose rows must be read inside the context.
 
-    Where it `ends`, that is after READ_LIMIT_S at most; an `interruption` ends it at once. Raises
-    StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one
-    statement or gives no rows, for an engine that was not opened read only, for SQL that a
-    superuser of PostgreSQL typed and for what is interrupted.
+    `is_trusted` marks a statement that this program wrote, not a user: it may run as a superuser of
+    PostgreSQL. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
+    `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
+    that writes, that holds more than one statement or returns no rows, for an engine that was not
+    opened read only, for SQL that a superuser of PostgreSQL typed and for a statement that was
+    interrupted.
     """
-    if not opened.is_read_only(engine):
-        raise StoreUsageError("SQL of a user runs only on an engine opened with read_only=True")
-    run = _of_sqlite if engine.dialect.name == "sqlite" else _of_postgresql
+    if not engines.is_read_only(engine):
+        raise StoreUsageError(
+            "this engine may write, and SQL of a user must not: open it with read_only=True"
+        )
+    run = _run_on_sqlite if engine.dialect.name == "sqlite" else _run_on_postgresql
     if interruption is not None and interruption.is_requested:
-        raise StoreUsageError(UNREAD)
+        raise StoreUsageError(CLIENT_GONE)
     try:
         with (
-            opened.reading(engine) as conn,
-            guarded(conn, sql, own=own, ends=ends, interruption=interruption),
+            engines.reading(engine) as conn,
+            guarded(
+                conn,
+                sql,
+                is_trusted=is_trusted,
+                is_time_limited=is_time_limited,
+                interruption=interruption,
+            ),
             run(conn.connection.cursor(), sql) as answer,
         ):
             if not answer.names:
                 raise StoreUsageError("the SQL returns no rows: write a select")
             yield answer
-    except StoreUsageError:
+    except StoreUsageError:  # raised here or in `guarded`: it already says what is wrong
         raise
     except StoreError as error:
-        if WRITES in str(error):
+        if READ_ONLY_ERROR in str(error):
             raise StoreUsageError(
-                "the SQL failed: it would write, but the store is open read-only"
+                "the SQL would write, but the store is open read-only: write a select"
             ) from error
         raise StoreUsageError(f"the SQL failed: {error}") from error
 
@@ -146,35 +165,34 @@ def asked(
 def select(
     engine: Engine,
     sql: str,
-    most: int | None = None,
+    row_limit: int | None = None,
     *,
-    own: bool = False,
+    is_trusted: bool = False,
     interruption: Interruption | None = None,
 ) -> "pd.DataFrame":
-    """Return the rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and
-    timestamps as text.
+    """Return the rows of SQL that a user typed, with the values that the driver gives.
 
-    With `most`, the first rows, no more than that. A statement that is this program's `own` may be
-    asked as a superuser of PostgreSQL too. An `interruption` ends it at once. Raises
-    StoreUsageError, in one line, for what `asked` refuses and for an answer of more than HELD_ROWS
-    or about HELD_BYTES.
+    Dates and timestamps are therefore text on SQLite. With `row_limit`, only the first rows are
+    returned. `is_trusted` and `interruption` are as in `open_answer`. Raises StoreUsageError, in
+    one line, for what `open_answer` refuses and for an answer of more than HELD_ROWS or about
+    HELD_BYTES.
     """
-    with asked(engine, sql, own=own, interruption=interruption) as answer:
-        return held(answer, most)
+    with open_answer(engine, sql, is_trusted=is_trusted, interruption=interruption) as answer:
+        return answer_frame(answer, row_limit)
 
 
-def held(answer: Answer, most: int | None = None) -> "pd.DataFrame":
-    """Return the rows of an answer as a frame, or the first `most` of them.
+def answer_frame(answer: Answer, row_limit: int | None = None) -> "pd.DataFrame":
+    """Return the rows of an answer as a frame, or the first `row_limit` of them.
 
     Raises StoreUsageError, as `select` does, for more than fit into memory.
     """
     from db.connection.frames import typed
 
-    return typed(first_rows(answer, most), answer.names)
+    return typed(first_rows(answer, row_limit), answer.names)
 
 
-def first_rows(answer: Answer, most: int | None = None) -> list[Sequence[Any]]:
-    """Return the rows of an answer as the driver gives them, or the first `most` of them.
+def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[Any]]:
+    """Return the rows of an answer as the driver gives them, or the first `row_limit` of them.
 
     Raises StoreUsageError for more than HELD_ROWS or about HELD_BYTES.
     """
@@ -182,21 +200,24 @@ def first_rows(answer: Answer, most: int | None = None) -> list[Sequence[Any]]:
     size = 0
     for batch in answer.batches:
         rows += batch
-        if most is not None and len(rows) >= most:
+        if row_limit is not None and len(rows) >= row_limit:
             break
         size += sum(_size(row) for row in batch)
-        if len(rows) > HELD_ROWS or size > HELD_BYTES:
+        has_too_many_rows = len(rows) > HELD_ROWS
+        if has_too_many_rows or size > HELD_BYTES:
+            bound = f"{HELD_ROWS:,} rows" if has_too_many_rows else f"{HELD_BYTES:,} bytes"
             raise StoreUsageError(
-                f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes does not fit "
-                "into memory: request less data, or CSV, JSON or Parquet, which are streamed"
+                f"the answer has more than {bound}, which is too much to hold in memory: request "
+                "less data, or CSV, JSON or Parquet, which are streamed"
             )
-    return rows[:most]
+    return rows[:row_limit]
 
 
 @contextmanager
-def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
-    # A cursor that is not closed here is closed by the garbage collector, in any thread, and then
-    # waits for whatever statement its connection runs: so one that failed is closed too.
+def _run_on_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
+    """Run one statement on SQLite and yield its answer."""
+    # A cursor that is left open is closed by the garbage collector, in any thread, which then waits
+    # for whatever statement the connection runs. So it is closed here, even if the statement fails.
     with closing(cursor):
         cursor.execute(sql)
         names = [column[0] for column in cursor.description or ()]
@@ -204,11 +225,11 @@ def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
 
 
 @contextmanager
-def _of_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
-    """Yield the answer of one statement of PostgreSQL, read row by row.
+def _run_on_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
+    """Run one statement on PostgreSQL and yield its answer.
 
-    Otherwise the client would hold all rows. `stream` takes only a single statement, so that no
-    commit can follow it.
+    `stream` reads row by row, where `execute` would hold all rows in memory. It takes only a single
+    statement, so that no commit can follow it.
     """
     with closing(cursor.stream(sql)) as rows:
         first_row = next(rows, None)
@@ -216,22 +237,23 @@ def _of_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
             names = [column.name for column in cursor.description]
             yield Answer(names=names, batches=_batches(chain([first_row], rows)))
             return
-    # The names of columns come only with a row: without one, the server describes the statement.
+    # The names of columns come only with a first row. Without one, the server describes the
+    # statement, which is prepared under the name b"": the next one of that name replaces it.
     connection = cursor.connection.pgconn
     connection.prepare(b"", sql.encode())
     description = connection.describe_prepared(b"")
-    names = [description.fname(place).decode() for place in range(description.nfields)]
+    names = [description.fname(position).decode() for position in range(description.nfields)]
     yield Answer(names=names, batches=iter(()))
 
 
 def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
-    """Yield rows in batches of `ROWS` rows or about `BYTES` bytes, whichever is reached first."""
+    """Yield rows in batches of BATCH_ROWS rows or about BATCH_BYTES, whichever comes first."""
     batch: list[Sequence[Any]] = []
     size = 0
     for row in rows:
         batch.append(row)
         size += _size(row)
-        if len(batch) == ROWS or size > BYTES:
+        if len(batch) == BATCH_ROWS or size > BATCH_BYTES:
             yield batch
             batch = []
             size = 0
@@ -240,7 +262,7 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
 
 
 def _size(row: Sequence[Any]) -> int:
-    """Return the bytes that a row's values take in memory."""
+    """Return the number of bytes that a row's values take in memory."""
     return sum(getsizeof(value) for value in row)
 
 
@@ -249,45 +271,49 @@ def guarded(
     conn: Connection,
     sql: str,
     *,
-    own: bool = False,
-    ends: bool = True,
+    is_trusted: bool = False,
+    is_time_limited: bool = True,
     interruption: Interruption | None = None,
 ) -> Iterator[None]:
-    """Guard a read-only connection while one statement of a user, or this program's `own`, runs.
+    """Guard a read-only connection while one statement runs inside the context.
 
-    On SQLite, which has no time limit of its own, the statement is interrupted after READ_LIMIT_S.
-    PostgreSQL's readers are opened with that limit, which is lifted for one that never `ends`. An
-    `interruption` ends the statement at once. On PostgreSQL the statement must begin with a word of
-    READS, and a role that can reach the server's files or programs may type none: nothing could
-    stop a superuser's SQL that is written to get around these limits. Raises StoreUsageError for
-    what is refused.
+    The options are as in `open_answer`. On SQLite, which has no time limit of its own, the
+    statement is interrupted after READ_LIMIT_S. PostgreSQL's readers are opened with that limit,
+    which is lifted for a statement without one. On PostgreSQL the statement must begin with one of
+    FIRST_WORDS, and a role that can reach the server's files or programs may type no statement:
+    nothing could stop a superuser's SQL that is written to get around these limits. Raises
+    StoreUsageError for what is refused.
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
         driver = cast(sqlite3.Connection, conn.connection.driver_connection)
-        limit = opened.READ_LIMIT_S if ends else math.inf
-        # Even without a limit: an interruption is noticed when the clock is read.
+        limit = engines.READ_LIMIT_S if is_time_limited else math.inf
+        # Needed even without a limit: the same check notices an interruption.
         with _time_limit(driver, limit, interruption):
             yield
         return
-    first_word = _FIRST_WORD.match(sql)
-    if first_word is None or first_word[1].lower() not in READS:
-        raise StoreUsageError(f"a query must begin with one of {', '.join(READS)}")
-    if not own:
-        _require_no_power(conn)
-    if not ends:
+    match = _FIRST_WORD.match(sql)
+    first_word = "" if match is None else match[1]
+    if first_word.lower() not in FIRST_WORDS:
+        raise StoreUsageError(
+            f"the SQL begins with {first_word!r}, so it may do more than read: begin it with one "
+            f"of {', '.join(FIRST_WORDS)}"
+        )
+    if not is_trusted:
+        _require_no_server_access(conn)
+    if not is_time_limited:
         conn.execute(text("set local statement_timeout = 0"))
     with _cancellable(conn, interruption):
         yield
 
 
-def _require_no_power(conn: Connection) -> None:
+def _require_no_server_access(conn: Connection) -> None:
     """Raise StoreUsageError for a role that can reach the server's files or programs."""
-    power = conn.execute(text(_OUTSIDE)).scalar()
-    if power is not None:
+    powerful_role = conn.execute(text(_ROLE_WITH_SERVER_ACCESS)).scalar()
+    if powerful_role is not None:
         raise StoreUsageError(
-            f"as {power}, SQL could read the server's files and run programs there, so it is "
-            f"refused: set {opened.URL_VARIABLE} to a role without such rights; "
+            f"as {powerful_role}, SQL could read the server's files and run programs there, so it "
+            f"is refused: set {engines.URL_VARIABLE} to a role without such rights; "
             "`dtml db grant-reader NAME` creates one that reads the views"
         )
 
@@ -296,33 +322,35 @@ def _require_no_power(conn: Connection) -> None:
 def _time_limit(
     driver: sqlite3.Connection, limit: float, interruption: Interruption
 ) -> Iterator[None]:
-    """Interrupt what SQLite runs after `limit` seconds, or once an interruption is requested."""
+    """Interrupt SQLite's statement after `limit` seconds, or once an interruption is requested."""
     deadline = time.monotonic() + limit
 
     def must_end() -> bool:
         return interruption.is_requested or time.monotonic() > deadline
 
-    driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    driver.set_progress_handler(must_end, STEPS)
+    # Batches bound only the number of values in memory: this bounds each of them.
+    driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+    driver.set_progress_handler(must_end, STEPS_BETWEEN_CHECKS)
     try:
         yield
     finally:
-        driver.set_progress_handler(None, STEPS)
+        driver.set_progress_handler(None, STEPS_BETWEEN_CHECKS)
 
 
 @contextmanager
 def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]:
     """Let an interruption cancel what PostgreSQL runs on this connection.
 
-    The connection is not used again then: a cancellation that the server takes late would end its
-    next statement.
+    After a request the connection is never used again: the server may act on the cancellation late,
+    and would then end the connection's next statement.
     """
     driver = conn.connection.driver_connection
     cancel = partial(_cancel, driver, conn.dialect.loaded_dbapi.Error)
     try:
-        with interruption.ends_by(cancel):
+        with interruption.calling(cancel):
+            # A request that came before this context had nothing to cancel.
             if interruption.is_requested:
-                raise StoreUsageError(UNREAD)
+                raise StoreUsageError(CLIENT_GONE)
             yield
     finally:
         if interruption.is_requested:
@@ -330,10 +358,13 @@ def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]
 
 
 def _cancel(driver: Any, failure: type[Exception]) -> None:
-    """Cancel what a connection of PostgreSQL runs."""
+    """Cancel the statement that a connection of PostgreSQL runs; log a warning where that fails.
+
+    `failure` is the base class of the driver's errors.
+    """
     try:
         driver.cancel_safe(timeout=CANCEL_LIMIT_S)
-    except failure as error:  # The statement's own time limit ends it then.
+    except failure as error:
         log.warning(
             "a query that nobody waits for any more could not be cancelled (%s); "
             "its time limit ends it",

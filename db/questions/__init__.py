@@ -51,8 +51,8 @@ def parse_question(text: str) -> Question:
     has_note = note[:1] == [""] and any(note)
     if not title.endswith("?") or not has_note or not sql:
         raise ValueError(
-            "expected a question, an empty line, how to read its answer, and a statement; got "
-            f"{lines[:1]}"
+            f"the file that begins with {lines[:1]} is not a question: write the question with its "
+            "question mark, an empty comment line, how to read its answer, and a statement"
         )
     return Question(title=title, sql=sql, note=" ".join(note[1:]))
 

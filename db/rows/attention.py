@@ -1,4 +1,4 @@
-"""Attention: the stocks that a prediction looked at, and whether that explains anything."""
+"""Attention: the stocks that a prediction looked at, and the test of whether that explains it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -10,13 +10,13 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, upsert
-from db.connection.differences import require_distinct, stored_on, unstored
-from db.connection.frames import frame, head, matching, row, row_of, shown
+from db.connection.differences import new_rows_of, require_distinct, stored_of_targets
+from db.connection.frames import frame, head, matching, row, row_of, select_view
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
 
-LOOKING = 2000  # the most stocks that look at one another on a night
+MOST_STOCKS = 2000  # that can have a weight for one stock on a night
 # The weights of a softmax in float32, summed over hundreds of stocks, agree to this when computed
 # with another number of threads.
 WEIGHT_TOLERANCE = 1e-6
@@ -37,18 +37,18 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
     if attention.empty:
         return 0
     key = ["run_id", "target", "instrument_id", "source_id"]
-    shown = ["run_id", "target", "symbol", "source"]
-    require_distinct(attention, shown)
+    named_columns = ["run_id", "target", "symbol", "source"]
+    require_distinct(attention, named_columns)
     rows = identified(conn, market, attention, source_id="source").sort_values(key)
-    new = unstored(
+    new = new_rows_of(
         rows,
-        stored_on(conn, tables.attention_weight, rows, "run_id"),
+        stored_of_targets(conn, tables.attention_weight, rows, "run_id"),
         key,
         ["weight"],
         0.0,
-        zero=WEIGHT_TOLERANCE,
-        shown=shown,
-        wrong="attention of {} is already stored and cannot change",
+        absolute_tolerance=WEIGHT_TOLERANCE,
+        named_columns=named_columns,
+        message="attention of {} is already stored with a different weight, which cannot change",
     )
     return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 
@@ -81,7 +81,10 @@ def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
-    """Return run and target of those of the last `nights` that stored attention, newest first."""
+    """Return the run and the target of recent nights that stored attention, the newest first.
+
+    Only the last `nights` complete nights of the market are searched.
+    """
     night = view("night_log").c
     weight = view("attention").c
     last_nights = (
@@ -92,6 +95,7 @@ def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date
     )
     attended_nights = []
     for run_id, target in conn.execute(last_nights).all():
+        # Whether there is any weight: of one row, an index finds it without a count.
         of_night = (weight.run_id == run_id, weight.target == target)
         first_weight = sa.select(weight.run_id).where(*of_night).limit(1)
         if conn.execute(first_weight).first() is not None:
@@ -105,18 +109,19 @@ def mean_weights(
     symbol: str,
     attended_nights: Sequence[tuple[str, date]],
     *,
-    looks: bool,
-    most: int,
+    looks_at_others: bool,
+    row_limit: int,
 ) -> pd.DataFrame:
-    """Return the stocks that a stock looked at on some nights, the `most` with the largest weights.
+    """Return the `row_limit` stocks that a stock looked at most on some nights.
 
-    Where `looks` is false, return the stocks that looked at it. Columns: symbol (the other stock),
-    weight (mean over the nights), nights (that stored a weight). A night stores only the largest
-    weights of each stock: a weight that is not stored counts as 0.
+    Without `looks_at_others`, return the stocks that looked most at it. Columns: symbol (the other
+    stock), weight (mean over the nights), nights (the number that stored a weight). A night stores
+    only the largest weights of each stock: a weight that is not stored counts as 0.
     """
     weights = view("attention").c
-    stock = weights.symbol if looks else weights.source
-    other = weights.source if looks else weights.symbol
+    stock = weights.symbol if looks_at_others else weights.source
+    other = weights.source if looks_at_others else weights.symbol
+    # An empty part gives the columns where there are no nights.
     parts = [pd.DataFrame({"other": pd.Series(dtype=object), "weight": pd.Series(dtype=float)})]
     for run_id, target in attended_nights:
         statement = sa.select(other.label("other"), weights.weight).where(
@@ -126,19 +131,19 @@ def mean_weights(
             stock == symbol,
             other != symbol,
         )
-        parts.append(head(conn, statement, LOOKING))
+        parts.append(head(conn, statement, MOST_STOCKS))
     sums = pd.concat(parts).groupby("other")["weight"].agg(["sum", "count"]).reset_index()
     means = pd.DataFrame(
         {
             "symbol": sums["other"],
-            "weight": sums["sum"] / max(len(attended_nights), 1),
+            "weight": sums["sum"] / max(len(attended_nights), 1),  # of no nights there are no rows
             "nights": sums["count"],
         }
     )
     by_weight = means.sort_values(["weight", "symbol"], ascending=[False, True])
-    return by_weight.head(most).reset_index(drop=True)
+    return by_weight.head(row_limit).reset_index(drop=True)
 
 
 def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return the test of a model's attention and its result; None when it was not tested."""
-    return row(conn, shown("explanation_log", run_id=run_id))
+    return row(conn, select_view("explanation_log", run_id=run_id))

@@ -1,4 +1,4 @@
-"""Backtests: each is begun, gets its folds one by one, and is finished with its figures.
+"""Backtests: each is stored when it begins, then its folds one by one, at last its figures.
 
 The figures of a finished backtest are never changed.
 """
@@ -56,22 +56,25 @@ def backtest_portfolios(conn: Connection, name: str) -> pd.DataFrame:
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
-    """Store a backtest that begins, with the columns known by then; 0 where it is stored."""
+    """Store a backtest that begins, with the columns known by then.
+
+    Return 1, or 0 where it is stored already.
+    """
     return save_row(conn, tables.backtest, backtest)
 
 
 def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
-    """Store a fold, whose run is stored: the columns of backtest_fold but backtest_id.
+    """Store a fold, whose run must be stored: the columns of backtest_fold but backtest_id.
 
-    Return 0, and change nothing, where a fold of its number is stored. Raises StoreError when that
-    one has another run or other sessions.
+    Return 1, or 0, without any change, where a fold of its number is stored. Raises StoreError when
+    the stored fold has another run, other sessions or another number of predictions.
     """
     table = tables.backtest_fold
     statement = sa.select(table).where(
         table.c.backtest_id == backtest_id,
         table.c.number == fold["number"],
     )
-    stored = row(conn, statement) or fold
+    stored = row(conn, statement) or fold  # A fold that is not stored yet equals itself.
     for name in ("run_id", "as_of", "first", "last", "predictions"):
         if stored[name] != fold[name]:
             raise StoreError(
@@ -95,9 +98,10 @@ def finish_backtest(
     """Store the figures of a backtest, and mark it as finished; return how many rows were new.
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
-    backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` holds the counts
-    that `COUNTS` names. Raises StoreError for a backtest that was never begun, and, naming it, for
-    a figure of a finished one that is stored with another value.
+    backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` has the numbers
+    that `COUNTS` names, which are stored in the backtest's own row. The same figures may be stored
+    again. Raises StoreError for a backtest that was never started, and, naming it, for a figure
+    that is stored with another value.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:
@@ -112,11 +116,13 @@ def finish_backtest(
             f"{backtest_id} {changed_counts[0]} is already stored with a different figure: a "
             "finished backtest cannot change"
         )
-    why = "a finished backtest cannot change"
+    reason = "a finished backtest cannot change"
     owner = "backtest_id"
-    new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, why=why)
-    new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, why=why)
-    new += save_figures(conn, tables.backtest_portfolio, owner, backtest_id, portfolios, why=why)
+    new = save_figures(conn, tables.backtest_score, owner, backtest_id, scores, reason=reason)
+    new += save_figures(conn, tables.backtest_return, owner, backtest_id, returns, reason=reason)
+    new += save_figures(
+        conn, tables.backtest_portfolio, owner, backtest_id, portfolios, reason=reason
+    )
     return new
 
 
@@ -165,9 +171,10 @@ def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
-    """Return the annualised Sharpe ratios of the market's finished backtests but `other_than`.
+    """Return the annualised Sharpe ratios of the market's backtests, one for each portfolio.
 
-    One for each portfolio that trades by predictions.
+    The backtest `other_than` is left out, and so are portfolios that do not trade by predictions
+    and those without a ratio.
     """
     portfolio = tables.backtest_portfolio
     backtest = tables.backtest

@@ -51,9 +51,9 @@ def save_benchmark(
     """
     name = str(benchmark["id"])
     new = save_row(conn, tables.benchmark, benchmark)
-    why = "the test span is read only once"
-    new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
-    new += save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)
+    reason = "the test span is read only once"
+    new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, reason=reason)
+    new += save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, reason=reason)
     return new
 
 

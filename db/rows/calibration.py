@@ -1,4 +1,4 @@
-"""Calibration: the bands of each model, and nightly counts of outcomes by its probabilities."""
+"""Calibration: the abstention bands of each model, and counts of its outcomes by probability."""
 
 from collections.abc import Collection
 from datetime import date
@@ -21,8 +21,8 @@ def save_bands(
 ) -> int:
     """Store the bands of a run: level, threshold, days, n; return how many were new.
 
-    `default` is the market's own level. A stored band never changes: raises StoreError when it
-    differs.
+    `default` is the level by which the market decides its directions. A stored band never changes:
+    raises StoreError when it differs.
     """
     marked = bands.assign(is_default=bands["level"] == default)
     return save_figures(
@@ -31,7 +31,7 @@ def save_bands(
         "run_id",
         run_id,
         marked,
-        why="a model is calibrated only once",
+        reason="a model is calibrated only once",
     )
 
 
@@ -44,7 +44,7 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
 
 
 def default_level(conn: Connection, run_id: str) -> float | None:
-    """Return the market's own level, which decides a run's directions; None without its band."""
+    """Return the level by which the market decides a run's directions; None without its band."""
     direction = view("band_direction").c
     statement = (
         sa.select(direction.level)
@@ -55,27 +55,33 @@ def default_level(conn: Connection, run_id: str) -> float | None:
 
 
 def save_bins(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store rows of calibration_bin in place of those stored of the same runs and targets."""
+    """Store rows of calibration_bin in place of those of the same runs and targets.
+
+    Return how many rows were given.
+    """
     return _save_counts(conn, tables.calibration_bin, counts)
 
 
 def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store rows of abstention_count in place of those stored of the same runs and targets."""
+    """Store rows of abstention_count in place of those of the same runs and targets.
+
+    Return how many rows were given.
+    """
     return _save_counts(conn, tables.abstention_count, counts)
 
 
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return calibration_bin of a market's nightly runs, targets up to `last`."""
+    """Return the rows of calibration_bin of a market's nightly runs, targets up to `last`."""
     return _counts(conn, tables.calibration_bin, market, last)
 
 
 def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return abstention_count of a market's nightly runs, targets up to `last`."""
+    """Return the rows of abstention_count of a market's nightly runs, targets up to `last`."""
     return _counts(conn, tables.abstention_count, market, last)
 
 
 def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int:
-    """Replace a table's rows of the runs and targets of these counts; return how many there are."""
+    """Replace a table's rows of the runs and targets in `counts`; return the number of new ones."""
     if counts.empty:
         return 0
     for run_id, targets in counts.groupby("run_id")["target"]:
@@ -126,9 +132,10 @@ def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
 
 
 def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
-    """Return the sums of a market's nightly counts at a level, of targets up to `last`.
+    """Return the sums of a market's nightly counts at a level, over targets up to `last`.
 
-    They are n, covered, decided and decided_correct, all None where nothing was counted.
+    They are n, covered, decided and decided_correct, the columns of the view coverage; all are None
+    where nothing was counted.
     """
     count = view("coverage").c
     statement = sa.select(

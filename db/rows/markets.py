@@ -42,7 +42,7 @@ def file_of(conn: Connection, market: str) -> tuple[str, str] | None:
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
-    """Store the first session of each symbol's fetch, unless an earlier one is stored."""
+    """Store the first session requested of each symbol, unless an earlier one is stored."""
     table = tables.instrument
     for symbol, day in first.items():
         earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
@@ -54,13 +54,15 @@ def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None
 
 
 def save_constituents(conn: Connection, market: str, constituents: pd.DataFrame) -> int:
-    """Store a market's whole list of stays of its constituents; return how many were new.
+    """Store the whole list of a market's constituents; return how many rows were new.
 
-    Columns: symbol, valid_from (NaT: unknown), valid_to (NaT: it lasts), source. A stored stay that
-    is no longer listed is deleted: the list is the market file's statement of the past.
+    Each row is a stay: a span in which a stock was a constituent. Columns: symbol, valid_from (NaT:
+    unknown), valid_to (NaT: it lasts), source. A stored stay that is no longer listed is deleted:
+    the list is the market file's statement of the past.
     """
     table = tables.constituent
     stays = identified(conn, market, constituents).sort_values("valid_from", na_position="first")
+    # The stays of a stock are numbered from 1 in the order of time: an unknown start comes first.
     stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
     rows = records(table, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
     listed_keys = {(stay["instrument_id"], stay["spell"]) for stay in rows}
@@ -80,10 +82,10 @@ def save_constituents(conn: Connection, market: str, constituents: pd.DataFrame)
 
 
 def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
-    """Return the frame with the instrument_id of each symbol.
+    """Return the frame with a column instrument_id, from its column symbol.
 
-    `more` names further such columns, each with its column of symbols. Raises StoreUsageError,
-    naming some, for symbols that are not stored.
+    `more` names further columns of ids, each with the column of symbols that it comes from. Raises
+    StoreUsageError, naming up to 5, for symbols that are not stored.
     """
     known_ids = instrument_ids(conn, market)
     columns = {"instrument_id": "symbol"} | more
@@ -133,7 +135,7 @@ def constituents(conn: Connection, market: str) -> pd.DataFrame:
 
 
 def instrument_ids(conn: Connection, market: str) -> "pd.Series[int]":
-    """Return the store's number of each symbol of a market, index included, by symbol."""
+    """Return the instrument_id of each symbol of a market, index included, by symbol."""
     table = tables.instrument
     statement = (
         sa.select(table.c.symbol, table.c.id)
@@ -159,13 +161,16 @@ def own_markets(conn: Connection) -> list[str]:
 
 
 def owner_of(table: sa.FromClause) -> sa.FromClause:
-    """Return the table with a row's market: its own, or one that its key refers to."""
+    """Return the table whose column `market` says of which market a row of `table` is.
+
+    It is the table itself, or one that its primary key refers to, such as run or instrument.
+    """
     owners = [key.column.table for column in table.primary_key for key in column.foreign_keys]
     return next(owner for owner in (table, *owners) if "market" in owner.c)
 
 
 def of_market(table: sa.FromClause, market: str) -> sa.ColumnElement[bool]:
-    """Return whether a row of a table belongs to a market."""
+    """Return the condition that a row of a table belongs to a market."""
     owner = owner_of(table)
     if owner is table:
         return table.c.market == market
@@ -174,7 +179,10 @@ def of_market(table: sa.FromClause, market: str) -> sa.ColumnElement[bool]:
 
 
 def all_markets(conn: Connection) -> list[str]:
-    """Return the markets with a night, a fetch or a model, sorted."""
+    """Return the markets with a night, a fetch or a model, sorted.
+
+    Unlike `markets` it reads only the documented views, which a role that only reads may read.
+    """
     names = sa.union(
         sa.select(view("night_log").c.market),
         sa.select(view("fetch_log").c.market),

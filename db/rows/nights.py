@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing, records, upsert
-from db.connection.frames import Statement, frame, matching, row, shown
+from db.connection.frames import Statement, frame, matching, row, select_view
 from db.errors import StoreError
 from db.views import view
 
@@ -28,14 +28,15 @@ def start_night(
 ) -> int:
     """Open a night with the status running; return 1 when it is new, else 0.
 
-    `target` is None where the calendar does not know it yet. A night that is already complete, with
-    gaps or without, stays as it is; what a refused one stored is cleared, its stages too.
+    `target` is None where the calendar does not know it yet. A complete night, with gaps or
+    without, stays as it is. A refused or interrupted one begins again: every column that may be
+    NULL is cleared, and its stages are deleted.
     """
     table = tables.night
     start = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **start}])
     cleared = {column.name: sa.null() for column in table.c if column.nullable}
-    begun = conn.execute(
+    reopened = conn.execute(
         sa.update(table)
         .where(
             table.c.market == market,
@@ -44,7 +45,7 @@ def start_night(
         )
         .values({**cleared, **start})
     )
-    if begun.rowcount:
+    if reopened.rowcount:
         stage = tables.night_stage
         conn.execute(sa.delete(stage).where(*matching(stage, market=market, as_of=as_of)))
     return new
@@ -67,8 +68,8 @@ def finish_night(
 ) -> None:
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
-    `counts` holds fetched, stored, rejected, predictions; `gaps` symbol and reason of each stock
-    left out. Raises StoreError for a night that was never started.
+    `counts` holds fetched, stored, rejected and predictions; `gaps` holds the symbol and the reason
+    of each stock left out. Raises StoreError for a night that was never started.
     """
     table = tables.night
     values: dict[str, Any] = {
@@ -93,8 +94,8 @@ def finish_night(
 def start_stage(
     conn: Connection, market: str, as_of: date, stage: str, *, started_at: datetime
 ) -> None:
-    """Store that a stage of a night began, in place of what an earlier run of it stored."""
-    begun = {
+    """Store that a stage of a night began, in place of what an earlier run of the stage stored."""
+    stage_row = {
         "market": market,
         "as_of": as_of,
         "stage": stage,
@@ -102,7 +103,7 @@ def start_stage(
         "started_at": started_at,
         "seconds": None,
     }
-    upsert(conn, tables.night_stage, [begun])
+    upsert(conn, tables.night_stage, [stage_row])
 
 
 def finish_stage(
@@ -114,7 +115,7 @@ def finish_stage(
     status: Literal["done", "failed"],
     seconds: float,
 ) -> None:
-    """Store how a stage of a night ended, and how long it took."""
+    """Store how a stage of a night ended, and how many seconds it took."""
     table = tables.night_stage
     is_stage = matching(table, market=market, as_of=as_of, stage=stage)
     conn.execute(sa.update(table).where(*is_stage).values(status=status, seconds=seconds))
@@ -122,7 +123,7 @@ def finish_stage(
 
 def stages(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the stages of a night in the order in which they began: the columns of stage_log."""
-    return frame(conn, shown("stage_log", "started_at", "stage", market=market, as_of=as_of))
+    return frame(conn, select_view("stage_log", "started_at", "stage", market=market, as_of=as_of))
 
 
 def status_counts(conn: Connection) -> pd.DataFrame:
@@ -148,7 +149,7 @@ def night(
 ) -> dict[str, Any] | None:
     """Return a market's night of a day, by default its last; None when there is none.
 
-    Only nights that are `complete` count, where it is set.
+    The columns are those of the view night_log. With `complete`, other nights are left out.
     """
     nights = view("night_log")
     conditions = matching(nights, market=market, as_of=as_of)
@@ -166,7 +167,7 @@ def last_ended_night(conn: Connection, market: str) -> dict[str, Any] | None:
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
-    """Return the days of the nights before and after a day; None where there is none."""
+    """Return the as_of of the nights next before and after a day; None where there is none."""
     night = view("night_log").c
     days = sa.select(night.as_of).where(night.market == market)
     before = days.where(night.as_of < as_of).order_by(night.as_of.desc()).limit(1)
@@ -176,7 +177,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to the day `last`, the newest first."""
-    return shown("night_log", "-as_of", span=("as_of", None, last), market=market)
+    return select_view("night_log", "-as_of", span=("as_of", None, last), market=market)
 
 
 def raise_alert(
@@ -184,7 +185,7 @@ def raise_alert(
 ) -> bool:
     """Store an alert about a night; return whether it is new.
 
-    `kind` is one of those that the table alert lists.
+    A night has one alert of each `kind`; the table alert lists the kinds.
     """
     alert = {
         "market": market,
@@ -206,7 +207,7 @@ def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at:
 def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
     """Return alerts by moment: the columns of alert.
 
-    Only those that reached nobody yet, where `unsent` is set.
+    With `unsent`, only those that have not reached their recipient yet.
     """
     table = tables.alert
     conditions = matching(table, market=market)
@@ -227,5 +228,8 @@ def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -
 
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return the measures of a night's drift: the columns of the view drift; maybe no rows."""
-    return frame(conn, shown("drift", "measure", market=market, as_of=as_of))
+    """Return the measures of a night's drift: the columns of the view drift.
+
+    There are no rows for a night without measures.
+    """
+    return frame(conn, select_view("drift", "measure", market=market, as_of=as_of))

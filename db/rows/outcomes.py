@@ -1,7 +1,7 @@
 """Outcomes of predictions, and the predictions that have an outcome or wait for it.
 
-A night's predictions are those of the model that it was closed with; a backtest's are those of its
-folds. Counts are taken by the database: ten years of nights are a million rows.
+A night's predictions are those by the model that the finished night names (`run_id`); a backtest's
+are those of its folds. The database counts rows: ten years of nights are a million of them.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ def save_outcomes(
 ) -> int:
     """Store outcomes, or update those that changed; return how many were new.
 
-    Columns: symbol, session, realised_return (a ratio minus 1), rise, label (-1, 0, 1).
+    Columns: symbol, session, realised_return (0.01 is 1 %), rise, label (-1, 0, 1).
     """
     require_distinct(outcomes, ["symbol", "session"])
     columns = ["instrument_id", "session", "realised_return", "rise", "label"]
@@ -43,9 +43,10 @@ def save_outcomes(
 def unsettled_directions(
     conn: Connection, market: str, first: date, last: date, *, since: date
 ) -> pd.DataFrame:
-    """Return predictions for targets first..last that have no outcome, or a target from `since` on.
+    """Return the nights' predictions for targets first..last whose outcome is not settled.
 
-    Columns: symbol, as_of, target, realised_return (NaN: no outcome), sorted by target and symbol.
+    They have no outcome, or a target from `since` on, whose outcome may still change. Columns:
+    symbol, as_of, target, realised_return (NaN: no outcome). Sorted by target and symbol.
     """
     prediction = tables.prediction
     outcome = tables.outcome
@@ -58,7 +59,7 @@ def unsettled_directions(
     )
     is_waiting = outcome.c.realised_return.is_(None)
     statement = (
-        _closed(selected, market, last)
+        _of_nights(selected, market, last)
         .join(stock, stock.c.id == prediction.c.instrument_id)
         .outerjoin(outcome, _has_outcome())
         .where(sa.or_(is_waiting, prediction.c.target >= since), tables.night.c.target >= first)
@@ -79,7 +80,7 @@ def settled_directions(conn: Connection, market: str, first: date, last: date) -
         night.c.target.between(first, last),
         prediction.c.as_of == night.c.as_of,
     ]
-    return _settled(conn, night.join(prediction, of_night()), conditions)
+    return _with_outcome(conn, night.join(prediction, of_night()), conditions)
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -90,11 +91,11 @@ def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
     prediction = tables.prediction
     fold = tables.backtest_fold
     joined = fold.join(prediction, of_fold(prediction))
-    return _settled(conn, joined, [fold.c.backtest_id == backtest_id])
+    return _with_outcome(conn, joined, [fold.c.backtest_id == backtest_id])
 
 
 def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Return whether a row of a table belongs to a fold of a backtest, by its run and target."""
+    """Return the condition that a table's row belongs to a backtest's fold, by run and target."""
     fold = tables.backtest_fold
     return sa.and_(
         table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last)
@@ -104,7 +105,7 @@ def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
 def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
     """Return the targets of a market's nights that have an outcome but no score.
 
-    Those that are among `sessions` are returned too.
+    Targets of nights that are among `sessions` are returned in any case.
     """
     night = tables.night
     score = tables.score
@@ -126,9 +127,9 @@ def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[da
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
-    """Return targets up to `last` of complete nights with an outcome but no counts.
+    """Return targets up to `last` of nights with an outcome but without calibration counts.
 
-    There are some where a benchmark stored the outcome before the night was scored.
+    There are such targets where a benchmark stored the outcome before the night was scored.
     """
     night = tables.night
     count = tables.calibration_bin
@@ -144,7 +145,7 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
 
 
 def _is_settled() -> sa.ColumnElement[bool]:
-    """Return whether any prediction that a night was closed with has an outcome."""
+    """Return the condition that any of a night's predictions has an outcome."""
     settled = tables.prediction.join(tables.outcome, _has_outcome())
     return sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
 
@@ -155,12 +156,12 @@ def direction_counts(
     """Return the number of predictions with an outcome, by night, direction and outcome.
 
     Targets are first..last, or all up to `last`. Columns: as_of, target, predicted (whether the
-    probability is above 0.5), rise, labelled (whether the paper's protocol labels it), n; sorted by
-    target.
+    probability is above 0.5), rise, labelled (whether the published protocol labels the outcome as
+    a rise or a fall), n. Sorted by target.
     """
     prediction = tables.prediction
     outcome = tables.outcome
-    by = (
+    group_columns = (
         prediction.c.as_of,
         prediction.c.target,
         (prediction.c.probability > 0.5).label("predicted"),
@@ -168,17 +169,20 @@ def direction_counts(
         (outcome.c.label != 0).label("labelled"),
     )
     statement = (
-        _closed(sa.select(*by, sa.func.count().label("n")), market, last)
+        _of_nights(sa.select(*group_columns, sa.func.count().label("n")), market, last)
         .join(outcome, _has_outcome())
         .where(*within(tables.night.c.target, first, None))
-        .group_by(*by)
+        .group_by(*group_columns)
         .order_by(prediction.c.target)
     )
     return frame(conn, statement)
 
 
-def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
-    """Return the selected columns of the predictions that nights of a market were closed with."""
+def _of_nights(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
+    """Return the selected columns of the predictions of a market's nights, targets up to `last`.
+
+    A row is a night joined to one of its predictions.
+    """
     prediction = tables.prediction
     night = tables.night
     return (
@@ -192,7 +196,7 @@ def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]
     )
 
 
-def _settled(
+def _with_outcome(
     conn: Connection, joined: sa.Join, conditions: Iterable[sa.ColumnElement[bool]]
 ) -> pd.DataFrame:
     """Return the joined predictions that have an outcome, by target and instrument."""
@@ -214,7 +218,7 @@ def _settled(
 
 
 def _has_outcome() -> sa.ColumnElement[bool]:
-    """Return whether an outcome is that of a prediction."""
+    """Return the condition that an outcome is that of a prediction."""
     prediction = tables.prediction
     outcome = tables.outcome
     return sa.and_(

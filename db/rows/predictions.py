@@ -8,13 +8,13 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.differences import require_distinct, unstored
-from db.connection.frames import Statement, frame, matching, shown
+from db.connection.differences import new_rows_of, require_distinct
+from db.connection.frames import Statement, frame, matching, select_view
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
-# A model computes in float32: with another number of threads, the same weights and inputs give
-# probabilities that agree to this.
+# Probabilities that differ by less, relatively, are the same. A model computes in float32, whose
+# last digits depend on the number of threads.
 PROBABILITY_TOLERANCE = 1e-6
 REQUIRED_VALUES = ("probability", "probability_std")
 OPTIONAL_VALUES = ("calibrated", "lowest", "highest", "rising_share")
@@ -40,18 +40,18 @@ def save_predictions(
     require_distinct(predictions, ["run_id", "target", "symbol"])
     key = ["run_id", "target", "instrument_id"]
     rows = identified(conn, market, predictions).sort_values(key)
-    wrong = (
+    message = (
         "{} is already stored with a different probability or deviation: a past prediction is "
         "never rewritten"
     )
-    new = unstored(
+    new = new_rows_of(
         rows,
         _stored_predictions(conn, rows),
         key,
         REQUIRED_VALUES,
         PROBABILITY_TOLERANCE,
-        shown=["run_id", "target", "symbol"],
-        wrong=wrong,
+        named_columns=["run_id", "target", "symbol"],
+        message=message,
     )
     optional_values = [name for name in OPTIONAL_VALUES if name in rows]
     columns = [*key, "as_of", *REQUIRED_VALUES, *optional_values]
@@ -73,7 +73,7 @@ def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame
 def predictions(
     conn: Connection, market: str, *, target: date | None = None, run_id: str | None = None
 ) -> pd.DataFrame:
-    """Return predictions by target, symbol and moment; NaN is missing.
+    """Return predictions of a market by target, symbol and `made_at`; NaN is missing.
 
     Columns: run_id, as_of, target, symbol, probability, probability_std, calibrated, lowest,
     highest, rising_share, known_at, made_at.
@@ -112,14 +112,15 @@ def prediction_history(
 ) -> pd.DataFrame:
     """Return the rows of the view prediction_history for targets first..last.
 
-    `kind` is the model's purpose. With `newest`, return at most that many rows, those of the latest
-    targets. Raises StoreUsageError for a symbol that is not stored.
+    `kind` is the model's purpose, such as nightly. With `newest`, return at most that many rows,
+    those of the latest targets. The rows are sorted by market, target, symbol and `made_at`.
+    Raises StoreUsageError for a symbol that is not stored.
     """
     if symbol is not None:
         require_symbol(conn, symbol, market)
     order = ["market", "target", "symbol", "made_at"]
     newest_first = ["-target", "-made_at", "market", "symbol"]
-    statement = shown(
+    statement = select_view(
         "prediction_history",
         *(order if newest is None else newest_first),
         span=("target", first, last),
@@ -133,7 +134,7 @@ def prediction_history(
 
 
 def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """Return a night's predictions of the model it was closed with, by symbol; NaN is missing.
+    """Return a night's predictions by the model that the night names, by symbol; NaN is missing.
 
     Columns: run_id, as_of, target, symbol, name, sector, probability, probability_std, calibrated,
     lowest, highest, rising_share.
@@ -172,7 +173,7 @@ def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
 
 def session_directions(market: str, run_id: str, target: date) -> Statement:
     """Return a model's direction of each stock for a session, and its outcome."""
-    return shown("prediction_history", "symbol", market=market, run_id=run_id, target=target)
+    return select_view("prediction_history", "symbol", market=market, run_id=run_id, target=target)
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
@@ -180,15 +181,15 @@ def band_directions(market: str, run_id: str, target: date, level: float) -> Sta
 
     There is no row for a model that was not calibrated.
     """
-    return shown(
+    return select_view(
         "band_direction", "symbol", market=market, run_id=run_id, target=target, level=level
     )
 
 
 def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
-    """Return a stock's directions at the level of each model: run_id, target, direction.
+    """Return a stock's directions, each at its model's default level: run_id, target, direction.
 
-    There are no rows of a model without a band.
+    There are no rows for a model that was not calibrated.
     """
     banded = view("band_direction")
     statement = sa.select(banded.c.run_id, banded.c.target, banded.c.direction)
@@ -196,23 +197,23 @@ def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
-    """Return how far the seeds of an ensemble agreed on each stock.
+    """Return how far the seeds of an ensemble agreed on each stock in a session.
 
     There is no row where that was not stored.
     """
-    return shown("disagreement", "symbol", market=market, run_id=run_id, target=target)
+    return select_view("disagreement", "symbol", market=market, run_id=run_id, target=target)
 
 
 def newest_directions(market: str) -> Statement:
     """Return the directions for the next session, with each stock's name and sector."""
-    return shown("latest_prediction", "symbol", market=market)
+    return select_view("latest_prediction", "symbol", market=market)
 
 
 def stock_directions(
     market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> Statement:
     """Return the directions of a stock by models of a kind, targets first..last, newest first."""
-    return shown(
+    return select_view(
         "prediction_history",
         "-target",
         "-made_at",
@@ -223,74 +224,74 @@ def stock_directions(
     )
 
 
-def common_days(a: str, b: str, first: date, last: date) -> Statement:
+def common_days(run_a: str, run_b: str, first: date, last: date) -> Statement:
     """Return counts of the stock-days that two models both predicted, the newest session first.
 
-    Columns: target, n, same (equal directions), scored (with an outcome), and for each model, with
-    the prefix a_ or b_, its directions with an outcome: rises (correct), false_rises, false_falls,
-    falls (correct).
+    Columns: target, n, same (equal directions) and scored (with an outcome). For each model, with
+    the prefix a_ or b_, follow the counts of its directions with an outcome: rises (correct),
+    false_rises, false_falls, falls (correct).
     """
-    one = view("prediction_history").alias("a")
-    two = view("prediction_history").alias("b")
+    of_a = view("prediction_history").alias("a")
+    of_b = view("prediction_history").alias("b")
     return (
         sa.select(
-            one.c.target,
+            of_a.c.target,
             sa.func.count().label("n"),
-            _count(one.c.direction == two.c.direction, "same"),
-            _count(one.c.correct.is_not(None), "scored"),
-            _count(_is_said(one, "rise", correct=1), "a_rises"),
-            _count(_is_said(one, "rise", correct=0), "a_false_rises"),
-            _count(_is_said(one, "fall", correct=0), "a_false_falls"),
-            _count(_is_said(one, "fall", correct=1), "a_falls"),
-            _count(_is_said(two, "rise", correct=1), "b_rises"),
-            _count(_is_said(two, "rise", correct=0), "b_false_rises"),
-            _count(_is_said(two, "fall", correct=0), "b_false_falls"),
-            _count(_is_said(two, "fall", correct=1), "b_falls"),
+            _count(of_a.c.direction == of_b.c.direction, "same"),
+            _count(of_a.c.correct.is_not(None), "scored"),
+            _count(_has_direction(of_a, "rise", correct=1), "a_rises"),
+            _count(_has_direction(of_a, "rise", correct=0), "a_false_rises"),
+            _count(_has_direction(of_a, "fall", correct=0), "a_false_falls"),
+            _count(_has_direction(of_a, "fall", correct=1), "a_falls"),
+            _count(_has_direction(of_b, "rise", correct=1), "b_rises"),
+            _count(_has_direction(of_b, "rise", correct=0), "b_false_rises"),
+            _count(_has_direction(of_b, "fall", correct=0), "b_false_falls"),
+            _count(_has_direction(of_b, "fall", correct=1), "b_falls"),
         )
-        .join_from(one, two, _is_same_day(one, two))
+        .join_from(of_a, of_b, _is_same_day(of_a, of_b))
         .where(
-            one.c.run_id == a,
-            two.c.run_id == b,
-            one.c.target.between(first, last),
-            two.c.target.between(first, last),
+            of_a.c.run_id == run_a,
+            of_b.c.run_id == run_b,
+            of_a.c.target.between(first, last),
+            of_b.c.target.between(first, last),
         )
-        .group_by(one.c.target)
-        .order_by(one.c.target.desc())
+        .group_by(of_a.c.target)
+        .order_by(of_a.c.target.desc())
     )
 
 
-def common_directions(a: str, b: str, target: date) -> Statement:
+def common_directions(run_a: str, run_b: str, target: date) -> Statement:
     """Return the directions of two models for a session, by symbol.
 
     Columns: market, symbol, target, a_probability, b_probability, a_direction, b_direction,
     realised_return.
     """
-    one = view("prediction_history").alias("a")
-    two = view("prediction_history").alias("b")
+    of_a = view("prediction_history").alias("a")
+    of_b = view("prediction_history").alias("b")
     return (
         sa.select(
-            one.c.market,
-            one.c.symbol,
-            one.c.target,
-            one.c.probability.label("a_probability"),
-            two.c.probability.label("b_probability"),
-            one.c.direction.label("a_direction"),
-            two.c.direction.label("b_direction"),
-            one.c.realised_return,
+            of_a.c.market,
+            of_a.c.symbol,
+            of_a.c.target,
+            of_a.c.probability.label("a_probability"),
+            of_b.c.probability.label("b_probability"),
+            of_a.c.direction.label("a_direction"),
+            of_b.c.direction.label("b_direction"),
+            of_a.c.realised_return,
         )
-        .join_from(one, two, _is_same_day(one, two))
+        .join_from(of_a, of_b, _is_same_day(of_a, of_b))
         .where(
-            one.c.run_id == a,
-            two.c.run_id == b,
-            one.c.target == target,
-            two.c.target == target,
+            of_a.c.run_id == run_a,
+            of_b.c.run_id == run_b,
+            of_a.c.target == target,
+            of_b.c.target == target,
         )
-        .order_by(one.c.symbol)
+        .order_by(of_a.c.symbol)
     )
 
 
 def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the stored predictions of each run, from the first to the last target of its rows.
+    """Return the stored predictions of each run in `rows`, from its first to its last target there.
 
     There are few runs, with many targets each, so that each run is read by its own statement.
     """
@@ -314,24 +315,30 @@ def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_night() -> sa.ColumnElement[bool]:
-    """Return whether a prediction is for a night's target, by the model it was closed with."""
+    """Return the condition that a prediction is one of a night's own.
+
+    It is for the night's target, by the model that the finished night names.
+    """
     prediction = tables.prediction
     night = tables.night
     return sa.and_(prediction.c.run_id == night.c.run_id, prediction.c.target == night.c.target)
 
 
-def _is_same_day(one: sa.FromClause, two: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return whether two predictions are of the same stock and session."""
-    return sa.and_(
-        one.c.market == two.c.market, one.c.symbol == two.c.symbol, one.c.target == two.c.target
-    )
+def _is_same_day(a: sa.FromClause, b: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition that two predictions are of the same stock and session."""
+    return sa.and_(a.c.market == b.c.market, a.c.symbol == b.c.symbol, a.c.target == b.c.target)
 
 
-def _is_said(prediction: sa.FromClause, direction: str, *, correct: int) -> sa.ColumnElement[bool]:
-    """Return whether a prediction has this direction, and an outcome by which it is `correct`."""
+def _has_direction(
+    prediction: sa.FromClause, direction: str, *, correct: int
+) -> sa.ColumnElement[bool]:
+    """Return the condition that a prediction has a direction, and an outcome that agrees with it.
+
+    With `correct` 0, the outcome disagrees.
+    """
     return sa.and_(prediction.c.direction == direction, prediction.c.correct == correct)
 
 
 def _count(condition: sa.ColumnElement[bool], name: str) -> sa.Label[int]:
-    """Return the number of rows that meet a condition."""
+    """Return the column `name`: the number of rows that meet a condition."""
     return sa.func.sum(sa.case((condition, 1), else_=0), type_=sa.Integer()).label(name)

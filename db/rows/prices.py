@@ -12,16 +12,22 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.differences import alongside, differ, is_stored, named, require_distinct
-from db.connection.frames import Statement, bars, frame, shown, within
+from db.connection.differences import (
+    first_key_text,
+    is_changed,
+    is_stored,
+    require_distinct,
+    stored_counterparts,
+)
+from db.connection.frames import Statement, bars, frame, select_view, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
 from db.tables import BAR_VALUES
 
-# A source's rounding is not a restatement.
+# Prices that differ by less, relatively, are the same: a source's rounding is not a restatement.
 PRICE_TOLERANCE = 1e-9
-# Prices of a stored bar and of one that failed a check are of the same level when their ratio is
-# at most this factor.
+# The price of a stored bar, and that of a bar that failed a check, are of the same level if neither
+# is more than this many times the other.
 SAME_LEVEL = 1.5
 
 
@@ -43,25 +49,29 @@ def append_prices(
     is_not_positive = bars[["open", "high", "low", "close", "adj_close"]] <= 0
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
-        raise StoreError(f"{named(unsound, key)}: a price is missing or not above 0")
+        raise StoreError(f"{first_key_text(unsound, key)}: a price is missing or not above 0")
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
-    before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
-    restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
-    clash = rows[restated & (before["known_at"] == known_at).to_numpy()]
+    counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
+    is_restated = is_changed(rows, counterparts, BAR_VALUES, PRICE_TOLERANCE)
+    # A version is found by its `known_at`, so that two of a bar cannot have the same.
+    clash = rows[is_restated & (counterparts["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
-            f"{named(clash, key)}: two versions were fetched at {known_at.isoformat()}: fetch again"
+            f"{first_key_text(clash, key)}: two versions were fetched at {known_at.isoformat()}: "
+            "fetch again"
         )
-    versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
+    is_new_version = ~is_stored(counterparts) | is_restated
+    versions = rows.loc[is_new_version, ["instrument_id", "session", *BAR_VALUES]]
     return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))
 
 
 def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at: datetime) -> int:
-    """Store that bars in force at `known_at` are no prices from then on; return how many.
+    """Withdraw stored bars that a source now gives as bad; return how many were withdrawn.
 
-    `rejected` has symbol, session, close, adj_close as a source has them now, and `reason`, the
-    check that they fail. A stored bar of another level is another bar, and stays. Reads as known
-    earlier still return the bars.
+    Reads as known at `known_at` or later leave them out; reads as known earlier still return them.
+    `rejected` has symbol, session, close and adj_close as the source has them now, and `reason`,
+    the check that they fail. A stored bar whose prices are of another level is not the bad one: it
+    stays.
     """
     if rejected.empty:
         return 0
@@ -81,7 +91,7 @@ def record_rejected(
 ) -> int:
     """Store rejected bars: symbol, session, reason, value in words; return how many were new.
 
-    The first finding of a bar is kept.
+    Where the same finding is stored already, it stays with the moment at which it was first made.
     """
     rows = identified(conn, market, rejected)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)
@@ -98,8 +108,8 @@ def record_warnings(
 ) -> None:
     """Store what is doubtful about prices: symbol, reason, value in words.
 
-    Earlier warnings of the `judged` symbols, whose whole history was checked, are deleted; of other
-    symbols only those with the same reason.
+    Earlier warnings of the `judged` symbols, whose whole history was checked, are deleted. Of other
+    symbols, only warnings with the same reason are replaced.
     """
     table = tables.symbol_warning
     ids = instrument_ids(conn, market)
@@ -113,13 +123,13 @@ def record_warnings(
 
 
 def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the view price_warning of a market, by symbol and reason."""
-    return frame(conn, shown("price_warning", "symbol", "reason", market=market))
+    """Return the rows of the view price_warning of a market, by symbol and reason."""
+    return frame(conn, select_view("price_warning", "symbol", "reason", market=market))
 
 
 @dataclass(frozen=True)
 class KnownBars:
-    """The bars of some sessions as known at one moment, and those withdrawn by then.
+    """The bars of some sessions as known at one moment, and those that were withdrawn by then.
 
     `versions` has the columns of `prices`, sorted by symbol and session; `withdrawn` has symbol,
     session and withdrawn_at, by session.
@@ -155,9 +165,10 @@ def known_bars(
     known_at: datetime | None = None,
     symbols: Collection[str] | None = None,
 ) -> KnownBars:
-    """Read the bars of first..last, both included, as known at `known_at`, to cut them later.
+    """Return the bars of first..last, both included, as known at `known_at`.
 
-    By default in the newest version of all, and of all symbols.
+    `KnownBars.between` cuts them without another read. By default they are the newest versions, and
+    those of all symbols.
     """
     ids = instrument_ids(conn, market)
     if symbols is not None:
@@ -174,7 +185,7 @@ def known_bars(
     statement = sa.select(*untyped_columns).where(
         price.c.instrument_id.in_(ids.tolist()),
         price.c.session.between(first, last),
-        ~_restated(known_at),
+        ~_is_superseded(known_at),
         price.c.withdrawn.is_(None),
         *within(price.c.known_at, None, known_at),
     )
@@ -193,9 +204,10 @@ def prices(
 ) -> pd.DataFrame:
     """Return the bars of first..last, both included, in the newest version known at `known_at`.
 
-    By default in the newest version of all, and of all symbols. A bar that was withdrawn by then is
-    left out, and the bar before it is dated to the withdrawal: so a read as known at the newest
-    `known_at` of the result returns the same bars. Columns: symbol, session, open, high, low,
+    By default they are the newest versions of all, and those of all symbols. A bar that was
+    withdrawn by then is left out, and the bar before it gets the moment of the withdrawal as its
+    `known_at`: so a read as known at the newest `known_at` of the result returns the same bars.
+    Columns: symbol, session, open, high, low,
     close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by symbol and
     session.
     """
@@ -204,7 +216,7 @@ def prices(
 
 
 def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
-    """Return where a price now and the stored one differ by more than the factor SAME_LEVEL."""
+    """Return which bars' price now and the stored one differ by more than the factor SAME_LEVEL."""
     distance = np.abs(np.log(pairs[f"{name}_now"] / pairs[name]))
     return cast("pd.Series[bool]", distance > np.log(SAME_LEVEL))
 
@@ -233,16 +245,22 @@ def _withdrawn(
 
 
 def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
-    """Date the bar before each withdrawn one, or else the one after it, to the withdrawal."""
+    """Return the versions, some with the moment of a withdrawal as their `known_at`.
+
+    Those are the bars just before a withdrawn one of the same symbol, or just after it where there
+    is none before. So the newest `known_at` of the rows is not before any withdrawal.
+    """
     if withdrawn.empty:
         return versions
     is_affected = versions["symbol"].isin(withdrawn["symbol"])
     places = versions.loc[is_affected, ["symbol", "session"]].sort_values("session")
     places = places.reset_index(names="row")
+    # Row by row of `withdrawn`: the position in `versions` of the bar before, and of the one after.
     before = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="backward")
     after = pd.merge_asof(withdrawn, places, on="session", by="symbol", direction="forward")
     neighbours = before["row"].fillna(after["row"])
     known_at = versions["known_at"]
+    # The last withdrawal beside each bar; NaT for a bar beside none, which keeps its own moment.
     withdrawn_at = withdrawn.groupby(neighbours)["withdrawn_at"].max()
     withdrawn_at = withdrawn_at.reindex(versions.index).astype(known_at.dtype)
     return versions.assign(known_at=known_at.where(~(withdrawn_at > known_at), withdrawn_at))
@@ -267,20 +285,20 @@ def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
 
 
 def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Return the view rejected of a market, sessions first..last."""
+    """Return the rows of the view rejected of a market, sessions first..last."""
     return frame(conn, rejected(market, first, last))
 
 
 def rejected(market: str, first: date, last: date) -> Statement:
     """Return a market's bars that failed a check, sessions first..last."""
-    return shown(
+    return select_view(
         "rejected", "session", "symbol", "reason", span=("session", first, last), market=market
     )
 
 
 def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
     """Return the newest version of a stock's bars, sessions first..last, the newest first."""
-    return shown(
+    return select_view(
         "price_latest", "-session", span=("session", first, last), market=market, symbol=symbol
     )
 
@@ -288,7 +306,7 @@ def newest_prices(market: str, symbol: str, first: date | None, last: date | Non
 def _versions_in_force(
     conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime
 ) -> pd.DataFrame:
-    """Return the stored bars of each symbol from its first to its last new one.
+    """Return the bars as known at `known_at`, of each symbol from its first to its last in `bars`.
 
     Symbols with the same first and last session are read together: there are few such spans.
     """
@@ -302,8 +320,8 @@ def _versions_in_force(
     return pd.concat(parts, ignore_index=True)
 
 
-def _restated(known_at: datetime | None) -> sa.Exists:
-    """Return whether a later version of a bar was known at `known_at`, by default at any moment."""
+def _is_superseded(known_at: datetime | None) -> sa.Exists:
+    """Return the condition that a later version of a bar was known at `known_at` (None: at all)."""
     price = tables.price
     later = tables.price.alias("later")
     return sa.exists().where(

@@ -10,13 +10,14 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, save_row
-from db.connection.differences import require_distinct, save_figures, stored_on, unstored
-from db.connection.frames import frame, matching, row, row_of, rows_of, shown, within
+from db.connection.differences import new_rows_of, require_distinct, save_figures, stored_of_targets
+from db.connection.frames import frame, matching, row, row_of, rows_of, select_view, within
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
 from db.views import view
 
+# Scores of a ranking that differ by less, relatively, are the same.
 SCORE_TOLERANCE = 1e-9
 
 
@@ -62,14 +63,17 @@ def latest_ranker(
 ) -> dict[str, Any] | None:
     """Return the row of the rankers that were trained on a market's latest sessions.
 
-    None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
-    None when there is none.
+    Their sessions end on or before `on_or_before`, and their prices were known at `known_by`. None
+    when there is no such row.
     """
     return latest_trained(conn, tables.ranker, market, on_or_before=on_or_before, known_by=known_by)
 
 
 def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
-    """Store the champion from a session on, every column by name; 0 where it is stored."""
+    """Store the champion from a session on, every column by name.
+
+    Return 1, or 0 where that session's champion is stored already.
+    """
     return save_row(conn, tables.champion, champion)
 
 
@@ -97,11 +101,15 @@ def save_ranking(
     with another value.
     """
     name = str(ranking["id"])
-    why = "the days of a ranking are scored only once"
+    reason = "the days of a ranking are scored only once"
     new = save_row(conn, tables.ranking, ranking)
-    new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, why=why)
-    new += save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
-    new += save_figures(conn, tables.ranking_portfolio, "ranking_id", name, portfolios, why=why)
+    new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, reason=reason)
+    new += save_figures(
+        conn, tables.ranking_difference, "ranking_id", name, differences, reason=reason
+    )
+    new += save_figures(
+        conn, tables.ranking_portfolio, "ranking_id", name, portfolios, reason=reason
+    )
     return new
 
 
@@ -126,14 +134,14 @@ def save_night_ranking(
     key = ["ranker_id", "predictor", "target", "instrument_id"]
     require_distinct(ranking, ["ranker_id", "predictor", "target", "symbol"])
     rows = identified(conn, market, ranking).sort_values(key, ignore_index=True)
-    new = unstored(
+    new = new_rows_of(
         rows,
-        stored_on(conn, table, rows, "ranker_id"),
+        stored_of_targets(conn, table, rows, "ranker_id"),
         key,
         ["score"],
         SCORE_TOLERANCE,
-        shown=["predictor", "target", "symbol"],
-        wrong="{} is already stored with a different score",
+        named_columns=["predictor", "target", "symbol"],
+        message="{} is already stored with a different score: a ranking is never rewritten",
     )
     new_ranks = new[[*key, "as_of", "score", "place", "probability", "chosen"]]
     return insert_frame(conn, table, new_ranks.assign(known_at=known_at, made_at=made_at))
@@ -142,7 +150,8 @@ def save_night_ranking(
 def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
     """Return the newest ranking of a session by the market's chosen predictor, best first.
 
-    Columns: place, symbol, name, sector, probability, predictor, leg. There may be no rows.
+    Columns: place, symbol, name, sector, probability, predictor, and leg, the name of the return
+    that the stocks are ranked by. There may be no rows.
     """
     history = view("ranking_history").c
     statement = (
@@ -159,6 +168,7 @@ def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
         .where(history.market == market, history.target == target, history.chosen == 1)
         .order_by(history.place)
     )
+    # The market's rankers may have been trained again, and the session ranked by each of them.
     rankings = frame(conn, statement)
     is_newest = rankings["made_at"] == rankings["made_at"].max()
     newest: pd.DataFrame = rankings[is_newest]
@@ -167,7 +177,7 @@ def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
     """Return the row of a market's champion in a session, by default the newest; None without."""
-    champions = shown("champion_log", "-since", span=("since", None, target), market=market)
+    champions = select_view("champion_log", "-since", span=("since", None, target), market=market)
     return row(conn, champions.limit(1))
 
 
@@ -186,9 +196,9 @@ def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
 def first_unscored(
     conn: Connection, market: str, leg: str, *, first: date, last: date
 ) -> date | None:
-    """Return the first session of first..last without a score of its ranking for the return `leg`.
+    """Return the first ranked session of first..last that has no score for the return `leg`.
 
-    None where every session has one.
+    None where every ranked session has one.
     """
     rank = tables.stock_rank
     ranker = tables.ranker
@@ -246,9 +256,9 @@ def night_rankings(conn: Connection, market: str, *, first: date, last: date) ->
 def rank_scores(
     conn: Connection, market: str, *, span: str, leg: str | None = None
 ) -> pd.DataFrame:
-    """Return scores of a market's rankings, for one return or for all.
+    """Return scores of a market's rankings: the columns of rank_score.
 
-    The columns are those of rank_score.
+    `span` is 'night' or 'running'; `leg` is the name of the return scored, None for all returns.
     """
     table = tables.rank_score
     statement = (
@@ -272,16 +282,17 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 
 def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the running scores of a market's rankings at the last scored session of all."""
+    """Return the running scores of a market's rankings at its last scored session."""
     return last_rank_scores(conn, market, date.max)
 
 
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
 ) -> tuple[date | None, int]:
-    """Return the first session since which the running rank IC's interval lies above 0.
+    """Return since which session a predictor's skill has lasted up to `last`, and for how many.
 
-    And the number of sessions since then; (None, 0) where it does not lie above 0.
+    Skill lasts while the interval of the running rank IC lies above 0. (None, 0) where it does not
+    at the last scored session.
     """
     log = view("rank_score_log").c
     of_predictor = (
@@ -291,20 +302,21 @@ def lasting_skill(
         log.predictor == predictor,
         log.target <= last,
     )
-    is_unsure = sa.func.coalesce(log.rank_ic_low, 0) <= 0
-    last_unsure = sa.select(sa.func.max(log.target)).where(*of_predictor, is_unsure)
-    until = conn.execute(last_unsure).scalar() or date.min
+    # A missing interval, that of too few days, shows no skill.
+    has_no_skill = sa.func.coalesce(log.rank_ic_low, 0) <= 0
+    last_without_skill = sa.select(sa.func.max(log.target)).where(*of_predictor, has_no_skill)
+    until = conn.execute(last_without_skill).scalar() or date.min
     lasting = sa.select(sa.func.min(log.target), sa.func.count()).where(
         *of_predictor, log.target > until
     )
-    since, nights = conn.execute(lasting).one()
-    return since, nights
+    since, session_count = conn.execute(lasting).one()
+    return since, session_count
 
 
 def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
-    """Return the row of ranking_summary of the market's walk that was scored last.
+    """Return the row of ranking_summary of the market's walk-forward that was scored last.
 
-    None without one.
+    None where no walk-forward has been scored.
     """
     summary = view("ranking_summary")
     statement = (
@@ -357,9 +369,9 @@ def _positions(
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:
-    """Return what the paper account and its yardsticks earned up to a session.
+    """Return the returns of the paper account up to a session: the columns of paper_return.
 
-    The columns are those of paper_return.
+    The portfolios that it is compared with have rows too.
     """
     account = view("paper_account")
     # Left out, because the view counts the holdings again for each row.
@@ -373,9 +385,9 @@ def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd
 
 
 def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
-    """Return the last booked session and its equity by portfolio.
+    """Return the last booked session and its equity, by the name of the portfolio.
 
-    The portfolios are the paper account and its yardsticks; there may be none.
+    Portfolios are the paper account and those that it is compared with; there may be none.
     """
     booked = tables.paper_return
     last_sessions = (
@@ -396,10 +408,15 @@ def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
     return {portfolio: (session, equity) for portfolio, session, equity in conn.execute(statement)}
 
 
-def save_targets(conn: Connection, market: str, aims: pd.DataFrame, *, decided_at: datetime) -> int:
-    """Store what to hold: target, symbol, weight, kept. A stored decision never changes."""
+def save_targets(
+    conn: Connection, market: str, positions: pd.DataFrame, *, decided_at: datetime
+) -> int:
+    """Store what to hold: target, symbol, weight, kept; return how many rows were new.
+
+    A stored decision never changes.
+    """
     table = tables.target_position
-    decided = identified(conn, market, aims).assign(market=market, decided_at=decided_at)
+    decided = identified(conn, market, positions).assign(market=market, decided_at=decided_at)
     return insert_missing(conn, table, records(table, decided.drop(columns="symbol")))
 
 

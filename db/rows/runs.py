@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import save_row
-from db.connection.frames import Statement, frame, matching, row, shown, within
+from db.connection.frames import Statement, frame, matching, row, select_view, within
 from db.errors import StoreError, StoreUsageError
 from db.views import view
 
@@ -62,7 +62,7 @@ def latest_run(
 ) -> dict[str, Any] | None:
     """Return the nightly run that was trained on a market's latest sessions; None without one.
 
-    None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
+    Its sessions end on or before `on_or_before`, and its prices were known at `known_by`.
     """
     return latest_trained(
         conn,
@@ -83,10 +83,10 @@ def latest_trained(
     known_by: datetime | None = None,
     **more: str,
 ) -> dict[str, Any] | None:
-    """Return the row of a table that was trained on a market's latest sessions; None without one.
+    """Return the model of a table, run or ranker, trained on the latest sessions of a market.
 
-    It has the values `more` in its columns, none of its sessions lies after `on_or_before`, and
-    each of its prices was known at `known_by`.
+    Its sessions end on or before `on_or_before`, its prices were known at `known_by`, and its
+    columns have the values `more`. None when there is no such model.
     """
     statement = (
         sa.select(table)
@@ -114,15 +114,16 @@ def models(market: str | None = None) -> Statement:
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return one trained model; None when there is none of this name."""
-    return row(conn, shown("run_log", run_id=run_id))
+    return row(conn, select_view("run_log", run_id=run_id))
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
     """Return the nightly model of a market that was trained on the latest sessions; None without.
 
-    It is the model that predicts the market's nights.
+    It is the model that predicts the market's nights: the row of run_log that `latest_run` returns
+    from the table run.
     """
-    models_of_nights = shown(
+    models_of_nights = select_view(
         "run_log", "-train_last", "-created_at", "-run_id", market=market, kind="nightly"
     )
     return row(conn, models_of_nights.limit(1))

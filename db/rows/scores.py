@@ -1,4 +1,4 @@
-"""Scores of nights and of stocks."""
+"""Scores: how well directions agreed with outcomes, by night and by stock."""
 
 from datetime import date, datetime
 
@@ -8,19 +8,22 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import Statement, frame, matching, shown, within
+from db.connection.frames import Statement, frame, matching, select_view, within
 from db.views import view
 
 
 def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
-    """Store or update scores: the columns of score but market and scored_at; NaN is missing."""
+    """Store or update scores: the columns of score but market and scored_at; NaN is missing.
+
+    Return how many rows were new.
+    """
     return save_scores_of(conn, tables.score, market, scores, scored_at=scored_at)
 
 
 def save_scores_of(
     conn: Connection, table: sa.Table, market: str, scores: pd.DataFrame, *, scored_at: datetime
 ) -> int:
-    """Store or update scores in a table: its columns but market and scored_at; NaN is missing.
+    """Do as `save_scores` does, in a table of scores: its columns but market and scored_at.
 
     Return how many rows were new.
     """
@@ -48,9 +51,9 @@ def scores(
 def running_scores(
     conn: Connection, market: str, *, targets: int = 1, last: date | None = None
 ) -> pd.DataFrame:
-    """Return the running scores of every stock-day, of the last `targets` targets up to `last`.
+    """Return the running scores of the last `targets` targets up to `last`: the columns of score.
 
-    The columns are those of score.
+    They are scores of the protocol 'all', which counts every stock-day.
     """
     table = tables.score
     is_running = [
@@ -74,9 +77,9 @@ def running_scores(
 
 
 def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the scores of every stock-day at the last scored session, a row for each predictor.
+    """Return the scores at a market's last scored session: the columns of daily_score.
 
-    The columns are those of daily_score.
+    They are scores of the protocol 'all', which counts every stock-day; a row for each predictor.
     """
     score = view("daily_score")
     of_market = (score.c.market == market, score.c.protocol == "all")
@@ -90,7 +93,7 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 
 def daily_scores(market: str, last: date | None = None) -> Statement:
     """Return nightly and running scores up to the target `last`, the newest first."""
-    return shown(
+    return select_view(
         "daily_score",
         "-target",
         "protocol",
@@ -102,4 +105,4 @@ def daily_scores(market: str, last: date | None = None) -> Statement:
 
 def symbol_scores(market: str, symbol: str) -> Statement:
     """Return the scores of a stock over all its predictions, a row for each kind of model."""
-    return shown("symbol_score", "kind", market=market, symbol=symbol)
+    return select_view("symbol_score", "kind", market=market, symbol=symbol)

@@ -21,20 +21,20 @@ from db.errors import StoreUsageError
 from db.tables import LONGEST_TEXT
 from db.views import view
 
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 3  # Each is a worker that took the text and died.
 LEASE_S = 300.0
-MOST_CHARACTERS = 5 * LONGEST_TEXT  # taken at once
+MOST_CHARACTERS = 5 * LONGEST_TEXT  # of all texts that a worker takes at once
 DIED = f"its worker died {MAX_ATTEMPTS} times while translating it"
 
 text = tables.translation_text
-TURN = (text.c.priority.desc(), text.c.id)
+QUEUE_ORDER = (text.c.priority.desc(), text.c.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts at the end of the queue of a model; return their ids, in order.
+    """Put texts at the end of a model's queue, behind those of equal `priority`; return their ids.
 
-    The model need not be stored. Raises StoreUsageError, naming it, for a text that no worker can
-    translate, and then puts in none.
+    The ids are in the order of the texts. The model need not be stored. Raises StoreUsageError,
+    naming the first, for a text that no worker can translate; then no text is put in.
     """
     if not texts:
         return []
@@ -94,9 +94,9 @@ def take_texts(
     Raises StoreUsageError for a limit below 1.
     """
     if limit < 1:
-        raise StoreUsageError(f"a worker must take 1 text or more, not {limit}")
+        raise StoreUsageError(f"a worker cannot take {limit} texts: let it take 1 or more")
     moment = datetime.now(UTC) if now is None else now
-    # Read first: without work, a worker must not keep writers waiting.
+    # A transaction keeps other writers waiting: begin none where there is no work.
     with reading(engine) as conn:
         if not is_ready(conn, models, moment):
             return []
@@ -104,6 +104,7 @@ def take_texts(
         expired = sa.update(text).where(*_is_expired(models, moment))
         failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
         conn.execute(expired.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
+        # Those that have failed are no longer taken, so that this queues only the others again.
         conn.execute(expired.values(status="queued", taken_until=None))
         model = _first_model(conn, models)
         if model is None:
@@ -130,7 +131,10 @@ def renew(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> int:
-    """Let a worker's leases end `lease_s` seconds from now; return how many it still had."""
+    """Let a worker's leases on texts end `lease_s` seconds from now; return how many it still had.
+
+    A text that the worker has lost is left as it is.
+    """
     moment = datetime.now(UTC) if now is None else now
     until = moment + timedelta(seconds=lease_s)
     update = sa.update(text).where(*_is_taken_by(worker), text.c.id.in_(ids))
@@ -140,8 +144,8 @@ def renew(
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
     """Store translations; return how many were written.
 
-    Rows hold id, translation, score, and any attention and reason to doubt. A text that another
-    worker took after the lease expired is left as it is.
+    `rows` hold id, translation and score, and optionally attention and the reason to doubt the
+    translation. A text that another worker took after the lease expired is left as it is.
     """
     if not rows:
         return 0
@@ -160,7 +164,7 @@ def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, obje
 
 
 def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
-    """Store why a worker's texts cannot be translated; return how many were written."""
+    """Fail a worker's texts, for the reason why they cannot be translated; return how many."""
     values = {
         "status": "failed",
         "reason": reason,
@@ -183,7 +187,7 @@ def give_back(conn: Connection, worker: str) -> int:
 
 def queue_counts(conn: Connection) -> pd.DataFrame:
     """Return how many texts each model has of each status: model, status, n."""
-    job = view("translation_job").c  # which a role that only reads may read
+    job = view("translation_job").c  # The view, because a role that only reads may read it.
     key = (job.model, job.status)
     return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
 
@@ -202,38 +206,42 @@ def _is_expired(models: Collection[str] | None, now: datetime) -> list[sa.Column
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return the model whose turn it is; None when nothing is queued.
+    """Return which of the models (None: of any) has the first queued text; None without any.
 
     An index finds the first text of each model, however many wait behind it.
     """
     first = (
         sa.select(text.c.priority, text.c.id)
         .where(text.c.status == "queued")
-        .order_by(*TURN)
+        .order_by(*QUEUE_ORDER)
         .limit(1)
     )
-    turns = []
+    first_texts = []
     candidates = _queued_models(conn) if models is None else models
     for model in candidates:
         head = conn.execute(first.where(text.c.model == model)).first()
         if head is not None:
-            turns.append((_rank(head.priority), head.id, model))
-    if not turns:
+            first_texts.append((_rank(head.priority), head.id, model))
+    if not first_texts:
         return None
-    _, _, first_model = min(turns)
+    _, _, first_model = min(first_texts)
     return first_model
 
 
 def _rank(priority: object) -> float:
-    """Return a number that is lower the earlier a priority comes.
+    """Return a number that sorts priorities in the order of the queue: the lowest comes first.
 
-    SQLite takes any type in an INSERT: it sorts text and bytes above all numbers.
+    SQLite lets an INSERT store a priority of any type, and sorts text and bytes above all numbers:
+    such a priority comes first.
     """
     return -priority if isinstance(priority, int | float) else -math.inf
 
 
 def _queued_models(conn: Connection) -> list[str]:
-    """Return the models that have queued texts; an index finds the next after each."""
+    """Return the models that have queued texts, in order.
+
+    An index finds the next name after each, without reading the texts between them.
+    """
     first = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
     models: list[str] = []
     model = conn.execute(first).scalar_one()
@@ -277,11 +285,15 @@ def _take(
 
 
 def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
-    """Return the next queued texts of a model: some that were never taken, or the first alone."""
+    """Return the ids of the next queued texts of a model, at most `limit`.
+
+    They are texts that were never taken, up to MOST_CHARACTERS. Where the first has been taken
+    before or is longer, it is returned alone.
+    """
     next_texts = (
         sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
         .where(text.c.status == "queued", text.c.model == model)
-        .order_by(*TURN)
+        .order_by(*QUEUE_ORDER)
         .limit(limit)
     )
     rows = conn.execute(next_texts).all()
@@ -296,7 +308,7 @@ def _ids_to_take(conn: Connection, model: str, limit: int) -> list[int]:
 
 
 def _as_text(source_text: str | bytes) -> str:
-    """Return a text; bytes that are not UTF-8 become escapes such as \\xff."""
+    """Return a text as str; bytes that are not UTF-8 become escapes such as \\xff."""
     if isinstance(source_text, bytes):
         return source_text.decode("utf-8", "backslashreplace")
     return source_text

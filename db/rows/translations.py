@@ -1,6 +1,6 @@
 """Translation models, the progress of their training, and their scores.
 
-translation_queue.py has the texts that they translate.
+The texts that they translate are in translation_queue.py.
 """
 
 import json
@@ -16,19 +16,19 @@ from db.connection.frames import frame
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
-    """Store a model in place of the one of its name; return 1 when it is new, else 0.
+    """Store a model in place of the one of its name; return 1 when the name is new, else 0.
 
-    Stored scores are deleted where its weights are other than before.
+    The stored scores of that name are deleted if the model has other weights than before.
     """
     table = tables.translation_model
     score = tables.translation_score
     same = (table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"])
     if conn.execute(sa.select(table.c.name).where(*same)).first() is None:
-        # The stored scores are of weights that are gone.
+        # The weights that were scored are gone.
         conn.execute(sa.delete(score).where(score.c.model == model["name"]))
-    before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
+    deleted = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
-    return 1 - before
+    return 1 - deleted
 
 
 def save_progress(conn: Connection, rows: Rows) -> int:
@@ -48,8 +48,9 @@ def forget_progress(conn: Connection, model: str) -> int:
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
     """Store a score in place of the one with its key; return 1 when it is new, else 0.
 
-    The key is its model, test set, search and the model it is compared with. `score` has the
-    columns of translation_score by name but id and search_text; optional ones may be left out.
+    The key is its model, test set, search settings and the model that it is compared with, which
+    may be None. `score` has the columns of translation_score by name but id and search_text;
+    optional ones may be left out, and are then NULL.
     """
     table = tables.translation_score
     values: dict[str, object] = {
@@ -60,6 +61,7 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
         "p": None,
         **score,
     }
+    # The same text for equal settings, so that they can be part of the key.
     values["search_text"] = json.dumps(values["search"], sort_keys=True)
     has_key = [
         table.c[name].is_not_distinct_from(values[name])

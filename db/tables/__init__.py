@@ -5,10 +5,11 @@ metadata, the type of moments, and the column types by name.
 
 Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL, never 0.
 
-A line of a table's `columns` is a name, a role, a type and a meaning. A `key` is part of the
-primary key, and the store counts up a `numbered` one; a `required` column always has a value, and
-the meaning of an `optional` one says when it has none. An `interval` is a figure with the ends of
-its day-resampled interval, `paired` with those of a paired one. The type is a name in TYPES, or the
+A line of a table's `columns` is a name, a role, a type and a meaning. The roles: a `key` is part of
+the primary key; a `numbered` one is such a key, which the store numbers itself; a `required` column
+always has a value; the meaning of an `optional` one says when it has none. An `interval` is a
+figure that gets two more columns, NAME_low and NAME_high, for the ends of its day-resampled
+interval; with `paired` they are those of a paired interval. The type is a name in TYPES, or the
 column of another table that the value refers to.
 """
 
@@ -46,6 +47,7 @@ FINDINGS = (
 # The most characters of a text to translate, about ten pages: texts taken with it wait until it is
 # translated.
 LONGEST_TEXT = 20_000
+# Whether a column may be NULL, by its role.
 NULLABLE = {
     "key": False,
     "numbered": False,
@@ -54,6 +56,7 @@ NULLABLE = {
     "interval": True,
     "paired": True,
 }
+# The word for the kind of interval, by the role of the column.
 INTERVALS = {"interval": "day-resampled", "paired": "paired"}
 
 metadata = sa.MetaData(
@@ -93,14 +96,14 @@ class UtcTimestamp(sa.TypeDecorator[datetime]):
 
 
 class Now(FunctionElement[datetime]):
-    """The moment of an INSERT, in UTC, written as UtcTimestamp writes it."""
+    """The moment of an INSERT, in UTC and in the form of UtcTimestamp: a column's default."""
 
     type = UtcTimestamp()
     inherit_cache = True
 
 
 # SQLite's own current_timestamp has no fraction of a second, unlike PostgreSQL's: a copy of the
-# store would differ.
+# store would differ. SQLite knows milliseconds, so that three zeros fill up the microseconds.
 @compiles(Now, "sqlite")
 def _now_of_sqlite(_element: Now, _compiler: object, **_options: object) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
@@ -137,11 +140,13 @@ def _table(
     with_rowid: bool = False,
     **options: Any,
 ) -> None:
-    """Add a table to the metadata; without a rowid SQLite keeps its rows in the order of the key.
+    """Add a table to the metadata.
 
-    `constraints` are as in `_constraint`, `indexes` hold the arguments of `_index`, and `defaults`
-    hold SQL by column. PostgreSQL answers a query of the key and the columns in `covering` from the
-    key's index alone: for others it reads a page of the table for each row.
+    `columns` has a line for each column, as the module says. `constraints` are as in `_constraint`,
+    by name, `indexes` hold the arguments of `_index`, and `defaults` hold SQL by column. PostgreSQL
+    answers a query of the key and the columns in `covering` from the key's index alone: for others
+    it reads a page of the table for each row. Unless `with_rowid`, SQLite keeps the rows in the
+    order of the key.
     """
     table_columns = list(_columns(columns, defaults))
     schema_items: list[SchemaItem] = [
@@ -158,7 +163,7 @@ def _table(
 
 
 def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]]:
-    """Yield the columns that the lines describe, the ends of an interval after its figure."""
+    """Yield the columns that the lines describe; the ends of an interval follow its figure."""
     for line in lines.strip().splitlines():
         name, role, kind, meaning = line.split(maxsplit=3)
         yield sa.Column(
@@ -178,17 +183,17 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]
 
 
 def _server_default(sql: str | None) -> Now | sa.TextClause | None:
-    """Return the value that an INSERT without the column stores; None: NULL."""
+    """Return the value that an INSERT without the column stores; None where it stores NULL."""
     if not sql:
         return None
     return Now() if sql == "now()" else sa.text(sql)
 
 
 def _constraint(name: str, rule: str | list[str]) -> SchemaItem:
-    """Return a constraint: the check of this name, or one on a list of columns.
+    """Return a constraint: a check, or one on a list of columns.
 
-    The name `unique` makes the columns unique together; any other is the table that has the same
-    columns and that they refer to.
+    A text is the SQL of a check of this name. A list of columns is unique together where the name
+    is `unique`; any other name is that of the table whose columns of the same names they refer to.
     """
     if isinstance(rule, str):
         return sa.CheckConstraint(rule, name=name)
@@ -204,13 +209,18 @@ def _index(
     where: str | None = None,
     **options: Any,
 ) -> None:
-    """Add an index to a table; after the name of a column, `desc` may give its order."""
+    """Add an index to a table.
+
+    A column may be followed by `desc`, for descending order. With `where`, an SQL condition, only
+    rows that meet it are in the index.
+    """
     if where is not None:
         options |= {"sqlite_where": sa.text(where), "postgresql_where": sa.text(where)}
     expressions: list[sa.ColumnElement[Any]] = []
     for column in columns:
         column_name, *order = column.split()
-        expressions.append(table.c[column_name].desc() if order else table.c[column_name])
+        is_descending = bool(order)
+        expressions.append(table.c[column_name].desc() if is_descending else table.c[column_name])
     sa.Index(name, *expressions, **options)
 
 

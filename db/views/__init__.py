@@ -51,9 +51,9 @@ class View:
 
     @property
     def comments(self) -> str:
-        """Return the statements that store the view's and its columns' meanings in PostgreSQL.
+        """Return the SQL that stores the view's and its columns' meanings as PostgreSQL's comments.
 
-        Programs that browse a database show them.
+        Programs that browse a database show them. The statements are separated by semicolons.
         """
         meanings = {f"view {self.name}": self.meaning}
         for name, meaning in self.meanings().items():
@@ -98,12 +98,15 @@ def parse_view(name: str, text: str) -> View:
         match = _COLUMN.fullmatch(line)
         if match is None:
             raise ValueError(
-                f"view {name}: {line!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}"
+                f"view {name}: {line!r} does not explain a column: write NAME TYPE MEANING, where "
+                f"TYPE is one of {', '.join(TYPES)} and MEANING ends with a full stop"
             )
         columns.append(ViewColumn(name=match[1], type=match[2], meaning=match[3]))
+    if not columns:
+        raise ValueError(f"view {name}: no column is explained: write a line for each")
     names = {column.name for column in columns}
-    if not columns or len(names) < len(columns):
-        raise ValueError(f"view {name}: no column is explained, or one is explained twice")
+    if len(names) < len(columns):
+        raise ValueError(f"view {name}: a column is explained twice: delete one of its lines")
     return View(
         name=name,
         meaning=meaning,
@@ -121,8 +124,8 @@ def _split(name: str, text: str) -> tuple[str, list[str], str]:
     select = "\n".join(lines[len(comments) :]).strip()
     if not meaning.endswith(".") or not rest or not select:
         raise ValueError(
-            f"view {name}: its file must say what it means, what each column means, and hold a "
-            "select"
+            f"view {name}: its file lacks the meaning of the view (a sentence with a full stop), "
+            "the lines of its columns, or the select: write them in this order"
         )
     return " ".join(meaning.split()), rest[0].splitlines(), select
 

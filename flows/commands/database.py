@@ -28,7 +28,7 @@ from db.engine import (
     open_engine,
     open_reader,
     reading,
-    require_current,
+    require_current_schema,
     transaction,
 )
 from db.engine import upgrade as upgrade_schema
@@ -109,7 +109,7 @@ def copy(
     _require_another_store(file)
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     try:
-        require_current(source)
+        require_current_schema(source)
     except StoreUsageError as error:
         raise StoreUsageError(
             f"{error}, with {URL_VARIABLE}=sqlite:///{file.absolute()}"
@@ -141,7 +141,7 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")
     Example: dtml db backup /backups/2026-11-20
     """
     engine = _existing()
-    require_current(engine)
+    require_current_schema(engine)
     with _progress() as progress:
         manifest = back_up(engine, folder, progress)
     _say(out, f"{folder}: {_counted(manifest.rows)} and {_models(manifest)} of {location(engine)}")
@@ -209,7 +209,7 @@ def redate(
     Example: dtml db redate ndx100
     """
     engine = _existing()
-    require_current(engine)
+    require_current_schema(engine)
     with reading(engine) as conn:
         if markets.constituents(conn, market).empty:
             raise UsageError(f"nothing is stored for market {market} in {location(engine)}")
@@ -237,7 +237,7 @@ def prune(
     Example: dtml db prune --keep 252 --apply
     """
     engine = _existing()
-    require_current(engine)
+    require_current_schema(engine)
     planned = prune_store(engine, keep) if apply else plan_of_pruning(engine, keep)
     for market, first in planned.first_kept.items():
         _say(out, f"{market}: the last {keep} nights keep everything, from {first} on")
@@ -320,7 +320,7 @@ def _findings(engine: Engine) -> Iterator[Finding]:
     """Yield what each check of a store found, the weights of its models last."""
     yield from check_store(engine)
     try:
-        require_current(engine)
+        require_current_schema(engine)
     except StoreError:  # which is among the findings
         return
     wrong_checkpoints = [

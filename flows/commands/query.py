@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from db.connection.user_sql import Answer, asked, first_rows
+from db.connection.user_sql import Answer, first_rows, open_answer
 from db.engine import open_reader
 from dtml.errors import UsageError
 from flows.commands.options import AsJson
@@ -59,10 +59,10 @@ def query(
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
     if sql == "-":
         sql = _typed_in()
-    asking = partial(asked, open_reader()) if on is None else _asked_of_files(on)
+    asking = partial(open_answer, open_reader()) if on is None else _asked_of_files(on)
     with _bounded_memory():
         if parquet is not None:
-            return _write(asking(sql, ends=False), parquet)
+            return _write(asking(sql, is_time_limited=False), parquet)
         if as_csv or as_json:
             return _print_all(asking(sql), as_json=as_json)
         with asking(sql) as answer:
@@ -79,10 +79,10 @@ def query(
 
 def _asked_of_files(folder: Path) -> Callable[..., AbstractContextManager[Answer]]:
     """Return what asks the files of an export; raise UsageError for a folder that is none."""
-    from db.connection.parquet_sql import asked_of_parquet
+    from db.connection.parquet_sql import open_parquet_answer
     from flows.upkeep.parquet_export import exported
 
-    return partial(asked_of_parquet, exported(folder))
+    return partial(open_parquet_answer, exported(folder))
 
 
 def _write(asking: AbstractContextManager[Answer], file: Path) -> None:

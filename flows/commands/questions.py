@@ -72,7 +72,7 @@ def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
 
     They are whole numbers, numbers and ISO text.
     """
-    rows = select(engine, question.about(market), own=True)
+    rows = select(engine, question.about(market), is_trusted=True)
     columns = {name: _alike(rows[name]) for name in rows}
     return pd.DataFrame(columns, columns=rows.columns)
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from sqlalchemy import Engine
 from starlette.types import Receive, Scope, Send
 
-from db.connection.user_sql import Answer, Interruption, asked
+from db.connection.user_sql import Answer, Interruption, open_answer
 from dtml.errors import UsageError
 from flows.answer_files import csv_lines, json_lines, write_parquet
 
@@ -33,7 +33,7 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
     if form not in FORMS:
         raise UsageError(f"form={form!r} is not one of {', '.join(FORMS)}")
     file = File(IN_MEMORY)
-    with asked(engine, sql, interruption=interruption) as answer:
+    with open_answer(engine, sql, interruption=interruption) as answer:
         if form == "parquet":
             _write_parquet(answer, file)
         elif form == "csv":

@@ -207,8 +207,8 @@ def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, An
             market,
             symbol,
             nights,
-            looks=(name == "looks"),
-            most=SOURCES,
+            looks_at_others=(name == "looks"),
+            row_limit=SOURCES,
         )
         tables[name] = records(weights)
     return {"attention": tables, "nights": len(nights)}

@@ -113,7 +113,11 @@ def read_backup(folder: Path) -> Manifest:
     """
     manifest = _read_manifest(folder)
     if is_later(manifest.schema):
-        raise UsageError(f"the backup {folder} {later_schema(manifest.schema)}")
+        raise UsageError(
+            f"the backup {folder} has {later_schema(manifest.schema)}, and a backup cannot be "
+            f"downgraded: install dtml {manifest.program}, which made it, or a later version; or "
+            "restore an older backup"
+        )
     _require_nothing_else(folder, manifest)
     for name, sha in manifest.files.items():
         fault = _fault_of(folder / name, sha)

@@ -207,7 +207,7 @@ def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
     with reading(site.engine) as conn:
         kept = attention.attended(conn, MARKET, 3)
         looks, looked = (
-            attention.mean_weights(conn, MARKET, "S01", kept, looks=way, most=100)
+            attention.mean_weights(conn, MARKET, "S01", kept, looks_at_others=way, row_limit=100)
             for way in (True, False)
         )
     every = asked(site, f"select * from attention where market = '{MARKET}'")

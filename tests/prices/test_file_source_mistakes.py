@@ -66,7 +66,11 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
             "row 2: close 'two' is not a number",
         ),
         ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is not a number"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"), "row 2 has no symbol"),
+        (
+            "p.csv",
+            csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"),
+            "row 2 has no symbol in column 'symbol': ",
+        ),
         ("p.csv", csv_of("2024-03-04,AAA,1"), "Expected 4 columns, got 3"),
         ("p.csv", csv_of(), "the file has no rows"),
         (

@@ -169,7 +169,7 @@ def test_a_column_has_the_type_that_all_of_its_rows_have(
     kept = []
     for size in (1, 2, 5):
         monkeypatch.setattr("flows.answer_files.GROUP", size)
-        monkeypatch.setattr("db.connection.user_sql.ROWS", size)
+        monkeypatch.setattr("db.connection.user_sql.BATCH_ROWS", size)
         query(asked, **ASKED, parquet=tmp_path / "rows.parquet")
         table = pq.read_table(tmp_path / "rows.parquet")
         kept.append((table.schema.types[:2], table.to_pylist()))

@@ -123,13 +123,13 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     reader = open_reader()
     with pytest.raises(
         StoreUsageError,
-        match=r"more than 5,000 rows .* does not fit into memory: request less data, or CSV",
+        match=r"more than 5,000 rows, .* to hold in memory: request less data, or CSV",
     ):
-        select(reader, ENDLESS, own=True)
+        select(reader, ENDLESS, is_trusted=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
-    with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes does not fit into memory"):
-        select(reader, ENDLESS, own=True)
+    with pytest.raises(StoreUsageError, match=r"more than 1,000,000 bytes, which is too much"):
+        select(reader, ENDLESS, is_trusted=True)
 
 
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
@@ -230,7 +230,7 @@ def test_an_answer_is_the_same_in_batches_of_any_size(
         for sql in asked:
             found = set()
             for rows in (1, 2, 2000):
-                monkeypatch.setattr("db.connection.user_sql.ROWS", rows)
+                monkeypatch.setattr("db.connection.user_sql.BATCH_ROWS", rows)
                 query(sql, **form)
                 found.add(capsys.readouterr().out)
             assert len(found) == 1

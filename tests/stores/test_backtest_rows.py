@@ -311,7 +311,8 @@ def test_attention_once_stored_stands(store: Engine) -> None:
     assert keep_attention(store, again) == 5
     assert keep_attention(store, again.head(0)) == 0
     with pytest.raises(
-        StoreError, match="attention of first 2024-01-05 B C is already stored and cannot change"
+        StoreError,
+        match="attention of first 2024-01-05 B C is already stored with a different weight",
     ):
         keep_attention(
             store, attention().assign(weight=[0.5, 0.25, 0.25, 0.0, 1.0, 0.01, 0.125, 0.25, 0.625])

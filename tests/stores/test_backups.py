@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db.engine import open_engine, reading, require_current_schema, transaction, upgrade
 from db.migrations import REVISION
 from db.rows import runs
 from tests.support.benchmark_rows import ranker
@@ -80,7 +80,7 @@ def test_a_backup_of_an_older_schema_is_upgraded_on_its_way(
     code, _, complaint = dtml(store_url, "restore", str(kept))
     assert code == 0, complaint
     restored = open_engine(store_url)
-    require_current(restored)
+    require_current_schema(restored)
     upgrade(filled)
     assert contents(restored) == contents(filled)
     assert (kept / "dtml.sqlite").read_bytes() == before, "a backup is only read"

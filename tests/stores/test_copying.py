@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from db import tables
 from db.admin import copying
 from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
-from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db.engine import open_engine, reading, require_current_schema, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.rows import predictions as stored_predictions
 from db.rows import runs
@@ -66,7 +66,7 @@ def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path:
 def test_a_store_without_tables_gets_them(filled: Engine, store_url: str) -> None:
     target = open_engine(store_url)
     copy(filled, target)
-    require_current(target)
+    require_current_schema(target)
 
 
 def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine, make_url
 
 from db.admin.copying import table_counts
-from db.engine import open_engine, reading, require_current, transaction
+from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
 from db.rows import translation_queue
@@ -47,7 +47,7 @@ def used(data: bytes, folder: Path) -> None:
     (folder / "store.sqlite").write_bytes(data)
     engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
     try:
-        require_current(engine)
+        require_current_schema(engine)
         contents(engine)
         with transaction(engine) as conn:
             conn.execute(sa.text("delete from price"))
@@ -165,7 +165,7 @@ def test_a_damaged_page_of_a_server_is_said_to_be_damaged(files: tuple[str, Path
     with pytest.raises(
         StoreError, match=rf"invalid page.*files of the server are damaged.*{RESTORE}"
     ):
-        require_current(open_engine(url))
+        require_current_schema(open_engine(url))
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -175,7 +175,7 @@ def test_a_file_that_a_server_misses_is_said_to_have_failed(files: tuple[str, Pa
     with pytest.raises(
         StoreError, match=rf"could not open file.*a file or disk of the server failed.*{RESTORE}"
     ):
-        require_current(open_engine(url))
+        require_current_schema(open_engine(url))
 
 
 REFUSALS = {
@@ -227,5 +227,5 @@ def test_a_store_of_two_schemas_or_of_none_is_noticed(
     with transaction(engine) as conn:
         conn.exec_driver_sql(change)
     with pytest.raises(StoreError, match=f"{said}.*{RESTORE}") as caught:
-        require_current(open_engine(store_url, read_only=True))
+        require_current_schema(open_engine(store_url, read_only=True))
     assert not isinstance(caught.value, StoreUsageError)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url
 
-from db.engine import open_engine, reading, require_current, transaction
+from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError
 from tests.support.benchmark_rows import ranker
 from tests.support.commands import Command
@@ -134,7 +134,7 @@ def test_a_copy_that_is_killed_leaves_nothing_and_can_be_made_again(
         process.send_signal(signal.SIGKILL)
     process.wait()
     assert process.returncode == -signal.SIGKILL
-    require_current(target)
+    require_current_schema(target)
     assert rows(store_url) == 0
     assert dtml(store_url, "copy", str(filled.url.database))[0] == 0
     assert rows(store_url) == rows(url_of(filled))
@@ -146,7 +146,7 @@ def watched(target: Engine) -> Iterator[None]:
     waiting = threading.Event()
     while not waiting.wait(0.05):
         try:
-            require_current(target)
+            require_current_schema(target)
         except StoreError:  # the tables are still being made
             continue
         if is_held(target):

@@ -23,7 +23,7 @@ from db.engine import (
     open_engine,
     prepare,
     reading,
-    require_current,
+    require_current_schema,
     transaction,
     upgrade,
 )
@@ -66,8 +66,8 @@ def test_the_environment_names_the_store_when_it_is_asked_for(
         ("no url at all", "malformed"),
         ("postgresql://quant:secret@host:port/x", "malformed"),
         ("mysql://quant:secret@host/x", "'mysql' is not supported"),
-        ("sqlite://", "must be a file"),
-        ("sqlite:///:memory:", "must be a file"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
     ],
 )
 def test_a_bad_url_is_one_line_without_its_password(url: str, said: str) -> None:
@@ -110,7 +110,7 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot make the folder"):
+    with pytest.raises(StoreError, match="cannot create the store's folder"):
         open_engine(f"sqlite:///{tmp_path}/file/folder/store.sqlite")
 
 
@@ -137,7 +137,7 @@ def test_a_store_may_lie_in_a_folder_with_an_odd_name(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/50 % of #1/store.sqlite"
     prepare(open_engine(url))
     reader = open_engine(url, read_only=True)
-    require_current(reader)
+    require_current_schema(reader)
     assert location(reader) == f"{tmp_path}/50 % of #1/store.sqlite"
 
 
@@ -316,7 +316,7 @@ def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engi
 def test_an_upgrade_is_needed_once(store_url: str) -> None:
     engine = open_engine(store_url)
     with pytest.raises(StoreUsageError, match="is empty"):
-        require_current(engine)
+        require_current_schema(engine)
     assert upgrade(engine)
     assert not upgrade(engine)
-    require_current(engine)
+    require_current_schema(engine)

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from db import tables
 from db.admin.checks import check_store
-from db.engine import open_engine, reading, require_current, upgrade
+from db.engine import open_engine, reading, require_current_schema, upgrade
 from db.errors import StoreUsageError
 from db.migrations import REVISION, revisions
 from dtml.markets import load_market
@@ -88,9 +88,9 @@ def test_an_upgrade_of_a_kept_store_keeps_every_row(kept: Engine, revision: str)
     assert all(before.values()), "every table has a row"
     if revision != REVISION:
         with pytest.raises(StoreUsageError, match=rf"has schema {revision}, .*`dtml db upgrade`"):
-            require_current(kept)
+            require_current_schema(kept)
     assert upgrade(kept) is (revision != REVISION)
-    require_current(kept)
+    require_current_schema(kept)
     assert rows_of(kept, columns) == before
     assert {finding.state for finding in check_store(kept)} == {"ok"}
 

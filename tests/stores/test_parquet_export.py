@@ -94,7 +94,7 @@ def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
     assert set(found) == {
         name
         for name in EVERY
-        if len(select(store_reader(store), f"select * from {name}", own=True))
+        if len(select(store_reader(store), f"select * from {name}", is_trusted=True))
     }
     for name in found:
         rows = rows_of(found, f"select * exclude (year) from {name}")

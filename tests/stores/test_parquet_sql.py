@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine
 
-from db.connection.parquet_sql import asked_of_parquet
+from db.connection.parquet_sql import open_parquet_answer
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
 from flows.commands.query import query
@@ -99,7 +99,7 @@ def test_sql_on_files_reaches_no_other_file_and_writes_none(files: Path, tmp_pat
         asked = sql.format(mark=mark, secret=secret, files=files)
         with (
             pytest.raises(StoreUsageError) as caught,
-            asked_of_parquet(exported(files), asked) as answer,
+            open_parquet_answer(exported(files), asked) as answer,
         ):
             answered.append((asked, list(answer.batches)))
         assert "a secret" not in str(caught.value)

@@ -16,8 +16,8 @@ from sqlalchemy import Engine
 from db import tables
 from db.admin.checks import check_store
 from db.admin.pruning import (
-    LEADING_TO_RANKERS,
-    LEADING_TO_RUNS,
+    REFERRING_TO_RANKERS,
+    REFERRING_TO_RUNS,
     first_kept_nights,
     old_rows,
     remove_rows,
@@ -203,8 +203,8 @@ def test_an_interrupted_pruning_leaves_a_sound_store_and_the_next_one_ends_it(
 
 def test_every_column_that_names_a_model_keeps_it() -> None:
     for table, leading, own in (
-        (tables.run, LEADING_TO_RUNS, {"abstention_band"}),
-        (tables.ranker, LEADING_TO_RANKERS, set()),
+        (tables.run, REFERRING_TO_RUNS, {"abstention_band"}),
+        (tables.ranker, REFERRING_TO_RANKERS, set()),
     ):
         naming = {
             key.parent

@@ -12,7 +12,7 @@ from db import tables
 from db.admin.roles import grant_reader
 from db.connection.locks import market_lock
 from db.connection.user_sql import select
-from db.engine import open_engine, require_current, transaction
+from db.engine import open_engine, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.views import views as documented_views
 from tests.support.roles import NAME, SECOND, as_role, run
@@ -48,7 +48,7 @@ def test_a_reader_finds_the_views_without_naming_their_schema(
 def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: Engine) -> None:
     named = make_url(store[1]).set(username=NAME).render_as_string(hide_password=False)
     own = open_engine(named, read_only=True)
-    require_current(own)
+    require_current_schema(own)
     assert select(own, "select count(*) as n from prediction_history")["n"].tolist() == [3]
     with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
         select(own, "select * from prediction")

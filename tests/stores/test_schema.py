@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 from db import tables
-from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
+from db.engine import open_engine, prepare, reading, require_current_schema, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.migrations import FOLDER, REVISION, create, revisions
 from db.views import views as documented_views
@@ -101,7 +101,7 @@ def test_a_store_of_a_later_version_is_refused_by_name_with_the_way_out(
         rf"has schema {revision} of a later dtml \(this is {version('dtml-nightshift')} "
         rf"with schema {REVISION}\).* install the version that upgraded it.* `dtml db restore`"
     )
-    for use in (require_current, prepare, upgrade):
+    for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(StoreUsageError, match=said):
             use(engine)
     assert tables_and_views(engine) == before
@@ -110,7 +110,7 @@ def test_a_store_of_a_later_version_is_refused_by_name_with_the_way_out(
 def test_a_store_of_another_programs_revision_is_left_alone(engine: Engine) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.text("update alembic_version set version_num = '1975ea83b712'"))
-    for use in (require_current, prepare, upgrade):
+    for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(StoreUsageError, match=r"schema 1975ea83b712, which is none of dtml"):
             use(engine)
 
@@ -126,7 +126,7 @@ def test_a_store_of_a_version_before_the_first_release_is_refused_by_name(
         conn.execute(sa.text(f"insert into alembic_version values ('{revision}')"))
         conn.execute(sa.text("create table membership (instrument_id integer primary key)"))
         tables.instrument.create(conn)
-    for use in (require_current, prepare, upgrade):
+    for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(
             StoreUsageError,
             match=rf"{revision} of a development version before 0\.1\.0, .* start a new store",
@@ -146,7 +146,7 @@ def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, d
         for view in documented_views():
             conn.exec_driver_sql(f"drop view {view}")
         conn.exec_driver_sql(damage)
-    for use in (require_current, prepare, upgrade):
+    for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(StoreError, match=rf"{REVISION} {DAMAGE[damage]}\. It is damaged: run"):
             use(engine)
 
@@ -156,14 +156,14 @@ def test_a_column_that_should_allow_missing_values_is_found(engine: Engine) -> N
     with transaction(engine) as conn:
         conn.exec_driver_sql("alter table night alter column target set not null")
     with pytest.raises(StoreError, match="but missing values are not allowed in the column target"):
-        require_current(engine)
+        require_current_schema(engine)
 
 
 def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
     engine = open_engine(store_url)
     with transaction(engine) as conn:
         conn.execute(sa.text("create table customer (id integer primary key)"))
-    for use in (require_current, prepare, upgrade):
+    for use in (require_current_schema, prepare, upgrade):
         with pytest.raises(StoreUsageError, match="tables that are not from dtml"):
             use(engine)
     assert tables_and_views(engine) == ({"customer"}, set())

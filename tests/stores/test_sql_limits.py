@@ -222,7 +222,7 @@ def test_a_role_that_could_reach_outside_a_server_types_no_sql(
         reader = as_role(engine, name)
         with pytest.raises(StoreUsageError, match=rf"as {power}, SQL could read .*grant-reader"):
             select(reader, "select 1 as one")
-        assert len(select(reader, "select * from night_log", own=True)) == 0
+        assert len(select(reader, "select * from night_log", is_trusted=True)) == 0
         reader.dispose()
     with postgresql_admin.connect() as conn:
         conn.execute(text(f"drop role {role}"))

@@ -82,7 +82,9 @@ def test_taking_notes_who_and_until_when_and_leaves_the_rest(held: Engine) -> No
     begun = datetime.now(UTC)
     take_texts(held, "c", ["n"], 1, 60.0)
     assert SOON <= rows(held)[4]["taken_until"] - begun < 2 * SOON
-    with pytest.raises(StoreUsageError, match=r"^a worker must take 1 text or more, not -1$"):
+    with pytest.raises(
+        StoreUsageError, match=r"^a worker cannot take -1 texts: let it take 1 or more$"
+    ):
         take_texts(held, "c", None, -1)
     assert len(take_texts(held, "c", None, 1)) == 1
 

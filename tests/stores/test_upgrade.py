@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from db import tables as schema
 from db.admin.checks import check_store
-from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
+from db.engine import open_engine, prepare, reading, require_current_schema, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
 from db.views import views as documented_views
@@ -37,7 +37,7 @@ def seen(engine: Engine) -> dict[str, list[str]]:
 
 
 def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
-    for use in (require_current, prepare):
+    for use in (require_current_schema, prepare):
         with pytest.raises(
             StoreUsageError,
             match=rf"has schema {REVISION}, too old .*\({NEXT}\): run `dtml db upgrade`",
@@ -45,7 +45,7 @@ def test_an_older_store_asks_for_an_upgrade_and_gets_it(old: Engine) -> None:
             use(old)
     assert upgrade(old)
     assert not upgrade(old)
-    require_current(old)
+    require_current_schema(old)
     prepare(old)
 
 
@@ -87,7 +87,7 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(
         upgrade(engine)
     assert (contents(engine), tables_and_views(engine)) == (before, made)
     with pytest.raises(StoreUsageError, match="run `dtml db upgrade`"):
-        require_current(engine)
+        require_current_schema(engine)
 
 
 def test_an_upgrade_replaces_views_and_adds_new_ones(

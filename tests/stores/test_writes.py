@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
-from db.connection.differences import alongside, differ, is_stored
+from db.connection.differences import is_changed, is_stored, stored_counterparts
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets, nights, outcomes, prices, runs
@@ -291,10 +291,10 @@ def test_rows_stand_beside_the_stored_ones_in_order_and_differ_beyond_the_tolera
     rows = pd.DataFrame({"k": [*"gfedcba"], "day": TARGET, "x": near}, index=range(9, 16))
     kept = [1 + 9e-7, 1 + 1.2e-6, np.nan, 2.0, 9e-13, 2e-12]
     stored = pd.DataFrame({"k": [*"gfedcb"], "day": TARGET, "x": kept})[::-1]
-    before = alongside(rows, stored, ["k", "day"])
+    before = stored_counterparts(rows, stored, ["k", "day"])
     assert before["k"].tolist() == rows["k"].tolist()
     assert is_stored(before).tolist() == [True] * 6 + [False]
-    assert differ(rows, before, ["x"], 1e-6, zero=1e-12).tolist() == [
+    assert is_changed(rows, before, ["x"], 1e-6, absolute_tolerance=1e-12).tolist() == [
         False,
         True,
         False,
@@ -303,7 +303,7 @@ def test_rows_stand_beside_the_stored_ones_in_order_and_differ_beyond_the_tolera
         True,
         False,
     ]
-    assert differ(rows, before, ["x"], 1e-6).tolist() == [
+    assert is_changed(rows, before, ["x"], 1e-6).tolist() == [
         False,
         True,
         False,
@@ -312,9 +312,9 @@ def test_rows_stand_beside_the_stored_ones_in_order_and_differ_beyond_the_tolera
         True,
         False,
     ]
-    others = alongside(rows, stored.assign(k="z"), ["k", "day"])
+    others = stored_counterparts(rows, stored.assign(k="z"), ["k", "day"])
     pd.testing.assert_frame_equal(
-        alongside(rows, stored.head(0), ["k", "day"]), others.astype({"_merge": "str"})
+        stored_counterparts(rows, stored.head(0), ["k", "day"]), others.astype({"_merge": "str"})
     )
 
 
@@ -338,7 +338,9 @@ def test_rows_become_plain_values_of_their_column_types() -> None:
     ]
     assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
-        with pytest.raises(StoreError, match=r"^night\.fetched must hold whole numbers$"):
+        with pytest.raises(
+            StoreError, match=r"^night\.fetched has values that are not whole numbers$"
+        ):
             records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):
         with pytest.raises(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from db.connection.parquet_sql import asked_of_parquet
+from db.connection.parquet_sql import open_parquet_answer
 
 ALL = frozenset[str]()  # of no market by name: of all
 
@@ -22,5 +22,5 @@ def contents(folder: Path) -> dict[str, list[str]]:
 
 
 def rows_of(found: dict[str, list[Path]], sql: str) -> list[tuple[object, ...]]:
-    with asked_of_parquet(found, sql) as answer:
+    with open_parquet_answer(found, sql) as answer:
         return [tuple(row) for batch in answer.batches for row in batch]

@@ -284,7 +284,10 @@ class TableFile:
         blank_rows = np.flatnonzero((names == "").to_numpy()[codes])
         if len(blank_rows):
             number = self.row_number(row[blank_rows[0]])
-            raise UsageError(f"{self.path}: row {number} has no symbol")
+            raise UsageError(
+                f"{self.path}: row {number} has no symbol in column "
+                f"{self.layout.header_of('symbol')!r}: write the stock's symbol, or delete the row"
+            )
         return names.take(codes).reset_index(drop=True)
 
     def _symbols_of_numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
