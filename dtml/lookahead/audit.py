@@ -41,7 +41,7 @@ SHORT = 2  # epochs
 LONGER = 12  # epochs where a leak must be learnt to show
 MEMBERS = 2  # seeds trained where predictions are compared to the last bit: a leak may choose one
 LEAST_GAP = 1  # sessions: without a gap, a close is part of labels on both sides
-# Correlation with the index: on real markets .93 to .98, and a session apart at most .12.
+# Least correlation with the index: on real markets it is .93 to .98, a session apart at most .12.
 IN_STEP = 0.3
 MEDIAN_DAYS = 42  # before the scored days; their median probability is the threshold of a rise
 DRAWINGS = 4  # of the coin, at most
@@ -176,8 +176,8 @@ def scrambled_future(
     true_future = history.with_holes(at, seed)
     predictions = _served(pipeline, true_future, at, trained, back=LOOK_BACK)
     of_last_day = predictions[predictions["as_of"] == at].reset_index(drop=True)
-    # A rising and a falling future show a seed that was chosen by later results, because they favour
-    # different seeds. Another seed changes the predictions of every day: one day is enough there.
+    # A rising and a falling future show a seed that was chosen by later results: they favour other
+    # seeds. Another seed changes the predictions of every day, so one day is enough there.
     for course in get_args(Course):
         is_shuffled = course == "shuffled"
         other_future = true_future.scrambled_after(at, seed, course)
@@ -274,8 +274,8 @@ def index_in_step(history: History) -> Finding:
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
     """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap.
 
-    No later outcome may be among them. An outcome may depend on later prices than the target of its
-    day says, so another future must leave all outcomes unchanged.
+    No later outcome may be among them. As an outcome may depend on prices after the target of its
+    day, another future must leave all outcomes unchanged.
     """
     train, validation = pipeline.spans(pipeline.windows(history), at)
     scrambled = history.scrambled_after(at, seed=0)
@@ -470,7 +470,7 @@ def _dates(
     # The honest windows, whatever a leak makes of them: all pipelines are checked at equal dates.
     windows = Pipeline.windows(pipeline, history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]
-    if training is None:  # the days that a training needs
+    if training is None:
         experiment = pipeline.experiment
         gaps = 2 * experiment.gap_sessions
         training = MINIMUM_TRAIN_DAYS + experiment.validation_sessions + gaps + 1
