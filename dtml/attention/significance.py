@@ -31,7 +31,7 @@ from dtml.windows import Windows
 Drivers = Mapping[int, int]  # from a stock to the one that drives it, by position
 OfNetworks = Float[ndarray, "networks days stocks stocks"]
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
-BothObserved = Bool[ndarray, "days stocks stocks"]  # where stocks u and v both are, on that day
+BothObserved = Bool[ndarray, "days stocks stocks"]  # whether stocks u and v both are, that day
 Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
@@ -267,7 +267,7 @@ def agreement(
     summands = (attention * both_observed, importance * both_observed, both_observed)
     of_days = np.concatenate([summand.reshape(days, -1) for summand in summands], axis=1)
     correlation = float(_correlation(of_days.sum(axis=0)))
-    of_one_model = of_days[:, None]  # [days models sums], as `day_interval` takes them
+    of_one_model = of_days[:, None]  # [days models totals], as `day_interval` takes it
     low, high = day_interval(of_one_model, _correlation, resamples=RESAMPLES, seed=seed)
     half_width = float(high[0] - low[0]) / 2
     return (

@@ -121,8 +121,8 @@ def resample_days(
 ) -> Float[ndarray, "resamples *models totals"]:
     """Return totals over days drawn in blocks of geometric length, of mean `block` days.
 
-    Blocks wrap around the end. They are computed in single precision: totals of whole numbers are
-    exact below 2^24, other totals have seven digits.
+    Blocks wrap around the end. The totals are computed in single precision: those of whole numbers
+    are exact below 2^24, others have seven digits.
     """
     multiplicity = multiplicities(len(summands), block, resamples, seed)
     flat_summands = summands.reshape(len(summands), -1).astype(np.float32)
