@@ -22,12 +22,12 @@ from dtml.model import ModelConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
-# Lets a function fill a file, which then exists either whole or not at all:
-# `translation.atomic_files.write_whole`. `flows` passes it in, because this package may import only
-# the Transformer from `translation`.
+# A function that calls another one to fill a file, and after which the file is either complete or
+# unchanged: `translation.atomic_files.write_whole`. `flows` passes it in, because this package may
+# import only the Transformer from `translation`.
 WriteWhole = Callable[[Path, Callable[[Path], object]], None]
 
-FORMAT = 1
+FORMAT = 1  # of the card; a checkpoint of another format is refused
 CONFIGS: dict[str, Any] = {
     config.__name__: config for config in (ModelConfig, RecurrentConfig, StockNetConfig)
 }
@@ -117,7 +117,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             )
         if card["market"] != market:
             raise DtmlError(
-                f"checkpoint {file} was trained for market {card['market']}, not {market}"
+                f"checkpoint {file} was trained for market {card['market']}, not {market}: "
+                f"{_way_out(market)}"
             )
         model_config = CONFIGS[card["network"]]
         return Ensemble(
@@ -128,14 +129,16 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             windows=WindowConfig(**card["windows"]),
             weights=weights,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:  # an entry of the card is missing, or is unknown here
         reason = " ".join(str(error).split())
         raise DtmlError(
-            f"{file} is not a dtml checkpoint: its metadata do not fit ({reason})"
+            f"{file} is not a dtml checkpoint: its metadata do not fit ({reason}); "
+            f"{_way_out(market)}"
         ) from error
 
 
 def _require_finite(weights: Weights, consequence: str) -> None:
+    """Raise DtmlError for a weight that is NaN or infinite; `consequence` begins its message."""
     for name, value in weights.items():
         wrong = int((~value.isfinite()).sum())
         if wrong > 0:
@@ -146,6 +149,7 @@ def _require_finite(weights: Weights, consequence: str) -> None:
 
 
 def _way_out(market: str) -> str:
+    """Return what a user can do about a checkpoint that cannot be used."""
     return (
         "restore it from a backup, recreate it from the receipt of one of its predictions with "
         f"`dtml replay RECEIPT --retrain`, or train again with `dtml train {market}`"

@@ -30,21 +30,22 @@ class Experiment:
     seeds: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all available
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
-    # Days left out before and after them, so that no close is part of labels on both sides.
+    # Days left out before and after the validation days: without a gap, the labels on both sides of
+    # a boundary would share a close.
     gap_sessions: int = 1
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
         train_sessions = 1 if self.train_sessions is None else self.train_sessions
-        counts = (self.seeds, train_sessions, self.validation_sessions)
-        if min(counts) < 1 or self.gap_sessions < 0:
+        if min(self.seeds, train_sessions, self.validation_sessions) < 1 or self.gap_sessions < 0:
             raise UsageError(
-                "seeds, train_sessions and validation_sessions must be 1 or more, gap_sessions "
-                f"0 or more; got {counts} and {self.gap_sessions}"
+                f"got seeds {self.seeds}, train_sessions {self.train_sessions}, "
+                f"validation_sessions {self.validation_sessions} and gap_sessions "
+                f"{self.gap_sessions}: the first three must be 1 or more, gap_sessions 0 or more"
             )
 
     def members_of(self, *seeds: int) -> list[Member]:
-        """Return the members of its ensemble, or those of other seeds."""
+        """Return the members of the ensemble: those of the given seeds, or of all its own seeds."""
         member_seeds = seeds or range(self.seeds)
         return [Member(seed, self.model, self.training) for seed in member_seeds]
 
@@ -56,7 +57,7 @@ class Experiment:
         return (
             self.train_sessions
             + self.validation_sessions
-            + 2 * self.gap_sessions
+            + 2 * self.gap_sessions  # before and after the validation days
             + self.windows.history
         )
 
@@ -67,6 +68,7 @@ class Experiment:
         and from the first session predicted. Raises DtmlError when the history is too short.
         """
         past = windows.between(last=pd.Timestamp(as_of))
+        # The outcome of a day is the return to the next session: its horizon is 1.
         stop = known_before(len(past), horizon=1, gap=self.gap_sessions)
         split = hold_out(stop, self.validation_sessions, horizon=1, gap=self.gap_sessions)
         end = split.trained.stop
@@ -81,7 +83,10 @@ class Experiment:
 
 
 def nightly() -> Experiment:
-    """Return the experiment of a night: the paper's network, its gains shared, stopped early."""
+    """Return the experiment of a night.
+
+    It trains the paper's network with gains shared by all stocks, and stops early.
+    """
     training = TrainingConfig(epochs=15, first_kept_epoch=3, patience=5)
     return Experiment(model=ModelConfig(normalisation="shared"), training=training)
 
@@ -89,13 +94,20 @@ def nightly() -> Experiment:
 def nightly_of(
     overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None
 ) -> Experiment:
-    """Return `nightly` with a market's settings of bars and those under `[model]` of its file."""
-    of_bars = {"z_close": z_close, "returns": returns, "max_return": max_return}
-    return vary(nightly(), {**of_bars, **overrides})
+    """Return `nightly` with a market's settings.
+
+    `overrides` are those under `[model]` of its file; the others say how it reads bars.
+    """
+    bar_settings = {"z_close": z_close, "returns": returns, "max_return": max_return}
+    return vary(nightly(), {**bar_settings, **overrides})
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with parameters replaced by name, whichever part they belong to."""
+    """Return the experiment with settings replaced by name.
+
+    A setting is replaced in every part that has one of that name: the experiment itself, its
+    windows, its model and its training. Names that no part has are ignored.
+    """
     parts = {}
     for part in ("windows", "model", "training"):
         config = getattr(experiment, part)

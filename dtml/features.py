@@ -44,8 +44,8 @@ class Panel:
 def returns(panel: Panel, max_return: float = np.inf) -> Prices:
     """Return the change of the adjusted price from session to session of the grid, a ratio minus 1.
 
-    Missing where either bar is missing, and where the change exceeds `max_return`: a corporate
-    action is no return.
+    It is missing (NaN) where either bar is missing, and where the change exceeds `max_return`: such
+    a change is taken for a corporate action, not for a return.
     """
     change = changes.change(panel.adjusted)
     change[np.abs(change) > max_return] = np.nan
@@ -59,7 +59,8 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     a split or a spin-off lies between two bars. A change beyond `max_return` counts as a change of
     the unit of account: no feature reads prices from both sides of it.
     """
-    # Each stock's bars come first, in time, and then the sessions without a bar.
+    # [bars stocks]: the session of each bar of a stock, in time; after a stock's bars come the
+    # sessions on which it has none.
     order = np.argsort(~np.isfinite(panel.adjusted), axis=0, kind="stable")
     bars = Panel(
         open=np.take_along_axis(panel.open, order, axis=0),
@@ -71,7 +72,7 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     raw_return = changes.change(bars.close)
     adjusted_return = changes.change(bars.adjusted)
     is_action = np.abs(raw_return - adjusted_return) > CORPORATE_ACTION
-    by_bar = np.empty((*order.shape, len(FEATURES)))
+    by_bar = np.empty((*order.shape, len(FEATURES)))  # columns in the order of FEATURES
     by_bar[..., 0] = bars.open / bars.close - 1
     by_bar[..., 1] = bars.high / bars.close - 1
     by_bar[..., 2] = bars.low / bars.close - 1
@@ -83,6 +84,7 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     for column, count in enumerate(AVERAGED, start=5):
         by_bar[..., column] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
     _erase_what_lacks_history(by_bar, order, bars, max_return)
+    # Back from the order of bars to the grid of sessions.
     features = np.full_like(by_bar, np.nan)
     np.put_along_axis(features, order[..., None], by_bar, axis=0)
     return 100 * features
@@ -91,6 +93,7 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
 def _trailing_mean(
     price: Float[ndarray, "bars stocks"], count: int
 ) -> Float[ndarray, "bars stocks"]:
+    """Return the mean of each bar and the `count` - 1 before it; NaN where there are fewer bars."""
     mean = np.full_like(price, np.nan)
     if len(price) >= count:
         windows = np.lib.stride_tricks.sliding_window_view(price, count, axis=0)
@@ -104,8 +107,13 @@ def _erase_what_lacks_history(
     bars: Panel,
     max_return: float,
 ) -> None:
-    """Set to NaN each feature whose oldest bar is too old, or lies before a change of unit."""
+    """Set to NaN each feature whose oldest bar is too old, or lies before a change of unit.
+
+    `position` is the session of each bar. The features of a single bar need no other.
+    """
     change = np.nan_to_num(changes.change(bars.adjusted))
+    # The number of changes of the unit of account so far.
     era = np.cumsum(np.abs(change) > max_return, axis=0)
+    # Columns with the number of bars that they read; both returns read two.
     for column, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
         values[~changes.reads_enough(position, era, count), column] = np.nan

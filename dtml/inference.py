@@ -70,8 +70,8 @@ def member_probabilities(
 ) -> Float[Tensor, "members days stocks"]:
     """Return the probability of a rise from each member; NaN for stocks that are not observed.
 
-    On CPU one thread computes: the last bits of a product depend on the number of threads, which
-    must not depend on the machine.
+    On CPU a single thread computes. The last bits of a matrix product depend on the number of
+    threads, and the same model must give the same bits on every machine.
     """
     probabilities = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
@@ -97,8 +97,8 @@ def attention(
 ) -> Float[Tensor, "days stocks stocks"]:
     """Return how much stock u (row) looked at stock v (column) on each day.
 
-    It is the mean over members and heads. Each row of an observed stock sums to 1. Every day needs
-    at least one observed stock.
+    The attention is the mean over members and heads. Each row of an observed stock sums to 1. Every
+    day needs at least one observed stock.
     """
     at_once = days_at_once(len(windows.symbols), device)
     total = torch.zeros(())
@@ -137,6 +137,7 @@ def _probabilities(
     device: torch.device,
     at_once: int,
 ) -> None:
+    """Write the probabilities of some days in place, `at_once` days at a time."""
     for batch in days.split(at_once):
         logits = model.logits(*_inputs(windows, batch, device))
         probabilities[batch] = logits.sigmoid().cpu()
@@ -154,22 +155,27 @@ def _member_attention(
 
 
 def _attention(model: Network, windows: Windows, device: torch.device, at_once: int) -> Tensor:
+    """Return the attention of one member, `[days stocks stocks]`, `at_once` days at a time."""
     by_batch = []
     for batch in torch.arange(len(windows)).split(at_once):
         _, weights = model(*_inputs(windows, batch, device), need_attention=True)
-        by_batch.append(weights.mean(dim=1).cpu())
+        by_batch.append(weights.mean(dim=1).cpu())  # the mean over heads
     return torch.cat(by_batch)
 
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
+    """Return the network of one member, ready to predict.
+
+    Raises DtmlError where the weights do not fit the model.
+    """
     model = ensemble.model.build(len(ensemble.symbols))
     try:
         model.load_state_dict(ensemble.member(position))
     except (RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())
         raise DtmlError(
-            f"the weights of {ensemble.market} do not fit its model: "
-            f"train again, or restore them ({reason})"
+            f"the weights of {ensemble.market} do not fit its model ({reason}): train again with "
+            f"`dtml train {ensemble.market}`, or restore the checkpoint from a backup"
         ) from error
     return model.to(device).eval()
 

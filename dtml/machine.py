@@ -31,7 +31,7 @@ def computed_by(device: torch.device) -> str:
 def changes(then: str | None, now: str) -> str | None:
     """Say what differs between two answers of `computed_by`; None where they are the same.
 
-    Without the first one (None), anything may differ.
+    `then` is None where no answer was recorded; what differs is then unknown, and this is said.
     """
     if then is None:
         return "the versions and the processor that computed it are not recorded"
@@ -65,6 +65,7 @@ def _processor() -> str:
                 model = value.strip()
                 break
     instructions = torch.backends.cpu.get_cpu_capability()
+    # A comma would look like the end of a pair to `_pairs`.
     return f"{model.replace(',', ' ')} ({instructions})"
 
 

@@ -50,8 +50,8 @@ class ModelConfig(NetworkConfig):
             )
         if not 0 <= self.dropout < 1 or self.beta < 0 or self.identity < 0:
             raise UsageError(
-                "dropout must lie in [0, 1), beta and identity must be 0 or more; "
-                f"got {self.dropout}, {self.beta}, {self.identity}"
+                f"got dropout {self.dropout}, beta {self.beta} and identity {self.identity}: "
+                "dropout must lie in [0, 1), beta and identity must be 0 or more"
             )
 
     def build(self, stocks: int) -> "DTML":
@@ -98,13 +98,15 @@ class DTML(Network):
         """
         transformed = self.transform(rows).tanh()  # feature transformation, once a session
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
-        normalised = self.normalise(contexts[:, :-1], observed)  # eq. 3
-        multi_level = normalised + self.beta * contexts[:, -1:]  # eq. 4
+        stock_contexts = contexts[:, :-1]
+        index_context = contexts[:, -1:]  # [days 1 hidden]: added to that of every stock
+        normalised = self.normalise(stock_contexts, observed)  # eq. 3
+        multi_level = normalised + self.beta * index_context  # eq. 4
         if self.data_axis:  # eqs. 5-8
-            mixed, attention = self.mix(
-                multi_level, observed.unsqueeze(1), need_weights=need_attention
-            )
-        else:  # eq. 8 without the others
+            # [days 1 stocks]: every stock of a day may look at the same stocks.
+            is_visible = observed.unsqueeze(1)
+            mixed, attention = self.mix(multi_level, is_visible, need_weights=need_attention)
+        else:  # eq. 8 without the other stocks
             mixed = multi_level + self.mix.feed_forward(multi_level)
             attention = None
         logits = self.predict(mixed.tanh())  # the tanh of eq. 8, then eq. 9
@@ -118,7 +120,7 @@ class DTML(Network):
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the cross-entropy with selective regularisation (section 3.4).
 
-        What it regularises is the squared norm of the last layer.
+        Only the last layer is regularised, by `penalty` times its squared norm.
         """
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
@@ -145,8 +147,8 @@ class LSTM(nn.Module):
 
         States and memories start from zero.
         """
-        inputs = rows[windows.mT]
-        sequences = inputs[0, ..., 0].numel()
+        inputs = rows[windows.mT]  # [window days symbols inputs]
+        sequences = inputs[0, ..., 0].numel()  # one for each day and symbol
         begin = rows.new_zeros(1, sequences, self.from_state.in_features)
         states: Tensor = torch.lstm(
             inputs.flatten(1, 2),
@@ -159,10 +161,13 @@ class LSTM(nn.Module):
             bidirectional=False,
             batch_first=False,
         )[0]
-        return states.view(*inputs.shape[:3], -1)
+        return states.view(*inputs.shape[:3], -1)  # days and symbols are separate axes again
 
     def _weights_of_torch(self) -> list[Tensor]:
-        """Return the weights in torch's order: of the input, of the state, and two biases."""
+        """Return the weights in torch's order: of the input, of the state, and two biases.
+
+        The second bias is 0, as this layer has only one.
+        """
         bias = self.from_input.bias
         weights = [
             _in_torchs_order(self.from_input.weight),
@@ -217,6 +222,7 @@ class ContextNormalisation(nn.Module):
     ) -> Float[Tensor, "days stocks hidden"]:
         """Normalise with the mean and the standard deviation of the observed stocks alone."""
         counted = observed.unsqueeze(-1).to(contexts.dtype)
+        # The number of values of each day: its observed stocks times the units.
         size = counted.sum(dim=(1, 2), keepdim=True) * contexts.shape[-1]
         mean = (contexts * counted).sum(dim=(1, 2), keepdim=True) / size
         centred = contexts - mean

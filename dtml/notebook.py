@@ -38,7 +38,8 @@ CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 class Walked:
     """The scores of an estimator on the days of a walk, and their quality.
 
-    `scores` are [sessions stocks], `figures` has a row a figure, `daily` the rank IC and the decile
+    `scores` has a row for each session and a column for each stock. `figures` has a row for each of
+    `RANK_FIGURES`, with the columns value, low and high. `daily` has the rank IC and the decile
     spread of each session.
     """
 
@@ -79,6 +80,7 @@ class Walked:
     def _spread_curve(self) -> str:
         """Return the summed decile spread as SVG."""
         curve = self.daily["decile_spread"].fillna(0).cumsum()
+        # The drawing includes 0, and its height is never 0: a flat curve must not divide by it.
         high = max(curve.max(), 1e-9)
         low = min(curve.min(), 0)
         heights = CURVE_HEIGHT * (high - curve) / (high - low)
@@ -117,9 +119,10 @@ class Study:
             index=index,
         )
         self.market = loaded
-        if not loaded.symbols:
+        if not loaded.symbols:  # a market without a list: the stocks that the source has
             self.market = loaded.with_symbols(source.symbols() or ())
         start = pd.Timestamp(first).date()
+        # A session has no final bar before it closes.
         end = last_closed_session(loaded.calendar, datetime.now(UTC))
         if last:
             end = min(pd.Timestamp(last).date(), end)
@@ -155,8 +158,9 @@ class Study:
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
         """Walk forward from `first` to `last`, and return the scores of each day.
 
-        Every 63 sessions the estimator is trained on what was known. It is a scikit-learn
-        estimator, a torch module, the path of a file of your own, or the name of a rule.
+        The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
+        or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
+        a rule is not trained.
         """
         history = self._history
         last_day = pd.Timestamp(last or self._panel.sessions[-1])
@@ -218,7 +222,7 @@ def _own(code: str | Path) -> Asked:
 def _good_bars(market: Market, source: Source, start: date, end: date) -> pd.DataFrame:
     """Fetch the bars of a market and its index, and return those that pass its checks.
 
-    An index of the constituents is computed from these bars.
+    Where no source has the index (`of_constituents`), it is computed from the accepted bars.
     """
     index = market.index
     symbols = market.symbols

@@ -75,20 +75,21 @@ class PublishedSet:
         return self.data_until or self.test[1]
 
 
-def require_set(market: Market, paper: PublishedSet) -> None:
-    """Raise UsageError unless the market has the set's stocks.
+def require_set(market: Market, published_set: PublishedSet) -> None:
+    """Raise UsageError unless the market has the stocks of the published set.
 
-    They are the stocks that the set's market lists or, where its list is of another time, as many
-    as the public files hold.
+    These are the stocks that the set's market lists. If its list is of another time than the public
+    files, and so has another number of stocks, only the number of stocks in the files is checked.
     """
-    listed = set(load_market(paper.market).symbols)
+    listed = set(load_market(published_set.market).symbols)
     symbols = set(market.symbols)
-    expected = listed if len(listed) == paper.stocks else symbols
-    if len(market.symbols) != paper.stocks or expected != symbols:
+    has_number = len(market.symbols) == published_set.stocks
+    is_list_of_files = len(listed) == published_set.stocks
+    if not has_number or (is_list_of_files and listed != symbols):
         raise UsageError(
-            f"these are not the data of {paper.market}: {len(market.symbols)} stocks, "
+            f"these are not the data of {published_set.market}: {len(market.symbols)} stocks, "
             f"{len(listed & symbols)} of them in its market's list; "
-            f"the set has {paper.stocks}: give its files with --prices and --index"
+            f"the set has {published_set.stocks}: give its files with --prices and --index"
         )
 
 
@@ -108,6 +109,10 @@ def _settings_of(config: type[Any], settings: Mapping[str, Any]) -> dict[str, An
 
 
 def _read_sets() -> dict[str, PublishedSet]:
+    """Return the sets in `published.toml` by market.
+
+    Its table `networks` holds what the recipes of a network share; every other table is a set.
+    """
     file = Path(__file__).with_suffix(".toml")
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     shared = tables.pop("networks")
@@ -172,15 +177,15 @@ def grid(recipe: Recipe) -> list[Recipe]:
     return recipes
 
 
-def shortened(paper: PublishedSet, epochs: int | None) -> PublishedSet:
-    """Return the same experiment with at most `epochs` epochs of training.
+def shortened(published_set: PublishedSet, epochs: int | None) -> PublishedSet:
+    """Return the same experiment with at most `epochs` epochs of training; None is no limit.
 
-    It is for a quick look, not for published figures.
+    A shortened experiment is for a quick look, not for figures beside the published ones.
     """
     if epochs is None:
-        return paper
+        return published_set
     recipes = {}
-    for name, recipe in paper.recipes.items():
+    for name, recipe in published_set.recipes.items():
         fewer = min(epochs, recipe.training.epochs)
         recipes[name] = replace(recipe, training=replace(recipe.training, epochs=fewer))
-    return replace(paper, recipes=recipes)
+    return replace(published_set, recipes=recipes)

@@ -84,15 +84,16 @@ class Windows:
         return digest.hexdigest()
 
     def rows(self) -> Float[Tensor, "sessions symbols features"]:
-        """Return the sessions behind the windows; the index is the last symbol.
+        """Return the sessions behind the windows, each once; the index is the last symbol.
 
         Day d sees rows d .. d + window - 1.
         """
-        if not len(self):
+        if not len(self):  # without a first window there is nothing to join below
             features_of_stock = self.stocks.shape[-1]
             return self.stocks.new_zeros(0, len(self.symbols) + 1, features_of_stock)
         all_symbols = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
-        first_window = all_symbols[0].movedim(1, 0)
+        first_window = all_symbols[0].movedim(1, 0)  # [window symbols features]
+        # Each further window adds one session, its last.
         later_sessions = all_symbols[1:, :, -1]
         return torch.cat([first_window, later_sessions])
 
@@ -131,7 +132,8 @@ class Windows:
     def rises(self) -> Bool[Tensor, "days stocks"]:
         """Return whether the return is above zero; a tie is a fall.
 
-        Where the paper has a label, the two agree.
+        For a stock-day that the paper labels, this is its label. Where the return is not known,
+        it is false.
         """
         return self.movement > 0
 
@@ -167,7 +169,7 @@ def build_windows(
         torch.from_numpy(np.nan_to_num(values, nan=0.0))
         .unfold(0, config.window, 1)
         .permute(0, 1, 3, 2)
-    )
+    )  # [windows symbols window features], without copies
     # The window of a day begins window - 1 sessions before it.
     first_window = int(days[0]) - config.window + 1
     last_window = int(days[-1]) - config.window + 1
@@ -183,6 +185,7 @@ def build_windows(
         observed=torch.from_numpy(observed),
         movement=torch.from_numpy(movement[days, :-1]).float(),
         as_of=grid[days],
+        # The session of the exchange after each day.
         target=sessions[sessions.searchsorted(grid[days], side="right")],
         symbols=symbols,
     )
@@ -218,7 +221,8 @@ def _no_window(
         f"no day has a whole window of {config.window} sessions: "
         f"there are {bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and "
         f"{index_symbol}, and "
-        f"the first window needs {config.history} sessions with a bar of the index"
+        f"the first window needs {config.history} sessions with a bar of the index: "
+        "fetch a longer history"
     )
 
 
@@ -254,5 +258,6 @@ def _movement(
     """
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]
+    # A row whose next row skips a session of the exchange has the return over several sessions.
     following[:-1][np.diff(sessions.get_indexer(grid)) != 1] = np.nan
     return following

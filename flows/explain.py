@@ -174,7 +174,7 @@ def explain(
     return significance.find(
         attention=np.array([by_day[chosen] for by_day in attentions]),
         importance=np.mean(importances, axis=0)[chosen],
-        together=is_there[:, stocks, None] & is_there[:, None, stocks],
+        both_observed=is_there[:, stocks, None] & is_there[:, None, stocks],
         seeds=trial.seeds,
         drivers=known_drivers(history.market, symbols),
         seed=seed,

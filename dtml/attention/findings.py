@@ -7,16 +7,18 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-STOCK_DAYS = 50_000  # at most, on which a model is tested
+STOCK_DAYS = 50_000  # of the history on which a model is tested, at most
 
 
 @dataclass(frozen=True)
 class Findings:
     """The findings of the three tests of `significance.py`: columns of the table `explanation`.
 
-    `distance` and its p-value are those of `distance_test`, `agreement` and its ends those of
-    `agreement` (NaN: too few days), `drivers` and `drivers_importance` shares of `share_found`,
-    None where no driver is known.
+    `distance` and its p-value are those of `distance_test`; `told_apart` says whether it is
+    significant. `agreement` and the ends of its interval are those of `agreement`, the ends NaN
+    with too few days. `drivers` and `drivers_importance` are the shares of stocks whose driver is
+    among the `top` largest attentions or importances (`share_found`), `drivers_chance` the share by
+    chance; all three are None where no driver is known.
     """
 
     stocks: int
@@ -48,9 +50,11 @@ def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fail
 
 def _agrees(row: Mapping[str, Any]) -> bool:
     """Return whether the whole interval of the agreement is above 0, and its value above chance."""
-    of_unrelated_rows = 2 / np.sqrt(row["stocks"])
-    lowest = row["agreement_low"] or 0
-    return bool(lowest > 0 and row["agreement"] >= of_unrelated_rows)
+    # What two unrelated maps reach that both prefer a few stocks (`significance.agreement`).
+    by_chance = 2 / np.sqrt(row["stocks"])
+    # With too few days there is no interval: its low end is NaN here and None in the store.
+    low = row["agreement_low"] or 0
+    return bool(low > 0 and row["agreement"] >= by_chance)
 
 
 def words(row: Mapping[str, Any] | None) -> str:
@@ -86,6 +90,7 @@ def words(row: Mapping[str, Any] | None) -> str:
 
 
 def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
+    """Say whether attention agrees with importance; `agrees` is the answer of `_agrees`."""
     low = row["agreement_low"]
     high = row["agreement_high"]
     measure = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"

@@ -31,24 +31,24 @@ from dtml.windows import Windows
 Drivers = Mapping[int, int]  # from a stock to the one that drives it, by position
 OfNetworks = Float[ndarray, "networks days stocks stocks"]
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
-Together = Bool[ndarray, "days stocks stocks"]
+BothObserved = Bool[ndarray, "days stocks stocks"]  # whether stocks u and v both are, that day
 Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
-# At most: 1,000 sessions of 50 stocks, or more sessions of fewer; see
-# `dtml.attention.findings.STOCK_DAYS`.
+# The most stocks of a history that is tested. It has `dtml.attention.findings.STOCK_DAYS`, so 1,000
+# sessions of 50 stocks, or more sessions of fewer stocks.
 STOCKS = 50
-DRAWS = 3  # times that every day takes the rows of another
+DRAWS = 3  # drawings in each of which every day takes the rows of another day
 TOP = 3  # sources of a stock among which its driver should be
-SIGNIFICANT = 0.05
-WAYS = 10_000  # to group networks, at most; all of them where there are fewer
-RESAMPLES = 1000
+SIGNIFICANT = 0.05  # the largest p-value that tells true from shuffled labels
+WAYS = 10_000  # ways to group networks that are compared, at most; where there are fewer, all
+RESAMPLES = 1000  # of days, for the interval of the agreement
 
 
 def find(
     attention: OfNetworks,
     importance: PerDay,
-    together: Together,
+    both_observed: BothObserved,
     seeds: int,
     drivers: Drivers,
     *,
@@ -56,16 +56,17 @@ def find(
 ) -> Findings:
     """Run every test on the attention of all networks and on their `importance`.
 
-    The `seeds` networks of true labels come first. Only days count on which both stocks are
-    `together`. `drivers` maps a stock to the one that drives it.
+    In `attention`, the `seeds` networks of true labels come first; `importance` is their mean. For
+    a pair of stocks, only the days count on which `both_observed` is true. `drivers` maps a stock
+    to the one that drives it.
     """
-    days, stocks = together.shape[:2]
-    attention_means = np.array([over_days(weights, together) for weights in attention])
+    days, stocks = both_observed.shape[:2]
+    attention_means = np.array([over_days(weights, both_observed) for weights in attention])
     distance, p_value = distance_test(attention_means, seeds, seed=seed)
     true_attention = attention[:seeds].mean(axis=0)
-    correlation, low, high = agreement(true_attention, importance, together, seed=seed)
-    attention_mean = over_days(true_attention, together)
-    importance_mean = over_days(importance, together)
+    correlation, low, high = agreement(true_attention, importance, both_observed, seed=seed)
+    attention_mean = over_days(true_attention, both_observed)
+    importance_mean = over_days(importance, both_observed)
     return Findings(
         stocks=stocks,
         days=days,
@@ -114,24 +115,24 @@ def importance_by_day(
 ) -> PerDay:
     """Return how much the logit of stock u (row) changes with another window of stock v (column).
 
-    It is the mean absolute change over `draws` drawings, in each of which every day takes the
-    window of another of these days; 0 on the diagonal, and on days on which v is not observed.
-    Its unit is that of a logit, without an upper bound.
+    It is the mean absolute change over `draws` drawings. In each drawing, every day takes stock v's
+    window from another of these days. The importance is 0 on the diagonal, and on days on which v
+    is not observed. Its unit is that of a logit, without an upper bound.
     """
     rows = _rows_of(windows, days)
     observed = windows.observed[days]
     stocks = observed.shape[1]
     importance = torch.zeros(len(days), stocks, stocks, dtype=torch.float64)
     with torch.no_grad():
-        before = network.logits(rows.flatten(0, 1), _places(rows), observed)
+        own_logits = network.logits(rows.flatten(0, 1), _places(rows), observed)
         for draw in range(draws):
             generator = np.random.default_rng([seed, draw])
-            donors = _other_days(observed.numpy(), generator)
+            source_days = _other_days(observed.numpy(), generator)
             for v in range(stocks):
-                changed = rows.clone()
-                changed[:, :, v] = rows[donors[:, v], :, v]
-                after = network.logits(changed.flatten(0, 1), _places(rows), observed)
-                importance[:, :, v] += (after - before).abs() / draws
+                changed_rows = rows.clone()
+                changed_rows[:, :, v] = rows[source_days[:, v], :, v]
+                changed_logits = network.logits(changed_rows.flatten(0, 1), _places(rows), observed)
+                importance[:, :, v] += (changed_logits - own_logits).abs() / draws
     importance.diagonal(dim1=1, dim2=2).zero_()
     return np.asarray(importance)
 
@@ -144,7 +145,11 @@ def _rows_of(windows: Windows, days: Positions) -> Tensor:
 
 
 def _places(rows: Tensor) -> Tensor:
-    """Return the positions of each day's sessions when those of all days are concatenated."""
+    """Return the positions of each day's sessions when those of all days are concatenated.
+
+    A network takes one list of sessions and the positions of each window in it. Here the windows of
+    different days share no session, so that one day's rows can be changed alone.
+    """
     days, window = rows.shape[:2]
     return torch.arange(days * window).view(days, window)
 
@@ -154,23 +159,24 @@ def _other_days(
 ) -> Int[ndarray, "days stocks"]:
     """Draw the day from which each day takes a stock's rows.
 
-    The days on which the stock is observed form one cycle.
+    The days on which the stock is observed form one cycle, in which each takes those of the day
+    before it in the cycle. A day on which the stock is not observed keeps its own rows.
     """
     days, stocks = observed.shape
     # One order for all stocks, so that none depends on its place among them.
     order = generator.permutation(days)
     own_day = np.arange(days)[:, None]
-    donors = np.tile(own_day, stocks)
+    source_days = np.tile(own_day, stocks)
     for stock in range(stocks):
         cycle = order[observed[order, stock]]
-        donors[cycle, stock] = np.roll(cycle, 1)
-    return donors
+        source_days[cycle, stock] = np.roll(cycle, 1)
+    return source_days
 
 
-def over_days(values: PerDay, together: Together) -> Matrix:
+def over_days(values: PerDay, both_observed: BothObserved) -> Matrix:
     """Return the mean over the days on which both stocks are observed; 0 where they never are."""
-    days = np.maximum(together.sum(axis=0), 1)
-    return np.asarray((values * together).sum(axis=0) / days)
+    days = np.maximum(both_observed.sum(axis=0), 1)
+    return np.asarray((values * both_observed).sum(axis=0) / days)
 
 
 def distance_test(
@@ -187,19 +193,24 @@ def distance_test(
     exact.
     """
     networks, stocks = matrices.shape[:2]
-    differences = matrices[:, None] - matrices[None]
+    differences = matrices[:, None] - matrices[None]  # [networks networks stocks stocks]
     distances = np.linalg.norm(differences, axis=(-2, -1)) / np.sqrt(stocks)
     groupings = _groupings(networks, first, np.random.default_rng(seed))
     energies = _energy(distances, groupings)
-    as_large = energies >= energies[0] - 1e-12
-    return float(energies[0]), float(as_large.mean())
+    true_energy = energies[0]
+    # A grouping with the same distance as the true one may differ from it by rounding.
+    as_large = energies >= true_energy - 1e-12
+    return float(true_energy), float(as_large.mean())
 
 
 def _groupings(
     networks: int, first: int, generator: np.random.Generator
 ) -> Float[ndarray, "ways networks"]:
-    """Return 1 for the networks of the first group, 0 for the others, the true grouping first."""
-    if comb(networks, first) <= WAYS:
+    """Return ways to choose the first group, the true one first.
+
+    A row has 1 for the networks of the first group, 0 for the others.
+    """
+    if comb(networks, first) <= WAYS:  # the first combination is 0, 1, ...: the true grouping
         chosen = np.array(list(combinations(range(networks), first)))
     else:
         shuffled_networks = generator.random((WAYS, networks)).argsort(axis=1)
@@ -213,9 +224,10 @@ def _groupings(
 def _energy(
     distances: Float[ndarray, "networks networks"], in_first: Float[ndarray, "ways networks"]
 ) -> Float[ndarray, " ways"]:
-    """Return twice the mean distance between groups less the mean distances within each.
+    """Return the energy distance of each grouping.
 
-    The zeros of the diagonal are included.
+    It is twice the mean distance between the groups, less the mean distance within each. The mean
+    within a group includes each network's distance of 0 from itself.
     """
     in_second = 1 - in_first
     between = _mean_distance(distances, in_first, in_second)
@@ -229,44 +241,50 @@ def _mean_distance(
     in_group: Float[ndarray, "ways networks"],
     in_other: Float[ndarray, "ways networks"],
 ) -> Float[ndarray, " ways"]:
+    """Return the mean distance of a network in one group from a network in the other."""
     pairs = in_group.sum(axis=1) * in_other.sum(axis=1)
     total = ((in_group @ distances) * in_other).sum(axis=1)
     return np.asarray(total / pairs)
 
 
 def agreement(
-    attention: PerDay, importance: PerDay, together: Together, seed: int = 0
+    attention: PerDay, importance: PerDay, both_observed: BothObserved, seed: int = 0
 ) -> tuple[float, float, float]:
     """Return Spearman's correlation of attention with importance, and the ends of its interval.
 
-    It is taken over the other stocks of each stock. Attention and importance are means over days;
-    the correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over
-    stocks. The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN
-    below `MINIMUM_DAYS`) but centred on the estimate, because resamples add an error to both ranks
-    and lie too near 0. It allows for other days, not for other networks. Two unrelated maps that
-    both prefer a few stocks still reach about 2 / sqrt(stocks).
+    Attention and importance are means over days. For each stock, the two are correlated over the
+    other stocks: from -1 to 1, and 0 where one of them is the same for all. The result is the mean
+    over stocks.
+
+    The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
+    `MINIMUM_DAYS`) but centred on the estimate, because resamples add an error to both ranks and
+    lie too near 0. It allows for other days, not for other networks. Two unrelated maps that both
+    prefer a few stocks still reach about 2 / sqrt(stocks).
     """
-    days = len(together)
-    parts = (attention * together, importance * together, together)
-    sums = np.concatenate([part.reshape(days, -1) for part in parts], axis=1)
-    correlation = float(_correlation(sums.sum(axis=0)))
-    low, high = day_interval(sums[:, None], _correlation, resamples=RESAMPLES, seed=seed)
-    reach = float(high[0] - low[0]) / 2
+    days = len(both_observed)
+    # What each day adds to three totals for each pair of stocks: attention, importance, and the
+    # number of days on which both are observed. `_correlation` divides the totals.
+    summands = (attention * both_observed, importance * both_observed, both_observed)
+    of_days = np.concatenate([summand.reshape(days, -1) for summand in summands], axis=1)
+    correlation = float(_correlation(of_days.sum(axis=0)))
+    of_one_model = of_days[:, None]  # [days models totals], as `day_interval` takes it
+    low, high = day_interval(of_one_model, _correlation, resamples=RESAMPLES, seed=seed)
+    half_width = float(high[0] - low[0]) / 2
     return (
         correlation,
-        float(np.clip(correlation - reach, -1, 1)),
-        float(np.clip(correlation + reach, -1, 1)),
+        float(np.clip(correlation - half_width, -1, 1)),
+        float(np.clip(correlation + half_width, -1, 1)),
     )
 
 
-def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"]:
-    """Return the mean correlation from attention, importance and days, each summed over days.
+def _correlation(totals: Float[ndarray, "*batch totals"]) -> Float[ndarray, "*batch"]:
+    """Return the mean correlation from the totals over days of attention, importance and days.
 
-    The three follow one another, each a flattened matrix of pairs.
+    The last axis holds the three one after the other, each a flattened matrix of pairs of stocks.
     """
-    stocks = isqrt(sums.shape[-1] // 3)
-    batch = sums.shape[:-1]
-    matrices = sums.reshape(*batch, 3, stocks, stocks)
+    stocks = isqrt(totals.shape[-1] // 3)
+    batch = totals.shape[:-1]
+    matrices = totals.reshape(*batch, 3, stocks, stocks)
     attention, importance, days = np.moveaxis(matrices, -3, 0)
     attention_ranks = _centred_ranks(attention, days)
     importance_ranks = _centred_ranks(importance, days)
@@ -279,13 +297,17 @@ def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"
 
 
 def _centred_ranks(
-    sums: Float[ndarray, "*batch stocks stocks"], days: Float[ndarray, "*batch stocks stocks"]
+    totals: Float[ndarray, "*batch stocks stocks"], days: Float[ndarray, "*batch stocks stocks"]
 ) -> Float[ndarray, "*batch stocks others"]:
-    """Return the ranks of each stock's others by their means over days, less the mean rank."""
-    stocks = sums.shape[-1]
-    means = sums / np.maximum(days, 1)
-    of_others = means[..., ~np.eye(stocks, dtype=bool)]
-    by_stock = of_others.reshape(*sums.shape[:-1], stocks - 1)
+    """Return, for each stock, the ranks of the other stocks by their means over days.
+
+    `totals` are summed over `days`. The mean rank is subtracted.
+    """
+    stocks = totals.shape[-1]
+    means = totals / np.maximum(days, 1)
+    of_others = means[..., ~np.eye(stocks, dtype=bool)]  # all pairs but the diagonal, flattened
+    by_stock = of_others.reshape(*totals.shape[:-1], stocks - 1)
+    # The mean of the ranks 1 .. stocks - 1 is stocks / 2.
     return np.asarray(rankdata(by_stock, axis=-1) - stocks / 2)
 
 
@@ -300,6 +322,7 @@ def share_found(matrix: Matrix, drivers: Drivers, top: int) -> float | None:
         others = np.delete(matrix[stock], stock)
         of_driver = matrix[stock, driver]
         above = (others > of_driver).sum()
-        equal = (others == of_driver).sum()
-        shares.append(np.clip((top - above) / equal, 0, 1))
+        equal = (others == of_driver).sum()  # at least 1: the driver itself
+        places_left = top - above
+        shares.append(np.clip(places_left / equal, 0, 1))
     return float(np.mean(shares)) if shares else None

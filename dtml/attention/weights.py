@@ -38,6 +38,7 @@ class Attention:
 
     def rows(self) -> pd.DataFrame:
         """Return a row for each pair, `symbol, source, weight`: a stock and one it looks at."""
+        # Of each weight, in the order of `ravel`.
         row, column = np.indices(self.weights.shape).reshape(2, -1)
         names = pd.Index(self.symbols)
         return pd.DataFrame(
@@ -75,7 +76,8 @@ class Attention:
     def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
         """Return the other stocks that each stock looks at most, with their weights.
 
-        The strongest come first, equal ones by symbol.
+        Each stock has at most `most` of them, and fewer where weights are unknown. The strongest
+        come first, equal ones in the order of `symbols`.
         """
         weights = np.where(np.isnan(self.others), -np.inf, self.others)
         order = np.argsort(-weights, axis=1, kind="stable")[:, :most]

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 PerStock = Float[ndarray, " stocks"]
-SLACK = 1e-9  # of a lot: a quotient that rounding leaves this little below a whole lot is one
+SLACK = 1e-9  # of a lot: rounding may leave a whole number of lots this little too small
 
 
 def whole_lots(shares: PerStock, lot: int) -> PerStock:
@@ -39,12 +39,12 @@ def trades(
     """
     purchase_rate, sale_rate = rates
     target_shares = weights * capital / price
-    gap = np.where(kept, 0.0, target_shares - held)
-    surplus = whole_lots(np.maximum(-gap, 0.0), lot)
+    missing = np.where(kept, 0.0, target_shares - held)  # below 0 where too many shares are held
+    surplus = whole_lots(np.maximum(-missing, 0.0), lot)
     sold = np.where(weights > 0, surplus, held)
     proceeds = (sold @ price) * (1 - sale_rate)
     cash = capital - held @ price + proceeds
-    shortfall = np.maximum(gap, 0.0)
+    shortfall = np.maximum(missing, 0.0)
     cost = (shortfall @ price) * (1 + purchase_rate)
     affordable_share = 0.0
     if cost > 0:

@@ -26,7 +26,7 @@ class Performance:
     index on the same sessions, with the interval of that difference; NaN without an index.
     `deflated_sharpe` is in [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share
     of days with a return above 0, `turnover` the mean per day. `break_even` is the cost in basis
-    points per unit traded at which the mean return, less borrow, is 0; below 0 where the portfolio
+    points of the value traded at which the mean return, less borrow, is 0; below 0 if the portfolio
     loses even without costs, NaN without turnover. `settled` counts the positions that met an
     unexplained move; `unbooked` is the total return that these moves would have added, a sum of
     shares of the equity at each.
@@ -76,13 +76,16 @@ def performance(
     the index at the same fills. Raises ValueError where the track has no day.
     """
     if track.empty:
-        raise ValueError("the track has no day")
+        raise ValueError(
+            "the track has no day: a portfolio needs two fills with known prices to have a return"
+        )
     net = track["net"].to_numpy(dtype=float)
-    low, high = sharpe_interval(net[:, None], resamples=resamples)
+    of_one_model = net[:, None]  # [days models]
+    low, high = sharpe_interval(of_one_model, resamples=resamples)
     gain = NO_GAIN if index is None else _gain(track, index, resamples)
     annual_growth = equity(net)[-1] ** (YEAR / len(net))
     volatility = np.nan
-    if len(net) > 1:
+    if len(net) > 1:  # a single return has no standard deviation
         volatility = float(net.std(ddof=1) * np.sqrt(YEAR))
     turnover = float(track["turnover"].mean())
     before_trading_costs = float((track["gross"] - track["borrow"]).mean())
@@ -141,7 +144,7 @@ def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000
     `dtml.evaluation.metrics.MINIMUM_DAYS`.
     """
     varies = np.ptp(net, axis=0) > 0
-    low, high = day_interval(_sums(net), _sharpe_of_sums, resamples=resamples, seed=0)
+    low, high = day_interval(_summands(net), _sharpe_of_totals, resamples=resamples, seed=0)
     return (
         np.where(varies, low * np.sqrt(YEAR), np.nan),
         np.where(varies, high * np.sqrt(YEAR), np.nan),
@@ -157,8 +160,11 @@ def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
     gain = (of_track - of_index) * np.sqrt(YEAR)
     if np.isnan(gain):
         return NO_GAIN
-    sums = _sums(net).reshape(len(net), 1, -1)
-    low, high = day_interval(sums, difference(_sharpe_of_sums), resamples=resamples, seed=0)
+    # [days 1 6]: the summands of the track and then those of the index, as `difference` takes them.
+    paired_summands = _summands(net).reshape(len(net), 1, -1)
+    low, high = day_interval(
+        paired_summands, difference(_sharpe_of_totals), resamples=resamples, seed=0
+    )
     return _Gain(
         value=float(gain),
         low=float(low[0] * np.sqrt(YEAR)),
@@ -166,10 +172,11 @@ def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> _Gain:
     )
 
 
-def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
+def _summands(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
     """Return what each day adds to the number of days, the returns and their squares.
 
-    Returns are divided by their range. The ratio has no unit, and resampled sums keep seven digits.
+    Returns are divided by their range, because resampled totals keep only seven digits. A Sharpe
+    ratio does not depend on the unit of the returns.
     """
     spread = np.ptp(net, axis=0)
     unit = net / np.where(spread > 0, spread, 1)
@@ -211,25 +218,29 @@ def expected_best(trials: Sequence[float]) -> float:
     ratios = np.asarray(trials, dtype=float)
     number = int(np.isfinite(ratios).sum())
     if not number:
-        raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
+        raise ValueError(
+            f"none of the {ratios.size} trials is a number: pass at least the Sharpe ratio of the "
+            "track itself"
+        )
     if number == 1:
         return 0.0
-    usual = ndtri(1 - 1 / number)
-    rare = ndtri(1 - 1 / (number * np.e))
-    highest = (1 - np.euler_gamma) * usual + np.euler_gamma * rare
+    # The expected maximum of as many standard normal numbers, from two of their quantiles.
+    lower_quantile = ndtri(1 - 1 / number)
+    upper_quantile = ndtri(1 - 1 / (number * np.e))
+    highest = (1 - np.euler_gamma) * lower_quantile + np.euler_gamma * upper_quantile
     return float(np.nanstd(ratios, ddof=1) * highest)
 
 
-def _sharpe_of_sums(sums: ndarray) -> ndarray:
-    """Return the ratio from summed days, returns and squared returns.
+def _sharpe_of_totals(totals: ndarray) -> ndarray:
+    """Return the Sharpe ratio from the totals of `_summands`: days, returns and squared returns.
 
     It is 0 where a resample does not vary.
     """
-    days, total, squares = np.moveaxis(sums, -1, 0)
+    days, total, squares = np.moveaxis(totals, -1, 0)
     mean = total / days
     spread = np.maximum(squares / days - mean**2, 0)
     variance = spread * days / (days - 1)
     deviation = np.sqrt(variance)
-    varies = deviation > 1e-6
+    varies = deviation > 1e-6  # of the range of all returns; less is rounding
     zeros = np.zeros_like(mean)
     return np.asarray(np.divide(mean, deviation, out=zeros, where=varies))

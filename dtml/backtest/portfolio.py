@@ -105,10 +105,10 @@ class Quotes:
         Sessions of the bars that are not among `sessions` are left out. `returns` names the price
         that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
         the factor of their session's close. A recorded split is followed where it explains a move
-        of more than `max_return`. Other such moves are unexplained and their bars get no price; so
-        are those of the bars that the checks refused for their return (`refused`: `symbol,
-        session`). An open that far from the close before it is discarded too, though its close may
-        be good. `price_limit` is that of a session, a ratio, if there is one.
+        of more than `max_return`. Other such moves are unexplained, and their bars get no price.
+        The bars that the checks refused for their return (`refused`: `symbol, session`) are such
+        moves too. An open that far from the close before it is discarded, though its close may be
+        good. `price_limit` is the market's largest move of an open from the last close, a ratio.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -122,10 +122,11 @@ class Quotes:
         rejected_cells = on_grid(rejected.assign(there=1.0), "there", sessions, symbols)
         gone = np.isfinite(rejected_cells) & np.isnan(closed)
         leaps = np.abs(closed / _last_before(closed) - 1) > max_return
-        leaps &= ~_first_after(gone, closed)
+        leaps &= ~_first_after(gone, closed)  # there the rejected bar counts as the move
         opened[leaps] = np.nan
         closed[leaps] = np.nan
         moved = _first_after(gone | leaps, closed)
+        # After an unexplained move, the close before is of no use to judge an open.
         open_leaps = np.abs(opened / _last_before(closed) - 1) > max_return
         opened[open_leaps & ~moved] = np.nan
 
@@ -173,6 +174,7 @@ class Quotes:
 
     @property
     def _known(self) -> PerSession:
+        """Return the last price of each session: its close, or else its open."""
         return np.where(np.isfinite(self.close), self.close, self.open)
 
 
@@ -300,6 +302,7 @@ def follow_on(
     equity is lost.
     """
     first, targets = _by_session(weights, as_of, quotes, strategy.fill)
+    # 1 for a kept stock, 0 for another, NaN in a session without weights.
     kept_marks = np.zeros(weights.shape) if kept is None else kept.astype(float)
     _, kept_marks = _by_session(kept_marks, as_of, quotes, strategy.fill)
     fills = _Fills.of(quotes, strategy.fill)
@@ -324,10 +327,7 @@ def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFr
 def equal_weight_track(
     probability: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> pd.DataFrame:
-    """Return what equal parts of every stock predicted that day earned, without costs.
-
-    The columns are those of `follow`.
-    """
+    """Return what equal parts of each day's predicted stocks earned, as `follow` without costs."""
     everything = Strategy("long", fill, top=probability.shape[1], max_weight=1.0, costs=FREE)
     return follow(positions(probability, everything), as_of, quotes, everything)
 
@@ -335,14 +335,17 @@ def equal_weight_track(
 def _by_session(
     weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> tuple[int, PerRow]:
-    """Return the row of the first fill, and the weights of each session to the last priced fill."""
+    """Return the row of the first fill, and the weights from it to the last priced fill.
+
+    The weights have a row a session, NaN in one without weights.
+    """
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
         raise ValueError(
             "as_of must be one or more increasing sessions of the quotes, got "
             f"{list(as_of[:3])} ..."
         )
-    place = place + (fill == "next_open")
+    place = place + (fill == "next_open")  # one session later than `as_of`
     first = int(place[0])
     stop = min(int(place[-1]), _last_priced_row(quotes, fill)) + 1
     is_priced = place < stop
@@ -352,10 +355,7 @@ def _by_session(
 
 
 def _last_priced_row(quotes: Quotes, fill: Fill) -> int:
-    """Return the row of the last fill that has prices, -1 without any.
-
-    There the fill before it is sold again.
-    """
+    """Return the row of the last fill with prices, at which the one before is sold; -1 for none."""
     has_price = np.isfinite(quotes.fills(fill)).any(axis=1)
     priced = np.flatnonzero(has_price)
     return int(priced[-1]) if len(priced) else -1
@@ -370,10 +370,7 @@ def _tradable(price: PerSession) -> tuple[Flags, Flags]:
 
 
 def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
-    """Return the return from each fill to the next.
-
-    It is 0 where a stock had no price yet, so that nobody holds it.
-    """
+    """Return the return from each fill to the next, 0 before a stock's first price."""
     returns = np.zeros_like(mark)
     priced_returns = exit_[1:] / mark[:-1] - 1
     returns[:-1] = np.where(np.isfinite(mark[:-1]), priced_returns, 0.0)
@@ -386,20 +383,17 @@ def _last_before(price: PerSession) -> PerSession:
 
 
 def _first_after(gone: Flags, price: PerSession) -> Flags:
-    """Return which prices are the first after a session in `gone`, which has none.
-
-    False for a stock's first price.
-    """
+    """Return which prices are the first after a session in `gone`; false for a stock's first."""
     priced = np.isfinite(price)
-    passed = gone.cumsum(axis=0)
-    passed_before = _last_before(np.where(priced, passed, np.nan))
-    return np.asarray((passed > passed_before) & priced)
+    gone_so_far = gone.cumsum(axis=0)
+    gone_by_last_price = _last_before(np.where(priced, gone_so_far, np.nan))
+    return np.asarray((gone_so_far > gone_by_last_price) & priced)
 
 
 def _unreflected(close: PerSession, split: PerSession, max_return: float) -> PerSession:
     """Return the product of the splits so far that the prices have not been adjusted for.
 
-    Such a split explains a move of more than `max_return`.
+    A recorded split counts where it explains a move of more than `max_return`.
     """
     change = close / _last_before(close)
     is_large = np.abs(change - 1) > max_return
@@ -408,10 +402,7 @@ def _unreflected(close: PerSession, split: PerSession, max_return: float) -> Per
 
 
 def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:
-    """Return 1 where an open is at the upper price limit, -1 at the lower one, else 0.
-
-    The limit is relative to the close before.
-    """
+    """Return 1 where an open is at the upper limit from the last close, -1 at the lower, else 0."""
     change = opened / _last_before(closed) - 1
     reached = np.abs(change) >= limit[:, None] - ROUNDING
     return np.where(reached, np.sign(change), 0.0)
@@ -430,6 +421,7 @@ def _trade_sessions(
     turnover = np.empty(len(targets))
     sold = np.empty(len(targets))
     gross = np.empty(len(targets))
+    # Of the fill before; for the first session of all it is any row, as nothing is held then.
     returns_before = fills.returns[first - 1]
     drifted = before * (1 + returns_before) / (1 + before @ returns_before)
     for day in range(len(targets)):
@@ -455,15 +447,19 @@ def _trade_sessions(
 def _trade(
     drifted: Weights, target: Weights, stays: Stocks, settled: Stocks, limit: Weights
 ) -> Weights:
-    """Return the holdings after trading to `target`, as far as each stock can be traded."""
-    if np.isnan(target).all():
+    """Return the holdings after trading to `target`, as far as each stock can be traded.
+
+    A stock that `stays` is not traded unless it is `settled`, which sells it without a price.
+    """
+    if np.isnan(target).all():  # a session without weights
         return np.where(settled, 0.0, drifted)
+    # A stock at its upper limit (1) cannot be bought, one at its lower limit (-1) cannot be sold.
     stays = stays | (limit * (target - drifted) > 0)
     stuck = np.where(stays & ~settled, drifted, 0.0)
     traded = np.where(stays, 0.0, target)
     room = max(0.0, 1 - np.abs(stuck).sum())
     exposure = np.abs(traded).sum()
-    share = room / exposure if exposure > room else 1.0
+    share = room / exposure if exposure > room else 1.0  # the gross exposure stays at most 1
     return np.asarray(stuck + traded * share)
 
 
@@ -475,6 +471,7 @@ def _track(fills: _Fills, first: int, trades: _Trades, costs: Costs) -> pd.DataF
     long = np.maximum(holdings, 0).sum(axis=1)
     short = np.maximum(-holdings, 0).sum(axis=1)
 
+    # A position met a move if the stock's prices break before the next fill.
     no_break = np.zeros_like(fills.broken[:1])
     breaks_next = np.vstack([fills.broken[1:], no_break])[rows]
     settled = (holdings != 0) & breaks_next

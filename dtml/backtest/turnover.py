@@ -59,32 +59,34 @@ class _Trial:
 def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     """Return the holdings of a portfolio that follows the ranking of each day.
 
-    It holds `trading.top` stocks, or a third of those ranked. `scores` rank the stocks of a day
-    (`dtml.ranking.panel.places`), NaN where one is not ranked; the first `trading.smooth` - 1 days
-    average fewer nights. A day without a ranking is all NaN. Returns shares of equity, and which
-    stocks, if they are held already, are not traded.
+    It holds `trading.top` stocks, or a third of those ranked if that is fewer. `scores` rank the
+    stocks of a day (`dtml.ranking.panel.places`), NaN where one is not ranked; the first
+    `trading.smooth` - 1 days average fewer nights. Returns, for each day and stock, the share of
+    equity to hold, NaN on a day without a ranking; and whether the stock is not traded if it is
+    held already.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
     weights = np.empty(place.shape)
     is_kept = np.empty(place.shape, dtype=bool)
-    is_target = np.zeros(place.shape[1], dtype=bool)
+    is_target = np.zeros(place.shape[1], dtype=bool)  # of the last day with a ranking
     for day, place_of_day in enumerate(place):
         weights[day], is_kept[day] = _aim(place_of_day, trading, is_target)
         is_target = np.where(np.isnan(weights[day]), is_target, weights[day] > 0)
     return weights, is_kept
 
 
-def target_of_night(scores: Days, trading: Trading, aimed: Stocks) -> tuple[Weights, Stocks]:
-    """Return the weights and the kept stocks of the last of some nights.
+def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
+    """Return the weights and the kept stocks of the last of some nights, as `targets` does.
 
-    `aimed` are the target stocks of the night before. Only the last `trading.smooth` nights matter.
+    `was_target` says which stocks the night before wanted to hold. Only the last `trading.smooth`
+    nights matter.
     """
     place = places(_mean_of_last(ranked(scores), trading.smooth))
-    return _aim(place[-1], trading, aimed)
+    return _aim(place[-1], trading, was_target)
 
 
-def _aim(place: Weights, trading: Trading, before: Stocks) -> tuple[Weights, Stocks]:
-    """Return the weights of a day, and which of the target stocks before are kept.
+def _aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
+    """Return the weights of a day, and which of the stocks that were targets before are kept.
 
     Without a ranking the weights are NaN, and no stock is kept.
     """
@@ -93,18 +95,21 @@ def _aim(place: Weights, trading: Trading, before: Stocks) -> tuple[Weights, Sto
         return np.full(place.shape, np.nan), np.zeros(place.shape, dtype=bool)
     size = min(trading.top, max(1, int(is_ranked.sum()) // LEAST_SHARE))
     last_kept_place = trading.band * size
-    is_kept = before & (place <= last_kept_place) & (trading.band > 1)
+    # A band of 1 keeps no stock: each day trades to equal weights again.
+    is_kept = was_target & (place <= last_kept_place) & (trading.band > 1)
     others = np.where(is_kept, np.nan, place)
     vacancies = max(0, size - int(is_kept.sum()))
     best_others = np.sort(others[np.isfinite(others)])[:vacancies]
+    # Without a vacancy the limit is 0, which no place reaches.
     is_target = is_kept | (others <= best_others.max(initial=0))
     return is_target / is_target.sum(), is_kept
 
 
 def _mean_of_last(ranks: Days, nights: int) -> Days:
-    """Return the mean rank of each stock over the last nights that have one.
+    """Return the mean rank of each stock over the last `nights` up to each night.
 
-    NaN where the last night has none. Means that differ only by rounding are made equal.
+    Nights on which the stock has no rank are left out; NaN where the night itself has none. Means
+    that differ only by rounding are made equal.
     """
     total = np.zeros_like(ranks)
     count = np.zeros_like(ranks)
@@ -144,9 +149,8 @@ def after_costs(
     the value traded, at which the mean return equals theirs.
     """
     begin = int(as_of.searchsorted(first))
-    validation_length = max(
-        0, begin - 1
-    )  # the return of the last ranking before `first` ends after it
+    # The return of the last ranking before `first` ends after it, so that one is left out.
+    validation_length = max(0, begin - 1)
     rows: list[dict[str, Any]] = []
     trials: list[_Trial] = []
     if validation_length:

@@ -27,7 +27,8 @@ Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 
 # C of the logistic regression: 1 / weight of its squared norm.
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
-LEAVES = (4, 16)  # of the boosting; with the rates below the grid
+# The grid of the boosting: leaves of a tree, and learning rates.
+LEAVES = (4, 16)
 RATES = (0.03, 0.1)
 ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
 # Share of the columns that a split chooses from, drawn from the seed, which has no other use.
@@ -67,8 +68,9 @@ def design(
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
     """Return the rows of the observed stock-days, or of those `counted`.
 
-    With them come the positions of day and stock. Columns are the features in percent of the stock,
-    oldest session first, then of the index: 2 x window x features.
+    Returns the rows, and the positions of their days and of their stocks. The columns of a row are
+    the features, in percent, of the stock's window, oldest session first, and then those of the
+    index: 2 x window x features.
     """
     if counted is None:
         counted = windows.observed.numpy()
@@ -95,7 +97,7 @@ def fit_classifier(
     if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
             f"all {len(train_rows.rises)} counted stock-days of the training span have the same "
-            "direction"
+            "direction: train on a longer span"
         )
     if kind == "logistic_regression":
         return _logistic_regression(train_rows, validation_rows)
@@ -103,17 +105,21 @@ def fit_classifier(
 
 
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
+    """Return the stock-days that count; DtmlError, with the name of the `span`, where none does."""
     counted = windows.labelled(protocol).numpy()
     x, day, stock = design(windows, counted)
     if not len(x):
-        raise DtmlError(f"no stock-day of the {span} span counts under the protocol {protocol!r}")
+        raise DtmlError(
+            f"no stock-day of the {span} span counts under the protocol {protocol!r}: "
+            "choose a longer span, and check that its prices change"
+        )
     return Labelled(x=x, rises=windows.rises().numpy()[day, stock])
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
-    """Fit one model for each penalty, and keep the best.
+    """Fit one model for each penalty, and keep the most accurate on the validation span.
 
-    Columns are scaled by their training mean and deviation. With some hundreds of them, Newton's
+    Columns are scaled by their training mean and deviation. With some hundreds of columns, Newton's
     method reaches the optimum in a few steps.
     """
     fitted: list[Fitted] = []
@@ -137,7 +143,7 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
 def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
     """Fit one boosting for each point of the grid, and keep the best on the validation span.
 
-    The number of first trees to keep is the one that predicts that span best.
+    Of each boosting, only the first trees are kept, as many as predict that span best.
     """
     grid = list(product(LEAVES, RATES))
     fitted: list[Fitted] = []
@@ -151,7 +157,7 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
             early_stopping=False,  # it would split training days at random
         )
         model.fit(train.x, train.rises)
-        accuracies = [
+        accuracies = [  # of the first tree alone, of the first two, and so on
             _accuracy(classes[:, 1], validation.rises)
             for classes in model.staged_predict_proba(validation.x)
         ]
@@ -189,4 +195,5 @@ def _rising(
 
 
 def _accuracy(probability: Float[ndarray, " rows"], rises: Bool[ndarray, " rows"]) -> float:
+    """Return the share of rows whose direction is correct; above 0.5 a rise is predicted."""
     return float(((probability > 0.5) == rises).mean())

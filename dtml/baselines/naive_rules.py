@@ -58,7 +58,7 @@ def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str)
 def rules_read_from(calendar: AnyCalendar, day: date) -> date:
     """Return the first session that a direction predicted on `day` may read.
 
-    It allows for missing bars of the index.
+    It is twice as far back as the longest rule reads, to allow for missing bars of the index.
     """
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
@@ -80,9 +80,9 @@ def beside_rules(
 
 
 def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
-    """Return the row of the rule with the highest figure, of equals the first.
+    """Return the row of the rule with the highest value of a column, the first of equal ones.
 
-    None where no rule has that figure.
+    None where no rule has a value there.
     """
     known_rules = rules.dropna(subset=[figure])
     if known_rules.empty:
@@ -106,11 +106,12 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
             "expected one row of each per day"
         )
     has_directions = directions.notna().all(axis=1).to_numpy()
+    # [days stocks]: 1 for a rise, -1 for a fall, 0 for a stock-day that does not count.
     labels = np.where(has_directions[:, None], published_labels(movement), 0)
     if not labels.any():
         raise ValueError(
             f"no day of {len(directions)} has a direction of every rule "
-            f"and a return large enough for a label"
+            "and a return large enough for a label: choose the rule on a longer span"
         )
     rises = (labels == 1).sum(axis=1)
     falls = (labels == -1).sum(axis=1)

@@ -20,9 +20,9 @@ class RecurrentConfig(NetworkConfig):
     """The shape of an LSTM over the window of one stock.
 
     Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de
-    Oliveira, IJCNN 2017), with attention ALSTM (Qin et al., IJCAI 2017, in the form of Feng et
-    al.), and with `epsilon` and `adversarial` as well Adv-ALSTM; both are 0.01 by default in the
-    authors' public code.
+    Oliveira, IJCNN 2017). With attention it is ALSTM (Qin et al., IJCAI 2017, in the form of Feng
+    et al.). With attention, `epsilon` and `adversarial` it is Adv-ALSTM; in the authors' public
+    code, both are 0.01 by default.
     """
 
     features: int = 11
@@ -34,11 +34,12 @@ class RecurrentConfig(NetworkConfig):
     def __post_init__(self) -> None:
         if self.features < 1 or self.hidden < 1:
             raise UsageError(
-                f"features and hidden must be 1 or more, got {self.features}, {self.hidden}"
+                f"got features {self.features} and hidden {self.hidden}: both must be 1 or more"
             )
         if self.epsilon < 0 or self.adversarial < 0:
             raise UsageError(
-                f"epsilon and adversarial must be 0 or more, got {self.epsilon}, {self.adversarial}"
+                f"got epsilon {self.epsilon} and adversarial {self.adversarial}: "
+                "both must be 0 or more"
             )
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - the same for any number
@@ -65,7 +66,7 @@ class RecurrentNetwork(Network):
 
         It is the last hidden state and, with attention, the context beside it.
         """
-        transformed = self.transform(rows[:, :-1]).tanh()
+        transformed = self.transform(rows[:, :-1]).tanh()  # without the index
         states: Tensor = self.lstm(transformed, windows)
         last = states[-1]
         if self.attention is None:
@@ -80,14 +81,15 @@ class RecurrentNetwork(Network):
     ) -> Scores:
         """Return the score.
 
-        A hinge loss does not calibrate, so the score's sigmoid only ranks stocks by probability.
+        A hinge loss does not calibrate: the sigmoid of the score orders stocks as probabilities
+        would, but is not a probability.
         """
         return self._score(self.latent(rows, windows))
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the hinge loss, plus the weighted loss of perturbed latents, plus a penalty.
 
-        This penalty is `penalty` / 2 times the squared norm of the last layer.
+        The last term is `penalty` / 2 times the squared norm of the last layer.
         """
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
@@ -109,6 +111,7 @@ class RecurrentNetwork(Network):
         sign = _sign(rises, score)
         active = (sign * score < 1).to(score.dtype)
         weight = self.predict.weight.squeeze(0)
+        # Weights of 0 have no direction; the step is then 0, not NaN.
         norm = weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
         direction = weight / norm
         step: Tensor = -self.epsilon * (active * sign).unsqueeze(-1) * direction
@@ -147,4 +150,5 @@ def hinge_loss(score: Scores, rises: StockDays, counted: StockDays) -> Float[Ten
 
 
 def _sign(rises: StockDays, like: Tensor) -> Scores:
+    """Return 1 for a rise and -1 for a fall, in the type of `like`."""
     return 2 * rises.to(like.dtype) - 1

@@ -33,7 +33,8 @@ class StockNetConfig(NetworkConfig):
     dropout: float = 0.3  # of the inputs
     alpha: float = 0.5  # weight of the auxiliary targets
     annealing: float = 0.005  # the weight of the KL divergence grows by this a step, up to 1
-    # True: with posteriors where the next session is in the window, as in that code.
+    # Whether predictions take the latents of earlier sessions, whose movements are known, from
+    # posteriors, as in that code, and not from priors.
     posterior_past: bool = False
     movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
@@ -41,13 +42,14 @@ class StockNetConfig(NetworkConfig):
         sizes = (self.hidden, self.latent, self.movement)
         if min(sizes) < 1 or self.features <= self.movement_feature:
             raise UsageError(
-                "hidden, latent and movement must be 1 or more, "
-                f"features above {self.movement_feature}; got {sizes}, {self.features}"
+                f"got hidden {self.hidden}, latent {self.latent}, movement {self.movement} and "
+                f"features {self.features}: the first three must be 1 or more, features above the "
+                f"movement_feature {self.movement_feature}"
             )
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
             raise UsageError(
-                "dropout must lie in [0, 1), alpha must be 0 or more, annealing above 0; "
-                f"got {self.dropout}, {self.alpha}, {self.annealing}"
+                f"got dropout {self.dropout}, alpha {self.alpha} and annealing {self.annealing}: "
+                "dropout must lie in [0, 1), alpha must be 0 or more, annealing above 0"
             )
 
     def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - the same for any number
@@ -122,33 +124,36 @@ class StockNet(Network):
         `posterior_past`, of posteriors: training draws from these, and the movements that they
         depend on are inside the window.
         """
-        inputs = rows[windows.mT, :-1]
+        inputs = rows[windows.mT, :-1]  # [window days stocks features], without the index
         x = self.dropout(inputs)
         movements = past_movements(inputs, self.movement_feature)
         if not self.posterior_past:
-            movements = movements[:0]
+            movements = movements[:0]  # `decode` takes priors where no movement is given
         decoded = self.decode(x, movements)
         return self._predict(x, decoded).target
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the negative of the paper's objective, averaged over the counted stock-days.
 
-        The target counts once, each earlier session alpha times its attention; each with the
-        log-likelihood of its movement minus the weighted divergence of posterior from prior. That
-        divergence is all the regularisation there is: `penalty` multiplies its annealed weight, and
-        1 is the published objective.
+        A session contributes the log-likelihood of its movement minus the weighted divergence of
+        its posterior from its prior. The target counts once, each earlier session alpha times its
+        attention. The divergence is the only regularisation: `penalty` multiplies its annealed
+        weight, and a penalty of 1 is the published objective.
         """
+        # [window days stocks features], without the index.
         inputs = batch.rows[batch.windows.mT, :-1]
         x = self.dropout(inputs)
         earlier = past_movements(inputs, self.movement_feature)
         target = batch.rises.unsqueeze(0).to(x.dtype)
         movements = torch.cat([earlier, target])
+        # Training knows the movement of every session, so that all latents are from posteriors.
         decoded = self.decode(x, movements)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
         observed = torch.cat([x, decoded.hidden], dim=-1)
         prior = self.prior(observed)
         divergence = kl_divergence(decoded.posterior, prior)
+        # [window days stocks], the target last, like `movements`.
         logits = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
         cost = nn.functional.binary_cross_entropy_with_logits(logits, movements, reduction="none")
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
@@ -162,11 +167,12 @@ class StockNet(Network):
         """Return the weight of the divergence after `step` steps, from 0 up to 1 (KL annealing)."""
         return (self.annealing * step).clamp_max(1)
 
-    def decode(self, x: Inputs, returns: Float[Tensor, "known days stocks"]) -> Decoded:
-        """Run the recurrence (section 5.2) with latents from the posterior given `returns`.
+    def decode(self, x: Inputs, movements: Float[Tensor, "known days stocks"]) -> Decoded:
+        """Run the recurrence (section 5.2) with latents from the posterior given `movements`.
 
-        These are 1 for a rise and 0 for a fall. While not training, a posterior is taken at its
-        mean. Sessions after the last known movement take the mean of their prior.
+        These are 1 for a rise and 0 for a fall, of the first sessions of the window, or of none.
+        Later sessions take the mean of their prior. While not training, a posterior is taken at its
+        mean.
         """
         hidden_size, latent_size = self.sizes
         hidden = x.new_zeros(*x.shape[1:-1], hidden_size)
@@ -177,8 +183,8 @@ class StockNet(Network):
         for t in range(len(x)):
             hidden = self._recur(x[t], hidden, latent)
             observed = torch.cat([x[t], hidden], dim=-1)
-            if t < len(returns):
-                movement = returns[t].unsqueeze(-1)
+            if t < len(movements):
+                movement = movements[t].unsqueeze(-1)
                 posterior = self.posterior(torch.cat([observed, movement], dim=-1))
                 deviation = (posterior.log_variance / 2).exp()
                 latent = posterior.mean + deviation * self.gaussian(posterior.mean)
@@ -205,7 +211,8 @@ class StockNet(Network):
     def _predict(self, x: Tensor, decoded: Decoded) -> Prediction:
         """Predict movements from hidden states and latents.
 
-        The target's is predicted from its own and from the attended earlier ones.
+        The target's movement is predicted from its own decoded movement, and from the predictions
+        for the earlier sessions, weighted by attention.
         """
         observed = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
         movement: Tensor = self.decode_movement(observed).tanh()
@@ -213,7 +220,7 @@ class StockNet(Network):
         last = movement[-1]
         auxiliary = self.predict_auxiliary(earlier).squeeze(-1)
         attention = self.attention(earlier, last)
-        # With two classes one probability suffices.
+        # The paper attends to the probabilities of both classes; the second is 1 less the first.
         attended = (attention * auxiliary.sigmoid()).sum(dim=0)
         target_inputs = torch.cat([attended.unsqueeze(-1), last], dim=-1)
         target = self.predict(target_inputs).squeeze(-1)

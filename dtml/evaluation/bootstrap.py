@@ -1,8 +1,8 @@
 """Intervals that resample days, for many models at once.
 
 They are those of the stationary bootstrap (Politis & Romano, 1994). All models share the same
-resamples, by one matrix product of how often each resample holds a day with the sums of each model
-on that day. Three measures keep the intervals from being too narrow (`python -m
+resamples: one matrix product multiplies how often each resample holds a day with what the day adds
+to the totals of each model. Three measures keep the intervals from being too narrow (`python -m
 benchmarks.interval_coverage` measures what they leave): the mean block follows the dependence in
 the data; the quantiles lie as far out as Student's t requires for the number of blocks; and the
 dependence that blocks of that length cut off is added back.
@@ -15,11 +15,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-Sums = Float[ndarray, "days models sums"] | Int[ndarray, "days models sums"]
-Days = Float[ndarray, "days *models sums"] | Int[ndarray, "days *models sums"]
+# What each day adds to each of some totals over days, for each model.
+Summands = Float[ndarray, "days models totals"] | Int[ndarray, "days models totals"]
+DaySummands = Float[ndarray, "days *models totals"] | Int[ndarray, "days *models totals"]
 PerModel = Float[ndarray, " models"]
 Ends = tuple[PerModel, PerModel]  # the low and the high one
-Statistic = Callable[[ndarray], ndarray]  # maps [..., sums] to [...]
+Statistic = Callable[[ndarray], ndarray]  # maps totals over days, [..., totals], to values [...]
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
@@ -30,29 +31,30 @@ CHUNK = 128  # models whose resamples are in memory at once
 
 
 def interval(
-    sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
+    summands: Summands, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Ends:
     """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
 
-    `sums` holds what each day adds to the totals, finite; `statistic` maps totals [..., sums] to
-    values [...]. A paired difference takes the sums of both predictors side by side (`difference`).
-    Needs two days; with few the interval is rough. Expanded percentiles as in Hesterberg (2015),
-    with blocks in place of observations.
+    `summands` holds what each day adds to the totals, finite, [days models totals]; `statistic`
+    maps totals [..., totals] to values [...]. For a paired difference, the last axis holds the
+    summands of both predictors, one after the other (`difference`). Needs two days; with few, the
+    interval is rough. The ends are expanded percentiles as in Hesterberg (2015), with blocks in
+    place of observations.
     """
-    total = sums.sum(axis=0)
+    total = summands.sum(axis=0)
     # How much each day changes the statistic, up to a factor.
-    without_day = total - sums
+    without_day = total - summands
     influence = statistic(total) - statistic(without_day)
     mean_block, widening = dependence(influence)
-    level = _level(len(sums) / mean_block, widening)
-    low = np.empty(sums.shape[1])
-    high = np.empty(sums.shape[1])
+    level = _level(len(summands) / mean_block, widening)
+    low = np.empty(summands.shape[1])
+    high = np.empty(summands.shape[1])
     for block in np.unique(mean_block):
         models = np.flatnonzero(mean_block == block)
-        chunks = -(-len(models) // CHUNK)
+        chunks = -(-len(models) // CHUNK)  # rounded up
         for chunk in np.array_split(models, chunks):
             totals = resample_days(
-                sums[:, chunk],
+                summands[:, chunk],
                 float(block),
                 resamples=resamples,
                 seed=seed,
@@ -62,13 +64,14 @@ def interval(
 
 
 def difference(statistic: Statistic) -> Statistic:
-    """Return the statistic of the first half of the sums less that of the second half.
+    """Return a statistic of two predictors: that of the first less that of the second.
 
-    The halves are two predictors on the same days.
+    The last axis of its totals holds those of the first predictor and then those of the second, on
+    the same days.
     """
 
-    def first_less_second(sums: ndarray) -> ndarray:
-        first, second = np.split(sums, 2, axis=-1)
+    def first_less_second(totals: ndarray) -> ndarray:
+        first, second = np.split(totals, 2, axis=-1)
         return statistic(first) - statistic(second)
 
     return first_less_second
@@ -77,23 +80,27 @@ def difference(statistic: Statistic) -> Statistic:
 def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerModel]:
     """Return the mean block of each model, in days, and the widening of its interval.
 
-    The block is that of Politis & White (2004), corrected by Patton, Politis & White (2009),
-    rounded to a power of the square root of 2, so that models share resamples; 1 is for days that
-    are independent. Negatively dependent days count as independent: blocks may widen an interval
-    but never narrow it. The widening, at least 1, is the long-run standard deviation in units of
-    the one that blocks of that length reproduce.
+    `influence` is how much each day changes the statistic of each model. The block is that of
+    Politis & White (2004), corrected by Patton, Politis & White (2009), rounded to a power of the
+    square root of 2, so that models share resamples; 1 is for days that are independent. Negatively
+    dependent days count as independent: blocks may widen an interval but never narrow it. The
+    widening, at least 1, is the long-run standard deviation in units of the one that blocks of that
+    length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
-    lag = np.arange(1, len(correlation) + 1)[:, None]
+    lag = np.arange(1, len(correlation) + 1)[:, None]  # [lags 1], to combine with [lags models]
     weighted = correlation * _flat_top(correlation, days)
-    # The variance of a total, in units of that of independent days.
-    long_run = 1 + 2 * weighted.sum(axis=0)
-    positive = np.maximum(long_run, 1)
-    slope = 2 * (lag * weighted).sum(axis=0)
-    best_block = np.cbrt(days * (slope / positive) ** 2)
-    block = np.where(long_run > 1, best_block, 1)
+    # The variance of a total, in units of that of independent days: below 1 if days are negatively
+    # dependent, which counts as independent.
+    long_run_variance = 1 + 2 * weighted.sum(axis=0)
+    variance = np.maximum(long_run_variance, 1)
+    lag_weighted = 2 * (lag * weighted).sum(axis=0)  # G of Politis & White
+    best_block = np.cbrt(days * (lag_weighted / variance) ** 2)
+    block = np.where(long_run_variance > 1, best_block, 1)
 
+    # The bounds of Patton's code for that paper. With days / 3, a sample has about three blocks or
+    # more, of which `_level` needs several; the other bound is lower from 81 days on.
     longest_block = np.ceil(min(3 * np.sqrt(days), days / 3))
     at_least_a_day = np.maximum(block, 1)
     half_powers = np.round(2 * np.log2(at_least_a_day))
@@ -101,24 +108,26 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerM
     half_powers = np.clip(half_powers, 0, largest_half_powers)
     block = 2 ** (half_powers / 2)
 
-    within_block = (1 - 1 / block) ** lag
-    reproduced = 1 + 2 * (weighted * within_block).sum(axis=0)
-    widening = np.sqrt(positive / np.clip(reproduced, 1, positive))
+    # Days of different blocks are drawn independently, so a resample reproduces a correlation only
+    # as far as two days at that lag are in one block.
+    same_block_probability = (1 - 1 / block) ** lag
+    reproduced_variance = 1 + 2 * (weighted * same_block_probability).sum(axis=0)
+    widening = np.sqrt(variance / np.clip(reproduced_variance, 1, variance))
     return block, widening
 
 
 def resample_days(
-    sums: Days, block: float, *, resamples: int = RESAMPLES, seed: int = 0
-) -> Float[ndarray, "resamples *models sums"]:
+    summands: DaySummands, block: float, *, resamples: int = RESAMPLES, seed: int = 0
+) -> Float[ndarray, "resamples *models totals"]:
     """Return totals over days drawn in blocks of geometric length, of mean `block` days.
 
-    Blocks wrap around the end. Whole numbers are exact while a total is below 2^24; other sums have
-    seven digits.
+    Blocks wrap around the end. The totals are computed in single precision: those of whole numbers
+    are exact below 2^24, others have seven digits.
     """
-    multiplicity = multiplicities(len(sums), block, resamples, seed)
-    flat_sums = sums.reshape(len(sums), -1).astype(np.float32)
-    totals = multiplicity @ flat_sums
-    return totals.astype(float).reshape(resamples, *sums.shape[1:])
+    multiplicity = multiplicities(len(summands), block, resamples, seed)
+    flat_summands = summands.reshape(len(summands), -1).astype(np.float32)
+    totals = multiplicity @ flat_summands
+    return totals.astype(float).reshape(resamples, *summands.shape[1:])
 
 
 @lru_cache(maxsize=8)
@@ -127,18 +136,20 @@ def multiplicities(
 ) -> Float[ndarray, "resamples days"]:
     """Return how often each resample holds each day; rows sum to `days`.
 
-    The same arguments give the same draws.
+    The same arguments give the same draws. The result is shared by all callers, and so read-only.
     """
     generator = np.random.default_rng(seed)
     place = np.arange(days, dtype=np.int32)
     drawn_day = generator.integers(0, days, (resamples, days), dtype=np.int32)
     if block > 1:
+        # Only the day drawn for the start of a block counts; the days after it follow in order.
         is_block_start = generator.random((resamples, days), dtype=np.float32) < 1 / block
         is_block_start[:, 0] = True
         block_start = np.maximum.accumulate(np.where(is_block_start, place, 0), axis=1)
         since_start = place - block_start
         first_of_block = np.take_along_axis(drawn_day, block_start, axis=1)
         drawn_day = (first_of_block + since_start) % days
+    # Number the pairs of resample and day, to count the days of all resamples at once.
     cell = drawn_day + days * np.arange(resamples)[:, None]
     counts = np.bincount(cell.ravel(), minlength=resamples * days)
     multiplicity = counts.reshape(resamples, days).astype(np.float32)
@@ -175,33 +186,42 @@ def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "l
 def _flat_top(
     correlation: Float[ndarray, "lags models"], days: int
 ) -> Float[ndarray, "lags models"]:
-    """Return the weights of the lags: 1 up to the last that counts, then falling to 0.
+    """Return the weights of the lags: 1 up to the last that counts, falling to 0 at twice that lag.
 
-    At least the first lag counts.
+    A lag counts if its correlation is significant, and the first lag always does. After `QUIET`
+    lags in a row without significance, no more count.
     """
     threshold = SIGNIFICANT * np.sqrt(np.log10(days) / days)
-    counts = np.abs(correlation) > threshold
-    padded = np.concatenate([counts, np.zeros((QUIET, counts.shape[1]), dtype=bool)])
-    ahead = np.lib.stride_tricks.sliding_window_view(padded, QUIET, axis=0).any(axis=-1)
-    last = np.argmin(ahead, axis=0)  # the first lag that QUIET lags without dependence follow
+    is_significant = np.abs(correlation) > threshold
+    none_beyond = np.zeros((QUIET, is_significant.shape[1]), dtype=bool)
+    padded = np.concatenate([is_significant, none_beyond])
+    # Whether any of the next QUIET lags is significant.
+    continues = np.lib.stride_tricks.sliding_window_view(padded, QUIET, axis=0).any(axis=-1)
+    # Row r looks at the lags r + 1 .. r + QUIET, so the first row without a significant one is the
+    # last lag that counts.
+    last = np.argmin(continues, axis=0)
     lag = np.arange(1, len(correlation) + 1)[:, None]
     return np.asarray(np.clip(2 - lag / np.maximum(last, 1), 0, 1))
 
 
 def _level(blocks: PerModel, widening: PerModel) -> PerModel:
-    """Return the lower quantile for a number of blocks.
+    """Return the quantile of the resamples at which the interval of each model begins.
 
-    The variance of their resamples is too small by the factor (blocks - 1) / blocks.
+    It lies as far out as Student's t requires for the number of blocks, times the `widening`. The
+    variance of resamples of blocks is too small by the factor (blocks - 1) / blocks.
     """
     from scipy.special import ndtr, stdtrit
 
     student = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2)
-    reach = student * np.sqrt(blocks / (blocks - 1))
-    return np.asarray(ndtr(-reach * widening))
+    deviations = student * np.sqrt(blocks / (blocks - 1))
+    return np.asarray(ndtr(-deviations * widening))
 
 
 def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
-    """Return the quantiles at each model's `level` and at 1 - `level`, between order statistics."""
+    """Return the quantiles at each model's `level` and at 1 - `level`.
+
+    They are interpolated between the values next to them, as numpy's quantiles are.
+    """
     ordered = np.sort(drawn.T, axis=1)
     position = level * (len(drawn) - 1)
     rank = np.floor(position).astype(int)

@@ -58,12 +58,13 @@ def slice_scores(
     frames = []
     for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(directions, movement, protocol)
-        whole = counts.sum(axis=2)
+        of_all_stocks = counts.sum(axis=2)  # [days predictors 4]
         for span in _spans(target, fold):
-            of_span = whole[span.days]
+            of_span = of_all_stocks[span.days]
             rows = _score(of_span, predictors).assign(**_gains(of_span, predictors))
             frames.append(rows.assign(slice=span.slice, value=span.value, protocol=protocol))
         for position, predictor in enumerate(predictors):
+            # The stocks of one predictor, [days stocks 4], are scored as predictors would be.
             rows = _score(counts[:, position], list(symbols))
             rows = rows.rename(columns={"predictor": "value"})
             frames.append(rows.assign(slice="symbol", predictor=predictor, protocol=protocol))
@@ -79,11 +80,12 @@ def rank_ics_by_slice(
     target: pd.DatetimeIndex,
     fold: Folds,
 ) -> pd.DataFrame:
-    """Score how probabilities rank the stocks of a day, beside the `losers`' scores.
+    """Score how probabilities rank the stocks of a day, beside the rule that losers rise.
 
-    They are scored over all days, by fold and by year. Rows `slice, value, rank_ic, rank_ic_low,
-    rank_ic_high, rank_gain, rank_gain_low, rank_gain_high`: the mean rank IC of a day, and by how
-    much it is above the losers' on the stock-days that have both.
+    `losers` are the scores of that rule. Both are scored over all days, by fold and by year. Rows
+    are `slice, value, rank_ic, rank_ic_low, rank_ic_high, rank_gain, rank_gain_low,
+    rank_gain_high`: the mean rank IC of a day, and by how much it is above the rule's on the
+    stock-days that have both.
     """
     rows = []
     for span in _spans(target, fold):
@@ -127,18 +129,18 @@ def rolling_scores(
 
     `counts` are true rises, false rises, false falls and true falls of each session of `target`.
     Columns: session, and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high,
-    ...`; no row with fewer sessions.
+    ...`. Sessions with fewer sessions before them have no row.
     """
     names = ["session"]
     for name in statistics:
         names += [name, f"{name}_low", f"{name}_high"]
     if len(counts) < ROLLING_SESSIONS:
         return pd.DataFrame(columns=names)
-    sums = _windows(counts)
+    windows = _windows(counts)  # each window takes the place of a model in `measured`
     columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
     with np.errstate(invalid="ignore"):  # of a window in which nothing counted
         for name in statistics:
-            columns.update(measured(name, sums, STATISTICS[name], RESAMPLES))
+            columns.update(measured(name, windows, STATISTICS[name], RESAMPLES))
     return pd.DataFrame(columns, columns=names)
 
 
@@ -147,8 +149,9 @@ def rolling_rank_ic(
 ) -> pd.DataFrame:
     """Return the mean daily rank IC of the last `ROLLING_SESSIONS` up to each session.
 
-    It comes with its 95 % interval. Columns: session, predictor (the model), rank_ic, rank_ic_low,
-    rank_ic_high; no row with fewer sessions.
+    Only sessions with a rank IC count. Columns: session, predictor (the model), rank_ic, and the
+    ends of its 95 % interval, rank_ic_low and rank_ic_high. Sessions with fewer sessions before
+    them have no row.
     """
     daily = rank_ics(*both_known(probability, movement))
     is_known = np.isfinite(daily)
@@ -156,12 +159,13 @@ def rolling_rank_ic(
         return pd.DataFrame(
             columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"]
         )
-    sums = _windows(np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1))
+    ic_and_day = np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1)
+    windows = _windows(ic_and_day)  # each window takes the place of a model in `measured`
     return pd.DataFrame(
         {
             "session": target[is_known][ROLLING_SESSIONS - 1 :],
             "predictor": MODEL,
-            **measured("rank_ic", sums, ratio, RESAMPLES),
+            **measured("rank_ic", windows, ratio, RESAMPLES),
         }
     )
 
@@ -169,7 +173,7 @@ def rolling_rank_ic(
 def _windows(daily: ndarray) -> ndarray:
     """Return the rows of the last `ROLLING_SESSIONS` days up to each day.
 
-    The axes are the sessions of a window, the windows, and the columns.
+    `daily` is [days columns], the result [sessions of a window, windows, columns].
     """
     windows = np.lib.stride_tricks.sliding_window_view(daily, ROLLING_SESSIONS, axis=0)
     return np.ascontiguousarray(windows.transpose(2, 0, 1))
@@ -178,9 +182,10 @@ def _windows(daily: ndarray) -> ndarray:
 def confusion_by_stock(
     directions: Directions, movement: PerStock, protocol: LabelProtocol
 ) -> Counts:
-    """Count true rises, false rises, false falls and true falls.
+    """Count true rises, false rises, false falls and true falls of each predictor and stock-day.
 
-    A stock-day counts where every predictor has a direction.
+    One of the four counts is 1. All are 0 for a stock-day that does not count under the protocol or
+    for which a predictor has no direction.
     """
     counted = labelled(movement, protocol)
     for predicted in directions.values():
@@ -225,7 +230,8 @@ def _gains(
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
     """Return a row for each predictor.
 
-    The days of a predictor are those on which one of its directions counts.
+    The days of a predictor are those on which one of its directions counts. With fewer than
+    `MINIMUM_DAYS` of them, the ends of its intervals are NaN.
     """
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)

@@ -68,7 +68,7 @@ class Calibration:
     def __post_init__(self) -> None:
         if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
             raise ValueError(
-                "the slope must be 0 or more and the intercept finite, "
+                "a calibration needs a finite slope of 0 or more and a finite intercept, "
                 f"got {self.slope} and {self.intercept}"
             )
         for level, threshold in self.thresholds.items():
@@ -102,7 +102,7 @@ def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _StockDays:
-    """Stock-days with an outcome; `day` counts their days from 0, without a gap."""
+    """Stock-days with an outcome; `day` numbers their days from 0, without a gap."""
 
     day: Int[ndarray, " stock_days"]
     probability: Flat
@@ -181,15 +181,16 @@ def calibrate(
 def _line(sample: _StockDays) -> tuple[float, float]:
     """Return slope and intercept of the correction.
 
-    The base rate is Laplace's, which adds one rising and one falling day. Platt's targets lie
-    inside (0, 1), which keeps the line finite. On a few days the height and the slope may be
-    chance, so both are multiplied by estimate^2 / (estimate^2 + variance), the multiple of an
-    unbiased estimate with the least error. It tends to 1 with more days.
+    Where no slope can be fitted, it is 0 and the intercept gives the base rate: Laplace's, which
+    adds one rising and one falling day. Platt's targets lie inside (0, 1), which keeps the line
+    finite. On a few days the height and the slope may be chance, so both are multiplied by
+    estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the least error.
+    It tends to 1 with more days.
     """
     rose = sample.rose
     weight = sample.weight
     risen_days = weight[rose].sum() + 1
-    base_rate = float(logit(np.asarray(risen_days / (sample.days + 2))))
+    base_rate = float(logit(np.asarray(risen_days / (sample.days + 2))))  # in log odds
     log_odds = logit(sample.probability)
     centre = np.average(log_odds, weights=weight)
     deviation = np.sqrt(np.average((log_odds - centre) ** 2, weights=weight))
@@ -202,12 +203,12 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     # The deviation may be a hundredth: unscaled, a solver would stop too early.
     place = (log_odds - centre) / deviation
     estimate, variance = _regression(place, target, sample)
-    if estimate[1] <= 0:
+    if estimate[1] <= 0:  # the model ranked the wrong way round
         return 0.0, base_rate
     relative_variance = variance / np.maximum(estimate**2, 1e-30)
-    height, lean = estimate / (1 + relative_variance)
-    slope = float(lean / deviation)
-    return slope, float(height - slope * centre)
+    height_at_centre, slope_in_deviations = estimate / (1 + relative_variance)
+    slope = float(slope_in_deviations / deviation)
+    return slope, float(height_at_centre - slope * centre)
 
 
 def _regression(
@@ -215,8 +216,9 @@ def _regression(
 ) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
     """Return intercept and slope of a logistic regression, and the variance of each.
 
-    Its targets lie between 0 and 1: a stock-day counts as a rise and as a fall, in these shares.
-    The variance is that of drawing days, not stock-days.
+    Its targets lie between 0 and 1. As scikit-learn takes classes only, each stock-day is given
+    twice, as a rise and as a fall, weighted by these shares. The variance is that of drawing days,
+    not stock-days.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -230,6 +232,7 @@ def _regression(
     )
     estimate = np.array([model.intercept_[0], model.coef_[0, 0]])
 
+    # The sandwich estimate of the covariance, with the gradient of a day as one draw.
     design = np.stack([np.ones_like(place), place])
     chance = _logistic(estimate @ design)
     weighted_design = design * sample.weight * chance * (1 - chance)
@@ -251,7 +254,7 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
     probability_of_other = np.where(sample.rose, 1 - calibrated, calibrated)
     order = np.argsort(probability_of_other)
     surprise = probability_of_other[order]
-    mass = np.cumsum(sample.weight[order])
+    mass = np.cumsum(sample.weight[order])  # in days, of the stock-days up to each surprise
     thresholds: dict[float, float] = {}
     for level in LEVELS:
         needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
@@ -339,16 +342,13 @@ def _share(
     low = np.array([np.nan])
     high = np.array([np.nan])
     if (whole > 0).sum() >= MINIMUM_DAYS:
-        sums = np.stack([part, whole], axis=-1)[:, None]
+        sums = np.stack([part, whole], axis=-1)[:, None]  # [days models 2], of a single model
         low, high = day_interval(sums, ratio, resamples=resamples, seed=0)
     return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
 
 
 def logit(probability: Floats) -> Floats:
-    """Return the logarithm of the odds of probabilities.
-
-    They are clipped to the inside of (0, 1), so that it is finite.
-    """
+    """Return the log odds of probabilities, which are clipped inside (0, 1) to keep them finite."""
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(chance / (1 - chance)))
 
@@ -405,10 +405,12 @@ def calibration_curve(
     """
     is_known = np.isfinite(probability)
     if not is_known.any():
-        raise ValueError("there are no probabilities to draw a calibration curve from")
+        raise ValueError(
+            "there are no probabilities to draw a calibration curve from: pass one or more"
+        )
     chance = probability[is_known]
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
-    if len(edges) == 1:
+    if len(edges) == 1:  # all are equal: one bin without a width
         edges = np.repeat(edges, 2)
     edge_below = np.searchsorted(edges, chance, side="right") - 1
     place = np.clip(edge_below, 0, len(edges) - 2)
@@ -451,8 +453,8 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     """Return the curve of `binned_curve` with intervals.
 
     The fewer the stock-days, the fewer points it has. Adds `share_risen_low, share_risen_high`,
-    the 95 % interval of each share from resampled days, NaN with too few. `bins` as in
-    `recalibrated`, of one calibration or none; there must be some.
+    the 95 % interval of each share from resampled days, NaN with too few days. `bins` are rows of
+    `count_bins` or `recalibrated`, one or more.
     """
     points = int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS))
     curve = binned_curve(bins, points)
@@ -465,7 +467,7 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     )
     every_column = pd.MultiIndex.from_product([counts, range(len(curve))])
     days = days.reindex(columns=every_column, fill_value=0)
-    rises, n = np.split(days.to_numpy(dtype=float), 2, axis=1)
+    rises, n = np.split(days.to_numpy(dtype=float), 2, axis=1)  # [days points] each
     low, high = day_interval(np.stack([rises, n], axis=-1), ratio, resamples=RESAMPLES, seed=0)
     return curve.assign(share_risen_low=low, share_risen_high=high)
 
@@ -473,8 +475,9 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
     """Return the bins of calibrated runs, each at its mean probability after calibration.
 
-    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin
-    is a hundredth wide, so that all its probabilities change by nearly as much.
+    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id, and
+    runs without one are left out. A bin is a hundredth wide, so that calibrating its mean changes
+    it by nearly as much as each of its probabilities.
     """
     if bins.empty:
         return bins.iloc[:0]

@@ -31,7 +31,8 @@ COVERAGE = "coverage"
 class Inputs:
     """A summary of the inputs of a training.
 
-    It has the scale of each feature, and the mean and deviation of each measure (`sizes`).
+    `scale` is the root mean square of each feature. `mean` and `deviation` are those of the means
+    over `RECENT` sessions of each measure that `sizes` returns: every feature, then the stock-day.
     """
 
     scale: Sequence[float]
@@ -50,17 +51,19 @@ class Inputs:
         )
 
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each feature and one for the stock-day.
+        """Yield a row for each feature, named in `names`, and one for the stock-day.
 
-        A row compares the size in the last sessions with that in the training.
+        A row compares the size in the last sessions with that in the training. With fewer than
+        `RECENT` sessions there is no row.
         """
         means = _means(sizes(features, np.array(self.scale)))
-        latest = means[-1] if len(means) else ()
+        latest = means[-1] if len(means) else ()  # empty, the loop below ends at once
         measures = (*names, STOCK_DAY)
         for name, mean, deviation, recent in zip(
             measures, self.mean, self.deviation, latest, strict=False
         ):
             if np.isfinite(recent - mean) and deviation > 0:
+                # The means are of logarithms; the row has the sizes themselves.
                 yield _row(
                     measure=name,
                     value=float(np.exp(recent)),
@@ -83,29 +86,32 @@ def sizes(
     of_features = np.nanmean(np.abs(units), axis=1)
     of_stock_day = np.nanmean(units**2, axis=(1, 2))
     measures = np.column_stack([of_features, of_stock_day])
-    return np.asarray(np.log(np.maximum(measures, 1e-6)))
+    return np.asarray(np.log(np.maximum(measures, 1e-6)))  # a size of 0 has no logarithm
 
 
 def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means measures"]:
-    """Return the mean of each `RECENT` sessions in a row."""
+    """Return the mean of each `RECENT` sessions in a row; no row where there are fewer."""
     total = np.vstack([np.zeros(daily.shape[1]), daily.cumsum(axis=0)])
     return np.asarray((total[RECENT:] - total[:-RECENT]) / RECENT)
 
 
 def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
-    """Return whether the daily rank IC of the last year is below half of what it was before.
+    """Return a row that says whether the last year's rank IC is below half of the earlier one.
 
-    None below 120 nights. The year moves with the nights, which no theorem covers; how often the
-    answer is wrong was measured (`benchmarks.drift`).
+    None with fewer than 120 nights, or where the earlier mean is not above 0. The year moves with
+    the nights, which no theorem covers; how often the answer is wrong was measured
+    (`benchmarks.drift`).
     """
     known_ics = rank_ics[np.isfinite(rank_ics)]
+    # The nights before are at least LEARNED, so the last "year" may be shorter than a year.
     split = max(LEARNED, len(known_ics) - YEAR)
     before = known_ics[:split]
     since = known_ics[split:]
     if len(since) < LEARNED or before.mean() <= 0:
         return None
     half = before.mean() / 2
-    # The widest bet that cannot lose more than its stake.
+    # A bet wins on a rank IC below half of the earlier mean. The rank IC may be -1, so the bets are
+    # scaled for the largest win to be WIDEST, the limit of `evidence`.
     bets = (half - since) * WIDEST / (1 + half)
     against = evidence(SKILL, bets)
     return _row(
@@ -118,13 +124,14 @@ def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
-    """Return whether the share of outcomes covered by night is below its level.
+    """Return a row that says whether the share of outcomes covered, by night, is below its level.
 
     None without nights.
     """
     known_shares = covered[np.isfinite(covered)]
     if not len(known_shares):
         return None
+    # A bet wins on a night below the level; shares and level lie in [0, 1].
     against = evidence(COVERAGE, (level - known_shares) * WIDEST)
     return _row(
         measure=COVERAGE,

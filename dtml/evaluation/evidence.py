@@ -55,22 +55,29 @@ def evidence(
     last; the other half on the last year alone, from each of its restarts on.
     """
     known_gains = gains[np.isfinite(gains)]
-    if np.abs(known_gains).max(initial=0) > WIDEST:
-        raise ValueError("a gain must lie in [-2, 2], because rank ICs lie in [-1, 1]")
-    rates = np.array(RATES)[:, None]
+    largest = np.abs(known_gains).max(initial=0)
+    if largest > WIDEST:
+        raise ValueError(
+            f"{challenger} has a gain of size {largest:.3g} on one night: a gain must lie in "
+            "[-2, 2], because rank ICs lie in [-1, 1]"
+        )
+    rates = np.array(RATES)[:, None]  # [rates 1], to combine with the nights
     log_growth = np.log1p(rates * known_gains).cumsum(axis=1)
     log_stakes = np.concatenate([np.zeros((len(RATES), 1)), log_growth], axis=1)
     lasting = np.exp(log_stakes[:, -1]).mean()
 
+    # The nights are divided into years. In each year, every RESTART nights a new bet starts from 1;
+    # those that start later in the year are still worth 1.
     year = len(known_gains) - len(known_gains) % YEAR
     starts = np.arange(year, year + YEAR, RESTART)
     begun_starts = starts[starts <= len(known_gains)]
     log_growth_since_start = log_stakes[:, -1:] - log_stakes[:, begun_starts]
     since_start = np.exp(log_growth_since_start).mean(axis=0)
-    recent = since_start.sum() + len(starts) - len(begun_starts)
+    recent_total = since_start.sum() + len(starts) - len(begun_starts)
+    recent = recent_total / len(starts)
     return Evidence(
         challenger=challenger,
-        stake=float((lasting + recent / len(starts)) / 2),
+        stake=float((lasting + recent) / 2),
         needed=challengers / alpha,
         nights=len(known_gains),
         gain=float(known_gains.mean()) if len(known_gains) else np.nan,

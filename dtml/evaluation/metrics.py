@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Ends, PerModel, Statistic, Sums, difference, interval
+from dtml.evaluation.bootstrap import Ends, PerModel, Statistic, Summands, difference, interval
 
 # True rises, false rises, false falls, true falls.
 Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]
@@ -41,12 +41,14 @@ class Score:
 def score(directions: pd.DataFrame) -> Score:
     """Score directions given as rows of `session`, `predicted` and `rose` (booleans).
 
-    ACC and MCC are pooled over all rows, and scikit-learn's; MCC is 0 when one class is never
+    ACC and MCC are pooled over all rows and equal scikit-learn's; MCC is 0 when one class is never
     predicted. The intervals resample days (`dtml.evaluation.bootstrap`), and are missing (NaN)
-    below `MINIMUM_DAYS`.
+    below `MINIMUM_DAYS`. Raises ValueError where there is no row.
     """
     if directions.empty:
-        raise ValueError("there are no directions to score")
+        raise ValueError(
+            "there are no directions to score: pass one or more rows of session, predicted and rose"
+        )
     return score_days(confusion_by_day(directions))
 
 
@@ -114,32 +116,38 @@ def mcc(counts: Counts) -> Scores:
     return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))
 
 
-def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
-    """Return the first sum divided by the second.
+def ratio(totals: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
+    """Return the first total divided by the second.
 
-    It is one half where the second is 0, such as the number of pairs when no day has any.
+    It is one half where the second is 0, such as the number of pairs when no day has any: one half
+    is the share of pairs ranked correctly without skill.
     """
-    part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
+    part, whole = np.moveaxis(np.asarray(totals, dtype=float), -1, 0)
     half = np.full_like(part, 0.5)
     return np.asarray(np.divide(part, whole, out=half, where=whole > 0))
 
 
-def day_interval(sums: Sums, statistic: Statistic, *, resamples: int, seed: int) -> Ends:
-    """Return `interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
-    if len(sums) < MINIMUM_DAYS:
-        missing = np.full(sums.shape[1], np.nan)
+def day_interval(summands: Summands, statistic: Statistic, *, resamples: int, seed: int) -> Ends:
+    """Return the ends that `interval` gives for each model, missing (NaN) below `MINIMUM_DAYS`.
+
+    `summands` is what each day adds to the totals of the statistic, [days models totals].
+    """
+    if len(summands) < MINIMUM_DAYS:
+        missing = np.full(summands.shape[1], np.nan)
         return missing, missing.copy()
-    return interval(sums, statistic, resamples=resamples, seed=seed)
+    return interval(summands, statistic, resamples=resamples, seed=seed)
 
 
-def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dict[str, PerModel]:
+def measured(
+    name: str, summands: Summands, statistic: Statistic, resamples: int
+) -> dict[str, PerModel]:
     """Return a statistic of each model and the ends of its interval.
 
-    They are named `NAME`, `NAME_low` and `NAME_high`.
+    They are named `NAME`, `NAME_low` and `NAME_high`. `summands` is as in `day_interval`.
     """
-    low, high = day_interval(sums, statistic, resamples=resamples, seed=0)
+    low, high = day_interval(summands, statistic, resamples=resamples, seed=0)
     return {
-        name: statistic(sums.sum(axis=0)),
+        name: statistic(summands.sum(axis=0)),
         f"{name}_low": low,
         f"{name}_high": high,
     }
@@ -157,6 +165,7 @@ def gain_in_mcc(
     are missing (NaN) below `MINIMUM_DAYS`.
     """
     has_directions = counts.sum(axis=-1) > 0
+    # The one predictor beside each of the others, as `difference` takes them: [days models 8].
     repeated = np.broadcast_to(counts[:, None], others.shape)
     paired = np.concatenate([repeated, others], axis=-1)[has_directions]
     gain = difference(mcc)
@@ -165,10 +174,10 @@ def gain_in_mcc(
 
 
 def told_apart(low: Any, high: Any) -> str | None:
-    """Compare two figures, in words, by the 95 % interval of their paired difference.
+    """Return the verb that compares two figures: whether the first beats the second.
 
-    The difference is that on the same days. The ends of its interval are numbers, NaN or None.
-    Returns None where an end is missing.
+    `low` and `high` are the ends of the 95 % interval of their difference on the same days. Returns
+    None where an end is missing (NaN or None).
     """
     if pd.isna(low) or pd.isna(high):
         return None
@@ -180,5 +189,6 @@ def told_apart(low: Any, high: Any) -> str | None:
 
 
 def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:
+    """Return the ends of the interval of a single predictor, as numbers."""
     low, high = day_interval(counts[:, None], statistic, resamples=RESAMPLES, seed=0)
     return float(low[0]), float(high[0])

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Statistic, Sums, difference
+from dtml.evaluation.bootstrap import Statistic, Summands, difference
 from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
 from dtml.ranking.panel import mean_of_known, ranked
 
@@ -66,7 +66,7 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
     by return; equal values share their mean rank, and the middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
-    counts = against_median(scores, outcome)[:, None]
+    counts = against_median(scores, outcome)[:, None]  # [days models 4], of a single model
     return _score(
         rank_ic=rank_ics(scores, outcome),
         auc=within_day_aucs(scores, outcome),
@@ -81,11 +81,12 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
     """Score a ranking over days from the figures of each day.
 
-    `daily` has `n, rank_ic, auc, acc, mcc, decile_spread` by day. Here the MCC is the mean over
-    days, as their counts are not kept; all else is as in `score_ranking`.
+    `daily` has the figures `n` (stock-days), `rank_ic, auc, acc, mcc, decile_spread`, each with a
+    value a day. Here the MCC is the mean over days, because the counts of the days, from which
+    `score_ranking` pools it, are not stored; all else is as in `score_ranking`.
     """
     n = daily["n"]
-    correct_and_all = np.stack([daily["acc"] * n, n], axis=-1)[n > 0]
+    correct_and_all = np.stack([daily["acc"] * n, n], axis=-1)[n > 0]  # [days 2]
     return _score(
         rank_ic=daily["rank_ic"],
         auc=daily["auc"],
@@ -109,8 +110,10 @@ def _score(
 ) -> RankScore:
     """Return the score of a ranking from its figures of each day and those over all days."""
     known_ics = rank_ic[np.isfinite(rank_ic)]
+    # The number of lags that Newey & West (1994) recommend; outcomes that overlap need as many lags
+    # as the days that they span.
     hundreds_of_days = max(len(known_ics), 1) / 100
-    usual_lags = int(4 * hundreds_of_days ** (2 / 9))  # Newey & West (1994)
+    usual_lags = int(4 * hundreds_of_days ** (2 / 9))
     icir = np.nan
     if len(known_ics) > 1:
         icir = float(known_ics.mean() / known_ics.std())
@@ -148,12 +151,13 @@ def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
     score_ics = rank_ics(*both_known(np.where(has_scores, scores, np.nan), outcome))
     other_ics = rank_ics(*both_known(np.where(has_scores, others, np.nan), outcome))
     is_known = np.isfinite(score_ics) & np.isfinite(other_ics)
-    sums = np.stack([score_ics, is_known, other_ics, is_known], axis=-1)[is_known]
-    return _estimate(sums[:, None].astype(float), difference(ratio))
+    # The rank IC and the day (1) of both, whose totals `ratio` turns into the two means.
+    summands = np.stack([score_ics, is_known, other_ics, is_known], axis=-1)[is_known]
+    return _estimate(summands[:, None].astype(float), difference(ratio))
 
 
 def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
-    """Return both, NaN where either is missing and on days below `MINIMUM_STOCKS`."""
+    """Return both, NaN where either is missing and on days with fewer than `MINIMUM_STOCKS`."""
     is_known = np.isfinite(scores) & np.isfinite(outcome)
     is_known &= is_known.sum(axis=1, keepdims=True) >= MINIMUM_STOCKS
     return np.where(is_known, scores, np.nan), np.where(is_known, outcome, np.nan)
@@ -168,7 +172,7 @@ def rank_ics(scores: Days, outcome: Days) -> Daily:
     outcome_ranks = _centred_ranks(outcome)
     covariance = (score_ranks * outcome_ranks).sum(axis=1)
     variances = (score_ranks**2).sum(axis=1) * (outcome_ranks**2).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 on a day with a single value
         return np.asarray(covariance / np.sqrt(variances))
 
 
@@ -179,28 +183,31 @@ def _centred_ranks(values: Days) -> Days:
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
-    """Return the share of pairs above and below the day's median that the scores rank correctly.
+    """Return each day's share of pairs that the scores rank correctly.
 
-    Ties count half.
+    A pair is a stock above and a stock below the day's median outcome. A pair with equal scores
+    counts half. NaN on a day without a pair.
     """
     is_above = _above_median(outcome)
     has_score = np.isfinite(scores)
     highs = is_above.sum(axis=1)
     lows = (has_score & ~is_above).sum(axis=1)
-    others = has_score.sum(axis=1, keepdims=True) - 1
-    places = (ranked(scores) + 0.5) * others + 1
+    # `ranked` is between -1/2 and 1/2; a place is 1 for the lowest score of the day.
+    other_stocks = has_score.sum(axis=1, keepdims=True) - 1
+    places = (ranked(scores) + 0.5) * other_stocks + 1
+    # Mann and Whitney's U: among themselves, the stocks above the median would have 1, 2, ...
     place_sum = np.where(is_above, places, 0).sum(axis=1)
-    beaten = place_sum - highs * (highs + 1) / 2
+    correct_pairs = place_sum - highs * (highs + 1) / 2
     pairs = highs * lows
     missing = np.full(len(scores), np.nan)
-    return np.asarray(np.divide(beaten, pairs, out=missing, where=pairs > 0))
+    return np.asarray(np.divide(correct_pairs, pairs, out=missing, where=pairs > 0))
 
 
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
     """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest."""
-    share = ranked(scores) + 0.5
-    top = _daily_mean(outcome, share >= 1 - 1 / DECILES)
-    bottom = _daily_mean(outcome, share <= 1 / DECILES)
+    share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
+    top = _daily_mean(outcome, share_below >= 1 - 1 / DECILES)
+    bottom = _daily_mean(outcome, share_below <= 1 / DECILES)
     return np.asarray(top - bottom)
 
 
@@ -225,7 +232,8 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
 def newey_west_t(daily: Daily, *, lags: int) -> float:
     """Return the mean over its standard error (Newey & West, 1987).
 
-    The error allows for correlations up to `lags` days apart, with Bartlett weights.
+    The error allows for correlations up to `lags` days apart, with Bartlett weights. NaN with fewer
+    than two days, or where the figure does not vary.
     """
     if len(daily) < 2:
         return float("nan")
@@ -238,21 +246,25 @@ def newey_west_t(daily: Daily, *, lags: int) -> float:
 
 
 def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
+    """Return which values rank in the upper half of their day; false where missing."""
     return np.asarray(np.nan_to_num(ranked(values), nan=-1.0) > 0)
 
 
 def mean_of_days(daily: Daily) -> Estimate:
     """Return the mean of a figure over the days that have one."""
     known_days = daily[np.isfinite(daily)]
-    sums = np.stack([known_days, np.ones_like(known_days)], axis=-1)
-    return _estimate(sums[:, None], ratio)
+    summands = np.stack([known_days, np.ones_like(known_days)], axis=-1)  # of `ratio`
+    return _estimate(summands[:, None], ratio)
 
 
-def _estimate(sums: Sums, statistic: Statistic) -> Estimate:
-    """Return a statistic of totals over days; NaN without a day that counts."""
-    sums = sums[sums.any(axis=(1, 2))]
-    if not len(sums):
+def _estimate(summands: Summands, statistic: Statistic) -> Estimate:
+    """Return a statistic of totals over days, of one model, with its interval.
+
+    A day that adds 0 to every total does not count; NaN without a day that counts.
+    """
+    summands = summands[summands.any(axis=(1, 2))]
+    if not len(summands):
         return Estimate(np.nan, np.nan, np.nan)
-    low, high = day_interval(sums, statistic, resamples=RESAMPLES, seed=0)
-    value = statistic(sums.sum(axis=0))
+    low, high = day_interval(summands, statistic, resamples=RESAMPLES, seed=0)
+    value = statistic(summands.sum(axis=0))
     return Estimate(value=float(value[0]), low=float(low[0]), high=float(high[0]))

@@ -138,7 +138,7 @@ def scoreboard(
         if not counted.any():
             raise ValueError(
                 f"none of {is_common.sum()} stock-days that every model predicted counts under "
-                f"{protocol!r}"
+                f"{protocol!r}: score a longer span"
             )
         days = np.asarray(counted.any(axis=1))
         sample = _Sample(
@@ -165,6 +165,7 @@ def member_scores(
             f"none of {movement.size} stock-days has a label and a probability of every seed"
         )
     every_day = np.ones(len(movement), dtype=bool)
+    # Only the counts of the sample are used, which need no resamples.
     sample = _Sample(days=every_day, counted=counted, movement=movement, resamples=0)
     totals = np.stack([sample.counts(of_seed).sum(axis=0) for of_seed in probability])
     return accuracy(totals), mcc(totals)
@@ -173,9 +174,9 @@ def member_scores(
 def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> tuple[float, float]:
     """Return slope and intercept of the calibration line (Cox, 1958).
 
-    It is the logistic regression of the outcome on the logit of its probability. NaN where it has
-    no finite solution: one outcome only, one probability only, or a threshold that separates the
-    two.
+    The line is the logistic regression of the outcome on the logit of its probability. Both are NaN
+    where it has no finite solution: one outcome only, one probability only, or a threshold of the
+    probability that separates the two outcomes.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -209,11 +210,12 @@ def pairs_by_day(
     """
     from scipy.stats import rankdata
 
-    # Stock-days that are not counted rank above all others.
+    # Stock-days that are not counted rank above all others, and so change no rank that is used.
     rank = rankdata(np.where(counted, probability, np.inf), axis=1)
     is_riser = counted & rose
     risers = is_riser.sum(axis=1)
     fallers = (counted & ~rose).sum(axis=1)
+    # Mann and Whitney's U: among themselves, the risers would have the ranks 1, 2, ...
     rank_sum = np.where(is_riser, rank, 0.0).sum(axis=1)
     won = rank_sum - risers * (risers + 1) / 2
     return np.stack([won, risers * fallers], axis=-1).astype(float)
@@ -222,6 +224,7 @@ def pairs_by_day(
 def _check(
     predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex, best_rule: str
 ) -> None:
+    """Raise ValueError where the arguments of `scoreboard` do not fit together."""
     names = [predictor.name for predictor in predictors]
     if len(set(names)) < len(names):
         raise ValueError(f"every predictor needs a unique name, got {', '.join(names)}")
@@ -231,7 +234,10 @@ def _check(
             f"best_rule must be one of the rules {', '.join(rules) or '(none)'}, got {best_rule}"
         )
     if len(target) != len(movement):
-        raise ValueError(f"{len(target)} targets for the movements of {len(movement)} days")
+        raise ValueError(
+            f"there are {len(target)} targets for the movements of {len(movement)} days: "
+            "pass one for each day"
+        )
     for predictor in predictors:
         shape = predictor.probability.shape[1:]
         if shape != movement.shape:
@@ -253,13 +259,14 @@ def common_stock_days(
     for predictor in predictors:
         if not predictor.is_rule:
             is_common = is_common & np.isfinite(predictor.probability).all(axis=0)
-    for rule in predictors:
+    for rule in predictors:  # models are never silent here, after the loop above
         silent = is_common & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():
             silent_days = np.flatnonzero(silent.any(axis=1))
             raise ValueError(
                 f"{rule.name} has no direction on {silent.sum()} stock-days that count, "
-                f"first {target[silent_days[0]]:%Y-%m-%d}"
+                f"first {target[silent_days[0]]:%Y-%m-%d}: fetch the prices of the index up to "
+                "these days"
             )
     return np.asarray(is_common)
 
@@ -270,9 +277,11 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     best = names.index(best_rule)
     of_seeds = [predictor.probability[:, sample.days] for predictor in predictors]
     of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]
+    # [days predictors 4]
     counts = np.stack([sample.counts(probability) for probability in of_ensembles], axis=1)
     # The share of each day's stocks predicted to rise.
     predicted_rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
+    # Each predictor beside the best rule, as `difference` takes them: [days predictors 8].
     of_best_rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
     paired = np.concatenate([counts, of_best_rule], axis=-1)
     frame = pd.DataFrame(
@@ -293,6 +302,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             "same_direction": np.maximum(predicted_rises, 1 - predicted_rises).mean(axis=0),
         }
     )
+    # The best rule has no gain over itself; rules have no seeds and no probabilities.
     frame.loc[best, OF_GAINS] = np.nan
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
@@ -332,7 +342,7 @@ def _of_probabilities(of_ensembles: Sequence[PerStock], sample: _Sample) -> Colu
         rank_ic.append(mean_of_days(rank_ics(scores, outcome)))
     all_pairs = np.stack(pairs, axis=1)
     auc = measured("auc", all_pairs, ratio, sample.resamples)
-    if not all_pairs[..., 1].any():
+    if not all_pairs[..., 1].any():  # no pair on any day: `ratio` has answered one half
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
     return {

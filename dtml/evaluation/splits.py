@@ -24,15 +24,16 @@ class Split:
 
 
 def known_before(position: int, *, horizon: int, gap: int = GAP) -> int:
-    """Return how many days have an outcome known `gap` sessions before a position; maybe below 0.
+    """Return how many days have an outcome known `gap` sessions before a position.
 
-    They are positions 0 up to the returned number, exclusive.
+    These days are the positions from 0 up to the returned number, exclusive. The number is below 0
+    where history is too short.
     """
     return position - gap - horizon + 1
 
 
 def hold_out(stop: int, days: int, *, horizon: int, gap: int = GAP) -> Split:
-    """Hold out the last `days` before `stop`, and train on what was known before them."""
+    """Hold out the last `days` before position `stop`, and train on what was known before them."""
     begin = stop - days
     return Split(
         trained=slice(0, known_before(begin, horizon=horizon, gap=gap)),

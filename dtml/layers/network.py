@@ -32,8 +32,8 @@ class Batch(NamedTuple):
 
     `rows` are the distinct sessions that the days need, with the index as the last symbol and
     features in percent; `windows` are positions in them, oldest first. `counted` are the stock-days
-    that the loss counts, at least one; `rises` is their label, the sign of `movement`, which is 0
-    where unknown. `step` is the number of steps taken.
+    that the loss counts, at least one; `rises` is their label, whether `movement` is above 0.
+    `movement` is 0 where unknown. `step` is the number of steps that the training has taken.
     """
 
     rows: Rows
@@ -69,9 +69,10 @@ class Network(nn.Module, ABC):
         """
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return the figure that validation averages over the counted stock-days: the accuracy.
+        """Return the figure that validation averages over the counted stock-days.
 
-        The epoch with the highest mean is kept.
+        Here it is whether a direction is correct, so that its mean is the accuracy. The epoch with
+        the highest mean is kept.
         """
         return (logits > 0) == batch.rises
 
@@ -95,14 +96,22 @@ def days_at_once(symbols: int, device: torch.device) -> int:
     return max(1, PAIRS // symbols**2)
 
 
+def _nothing() -> None:
+    """Do nothing: a failed attempt without effects needs no undoing."""
+
+
 def within_memory(
-    work: Callable[[int], T], at_once: int, days: int, *, again: Callable[[], object] = int
+    work: Callable[[int], T],
+    at_once: int,
+    days: int,
+    *,
+    undo: Callable[[], object] = _nothing,
 ) -> tuple[T, int]:
     """Do `work` on `days`, `at_once` at a time, or fewer if an accelerator lacks the memory.
 
-    The number is halved until the days fit. Returns the result of `work`, and the number of days at
-    a time. `again` undoes the effects of a failed attempt. Raises DtmlError where not even a single
-    day fits.
+    `work` takes the number of days at a time, which is halved until the days fit. Returns the
+    result of `work`, and that number. `undo` undoes the effects of a failed attempt before the
+    next. Raises DtmlError where not even a single day fits.
     """
     while True:
         try:
@@ -112,12 +121,13 @@ def within_memory(
                 raise DtmlError(
                     "a single day does not fit into the memory of the device: use --device cpu"
                 ) from error
-        # Halved and rounded up, outside the handler, whose error holds the tensors of the attempt.
+        # Halved and rounded up. The next attempt is outside the handler, because until the handler
+        # ends, its error holds the tensors of the failed attempt in memory.
         at_once = -(-min(at_once, days) // 2)
         log.warning(
             "the device ran out of memory: from now on a network processes %d days at once", at_once
         )
-        again()
+        undo()
 
 
 def cross_entropy(

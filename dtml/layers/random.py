@@ -5,7 +5,10 @@ from torch import Tensor, nn
 
 
 class RandomLayer(nn.Module):
-    """A module that draws random numbers from the generator of its training, by default torch's."""
+    """A module that draws random numbers from its `generator`: that of its training, or torch's.
+
+    None is torch's own generator.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,6 +31,7 @@ class Dropout(RandomLayer):
         """
         if not self.training or self.rate == 0:
             return x
+        # Contiguous, so that the same elements get the same numbers whatever the layout of `x`.
         drawn = torch.empty_like(x, memory_format=torch.contiguous_format)
         drawn.uniform_(generator=self.generator)
         return x * (drawn >= self.rate) / (1 - self.rate)
@@ -44,6 +48,7 @@ class Gaussian(RandomLayer):
 
 def use_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
+    # torch's own dropout cannot be given a generator, so it is replaced.
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:

@@ -22,15 +22,15 @@ from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.metrics import score
 from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment, vary
-from dtml.lookahead.leaks import LEAKS
+from dtml.lookahead.leaks import LEAKS, fit_for_leaks
 from dtml.lookahead.pipeline import Course, History, Pipeline
 from dtml.markets import Market
 from dtml.model import Normalisation
 from dtml.prices.returns import adjusted_price, returns_of
 from dtml.windows import Windows
 
-LOOK_BACK = 10  # sessions before a date that are predicted when it is checked
-LOOK_AHEAD = 5  # sessions after it
+LOOK_BACK = 10  # sessions before a date that are predicted when the date is checked
+LOOK_AHEAD = 5  # sessions after the date that are predicted too
 LATEST_RETRAINING = 20  # the most sessions from a training to a date that it serves
 ZOO_STOCKS = 12  # of the history on which the planted leaks are audited
 ZOO_SESSIONS = 280
@@ -41,10 +41,11 @@ SHORT = 2  # epochs
 LONGER = 12  # epochs where a leak must be learnt to show
 MEMBERS = 2  # seeds trained where predictions are compared to the last bit: a leak may choose one
 LEAST_GAP = 1  # sessions: without a gap, a close is part of labels on both sides
-IN_STEP = 0.3  # correlation with the index: .93 to .98 on real markets, a session apart at most .12
-MEDIAN_DAYS = 42  # before the days that the coin scores
+# Least correlation with the index: on real markets it is .93 to .98, a session apart at most .12.
+IN_STEP = 0.3
+MEDIAN_DAYS = 42  # before the scored days; their median probability is the threshold of a rise
 DRAWINGS = 4  # of the coin, at most
-ONE_SIDED = 0.05  # share of calls below which a direction counts as never called
+ONE_SIDED = 0.05  # a direction with a smaller share of the predictions counts as never predicted
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3
 
 
 def _exact(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[Finding]:
+    """Run every check but the coin's, which needs a longer training."""
     experiment = hurried(pipeline.experiment, SHORT, seeds=MEMBERS)
     quick = replace(pipeline, experiment=experiment)
     history = pipeline.received(history)
@@ -97,12 +99,14 @@ def _exact(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[
     for at, trained in _dates(quick, history, seed, dates):
         findings.extend(_to_the_last_bit(quick, history, at, trained, seed))
         findings.append(spans_apart(quick, history, at))
-    findings.append(whole_days(quick, history, findings[-1].at))
+    last_date = findings[-1].at
+    findings.append(whole_days(quick, history, last_date))
     findings.append(index_in_step(history))
     return findings
 
 
 def _by_coin(pipeline: Pipeline, history: History, seed: int) -> Finding:
+    """Run the check with directions drawn by coin, with a training long enough to learn a leak."""
     longer = replace(pipeline, experiment=hurried(pipeline.experiment, LONGER))
     return permuted_labels(longer, pipeline.received(history), seed)
 
@@ -111,6 +115,7 @@ def audit_model(
     ensemble: Ensemble, history: History, *, seed: int = 0, dates: int = 3
 ) -> list[Finding]:
     """Check a model's windows and predictions at `dates` dates, whatever it was trained on."""
+    # Only the windows of this experiment are used, because nothing is trained.
     pipeline = Trained(Experiment(windows=ensemble.windows), ensemble)
     findings: list[Finding] = []
     for at, trained in _dates(pipeline, history, seed, dates, training=0):
@@ -121,6 +126,7 @@ def audit_model(
 def _to_the_last_bit(
     pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, seed: int
 ) -> tuple[Finding, ...]:
+    """Run the checks of one date that compare predictions or windows bit for bit."""
     rows = appended_rows(pipeline, history, at, seed)
     future = scrambled_future(pipeline, history, at, trained, seed)
     return future, rows, rescaled_past(pipeline, history, at)
@@ -131,10 +137,10 @@ def prove(
 ) -> pd.DataFrame:
     """Audit every planted leak, and honest pipelines of both normalisations.
 
-    They run on a small part of a history. Rows `pipeline, planted, caught_by, caught`: `caught_by`
-    names the checks that failed, and the audit works where `caught` equals `planted`. The coin is
-    tossed for those that no other check caught. The network is small; some stocks enter and leave,
-    and every bar has a volume and an adjusted close, whatever the market's list and bars say.
+    They run on a small part of a history (`fit_for_leaks`), with a small network. Returns rows
+    `pipeline, planted, caught_by, caught`: `caught_by` names the checks that failed, and the audit
+    works where `caught` equals `planted`. The coin, which takes longest, is tossed for those
+    pipelines alone that no other check caught.
     """
     part = history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed)
     small = fit_for_leaks(part, seed)
@@ -164,25 +170,28 @@ def scrambled_future(
 ) -> Finding:
     """Scramble everything after `at`, train as of `trained` and predict.
 
-    No prediction made up to `at` may change. Some stocks lack their last bars in all histories, so
-    that backward filling shows.
+    No prediction made up to `at` may change. In all histories, some stocks lack the bar of `at` or
+    their last two bars up to it, so that it shows if later bars fill the holes.
     """
-    before = history.with_holes(at, seed)
-    rows = _served(pipeline, before, at, trained, back=LOOK_BACK)
-    of_last_day = rows[rows["as_of"] == at].reset_index(drop=True)
-    # A choice by later results prefers other seeds in a rising future than in a falling one.
+    true_future = history.with_holes(at, seed)
+    predictions = _served(pipeline, true_future, at, trained, back=LOOK_BACK)
+    of_last_day = predictions[predictions["as_of"] == at].reset_index(drop=True)
+    # A rising and a falling future show a seed that was chosen by later results: they favour other
+    # seeds. Another seed changes the predictions of every day, so one day is enough there.
     for course in get_args(Course):
         is_shuffled = course == "shuffled"
-        other_future = before.scrambled_after(at, seed, course)
+        other_future = true_future.scrambled_after(at, seed, course)
         back = LOOK_BACK if is_shuffled else 0
         others = _served(pipeline, other_future, at, trained, back=back)
-        expected = rows if is_shuffled else of_last_day
+        expected = predictions if is_shuffled else of_last_day
         if not expected.equals(others):
             return Finding("scrambled_future", at, passed=False, detail=changes(expected, others))
     detail = (
-        f"{len(rows)} predictions up to that day are equal to the last bit, whatever comes later"
+        f"{len(predictions)} predictions up to that day are equal to the last bit, whatever comes "
+        "later"
     )
-    return Finding("scrambled_future", at, len(rows) > 0, detail)
+    has_predictions = len(predictions) > 0  # without any, nothing was compared
+    return Finding("scrambled_future", at, has_predictions, detail)
 
 
 def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: int) -> Finding:
@@ -199,6 +208,7 @@ def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: 
 
 
 def _up_to(windows: Windows, at: pd.Timestamp) -> Windows:
+    """Return the windows of the days up to `at`."""
     return windows.days(slice(0, int((windows.as_of <= at).sum())))
 
 
@@ -244,6 +254,7 @@ def index_in_step(history: History) -> Finding:
     changes_by_stock = prices.pct_change(fill_method=None)
     index = changes_by_stock.pop(history.market.index.symbol)
     stocks = changes_by_stock.median(axis=1)
+    # An index that is dated a session early has moved the session before its stocks.
     early = float(stocks.corr(index.shift(1)))
     same = float(stocks.corr(index.shift(0)))
     late = float(stocks.corr(index.shift(-1)))
@@ -263,8 +274,8 @@ def index_in_step(history: History) -> Finding:
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
     """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap.
 
-    No later outcome may be among them. As an outcome may reach further than its day says, another
-    future must leave all of them unchanged.
+    No later outcome may be among them. As an outcome may depend on prices after the target of its
+    day, another future must leave all outcomes unchanged.
     """
     train, validation = pipeline.spans(pipeline.windows(history), at)
     scrambled = history.scrambled_after(at, seed=0)
@@ -318,16 +329,19 @@ def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findin
 def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
     """Check that with directions drawn by coin the 95 % interval of MCC covers 0.
 
-    It must do so at the first or a second drawing. A pipeline fails if both exclude 0 on the same
-    side: 2 x .025 x .025 of the honest ones, about one in 800. The coin is tossed before windows
-    are built, so features and labels change together, and a label among the features stays one. It
-    is tossed for whole days, so that stocks still rise and fall together (`History.tossed`).
+    If the interval of the first drawing excludes 0, a second drawing is made. A pipeline fails only
+    if both intervals exclude 0 on the same side, as 2 x .025 x .025 of the honest ones do, about
+    one in 800. The coin is tossed before windows are built, so features and labels change together,
+    and a label among the features stays one. It is tossed for whole days, so that stocks still rise
+    and fall together (`History.tossed`).
 
-    A drawing in which almost all predictions have one direction shows nothing and is repeated.
-    Without enough informative drawings the check has no power.
+    A drawing in which almost all predictions have one direction shows nothing, and another is made
+    in its place, up to `DRAWINGS` in all. Without enough informative drawings the check has no
+    power.
     """
     details: list[str] = []
     sides: list[int] = []  # of each interval: 1 above 0, -1 below it, 0 where it covers 0
+    # Every seed has drawings of its own.
     for drawing in range(DRAWINGS * seed, DRAWINGS * (seed + 1)):
         at, mcc, (low, high), rises = _score_tossed(pipeline, history.tossed(drawing))
         if not ONE_SIDED <= rises <= 1 - ONE_SIDED:
@@ -339,10 +353,11 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
         if side == 0 or len(sides) == 2:
             break
     is_decided = len(sides) == 2 or 0 in sides
+    both_on_one_side = sides in ([1, 1], [-1, -1])
     return Finding(
         "permuted_labels",
         at,
-        passed=is_decided and (len(set(sides)) > 1 or sides[-1] == 0),
+        passed=is_decided and not both_on_one_side,
         detail=f"MCC when a coin toss draws the directions: {', then '.join(details)}",
         has_power=is_decided,
     )
@@ -369,7 +384,7 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
 
 
 def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
-    """Say how many rows `as_of, symbol, probability` were changed, added or removed."""
+    """Say how two frames `as_of, symbol, probability` differ, be it in the order of rows alone."""
     paired = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
     changed = paired[paired["probability"] != paired["probability_other"]]
     if changed.empty:
@@ -382,32 +397,11 @@ def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
     )
 
 
-def fit_for_leaks(history: History, seed: int) -> History:
-    """Let a third of the stocks enter and a third leave, in the middle of the history.
-
-    Their sessions are drawn. Volumes are drawn too, and a missing adjusted close is the close.
-    """
-    generator = np.random.default_rng([seed, 2])
-    days = np.sort(history.bars["session"].unique())
-    middle = days[len(days) // 3 : -len(days) // 8]
-    constituents = list(history.market.constituents)
-    for place, position in enumerate(generator.permutation(len(constituents))):
-        day = pd.Timestamp(generator.choice(middle)).date()
-        if place % 3 == 1:
-            constituents[position] = replace(constituents[position], since=day)
-        elif place % 3 == 2:
-            constituents[position] = replace(constituents[position], until=day)
-    bars = history.bars.assign(volume=generator.lognormal(size=len(history.bars)))
-    bars["adj_close"] = bars["adj_close"].fillna(bars["close"])
-    market = replace(history.market, constituents=tuple(constituents))
-    return replace(history, bars=bars, market=market)
-
-
 class _Tossed(NamedTuple):
     """The score of a history whose directions were drawn by coin.
 
-    `at` is the date of training; `mcc` with its `interval` and `rises`, the share of calls of a
-    rise, are of the days after it.
+    `at` is the date of training. `mcc`, its `interval` and `rises`, the share of predictions that
+    are rises, are of the days after it.
     """
 
     at: pd.Timestamp
@@ -420,7 +414,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> _Tossed:
     """Score the days after a training, at most a third of all.
 
     A rise is predicted above the median probability of the days before: with one half as the
-    threshold, a short training often predicts one direction only.
+    threshold, a short training often predicts one direction only. Raises DtmlError where there are
+    too few days for an interval.
     """
     windows = pipeline.windows(tossed)
     test_days = min(TEST_DAYS, len(windows) // 3)
@@ -450,7 +445,7 @@ def _served(
 ) -> pd.DataFrame:
     """Return the predictions made up to `at`, from `back` days before on.
 
-    A few later days are predicted with them.
+    A few later days are predicted with them, as in a backtest, and then dropped.
     """
     windows = pipeline.windows(history)
     model = pipeline.model(windows, trained)
@@ -469,8 +464,10 @@ def _dates(
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
     """Draw dates that have a history and a future, each with the date of its training.
 
-    The first date is served by a training at its own close, which is the strictest case.
+    The first date is served by a training at its own close, which is the strictest case. `training`
+    is the number of days that a training needs; None is that of the pipeline's experiment.
     """
+    # The honest windows, whatever a leak makes of them: all pipelines are checked at equal dates.
     windows = Pipeline.windows(pipeline, history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]
     if training is None:
@@ -492,6 +489,7 @@ def _dates(
 
 
 def _changed(old: Windows, new: Windows) -> list[str]:
+    """Return which inputs of a model differ in a bit."""
     parts = ("stocks", "index", "observed")
     return [name for name in parts if not torch.equal(getattr(old, name), getattr(new, name))]
 

@@ -6,6 +6,7 @@ practice.
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -25,7 +26,7 @@ class Leak(Pipeline):
 class LabelInFeatures(Leak):
     """The return to be predicted is among the features.
 
-    It is a shift by -1 that the inputs share with the label.
+    A shift by -1 that was meant for the label, but is applied to the inputs too, does this.
     """
 
     def windows(self, history: History) -> Windows:
@@ -47,7 +48,7 @@ class FullSampleScaling(Leak):
 class BackwardFill(Leak):
     """Missing bars take the values of the next one.
 
-    It is `bfill`, written after `ffill` to fill the last gaps.
+    A `bfill` after an `ffill`, to fill the last gaps, makes this mistake.
     """
 
     def windows(self, history: History) -> Windows:
@@ -113,6 +114,7 @@ class TodaysConstituents(Leak):
     def windows(self, history: History) -> Windows:
         constituents = []
         for stay in history.market.constituents:
+            # Who has left is not in today's list; who is in it counts as a member since ever.
             since = None if stay.until is None else NEVER
             constituents.append(replace(stay, since=since, until=None))
         market = replace(history.market, constituents=tuple(constituents))
@@ -149,6 +151,7 @@ class LongerLabels(Leak):
     """Labels are returns over five sessions, and the split is still that of returns over one."""
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+        # Four days of 0 are appended, so that the last days have five sessions too.
         daily = torch.nn.functional.pad(windows.movement.nan_to_num(), (0, 0, 0, 4))
         of_five_sessions = daily.unfold(0, 5, 1).sum(dim=-1)
         return super().spans(replace(windows, movement=of_five_sessions), as_of)
@@ -157,7 +160,7 @@ class LongerLabels(Leak):
 class ShuffledSplit(Leak):
     """Days are split at random, later ones included.
 
-    It is `train_test_split` with its default, shuffle=True.
+    `train_test_split` does so by default (shuffle=True).
     """
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:  # noqa: ARG002 - the leak
@@ -171,7 +174,7 @@ class ShuffledSplit(Leak):
 class MemberChosenOnTest(Leak):
     """The seed is chosen that does best on the days on which it is then tested.
 
-    It is "the best of ten runs".
+    To report "the best of ten runs" is this mistake.
     """
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
@@ -179,6 +182,7 @@ class MemberChosenOnTest(Leak):
         tested = windows.between(first=as_of + pd.Timedelta(1, "D"))
         rises = member_probabilities(ensemble, tested, CPU)
         counted = tested.labelled("all")
+        # The probability that each member gave to what happened.
         of_outcome = torch.where(tested.rises(), rises, 1 - rises)
         likelihood = of_outcome[:, counted].log().sum(dim=1)
         best = int(likelihood.argmax())
@@ -217,7 +221,7 @@ class AdjustmentAsFeature(Leak):
 class LiquidUniverse(Leak):
     """The universe is the half of the stocks that traded most, later sessions included.
 
-    It is a filter run once.
+    A filter that is run once, over the whole history, makes this mistake.
     """
 
     def windows(self, history: History) -> Windows:
@@ -247,16 +251,40 @@ class IndexStampedEarly(Leak):
 LEAKS: tuple[type[Leak], ...] = tuple(Leak.__subclasses__())
 
 
+def fit_for_leaks(history: History, seed: int) -> History:
+    """Return a history on which every leak shows, whatever the market's list and bars say.
+
+    A third of the stocks enter and a third leave, on drawn days in the middle of the history.
+    Volumes are drawn too, and a missing adjusted close is the close.
+    """
+    generator = np.random.default_rng([seed, 2])
+    days = np.sort(history.bars["session"].unique())
+    middle = days[len(days) // 3 : -len(days) // 8]
+    constituents = list(history.market.constituents)
+    for place, position in enumerate(generator.permutation(len(constituents))):
+        day = pd.Timestamp(generator.choice(middle)).date()
+        if place % 3 == 1:
+            constituents[position] = replace(constituents[position], since=day)
+        elif place % 3 == 2:
+            constituents[position] = replace(constituents[position], until=day)
+    bars = history.bars.assign(volume=generator.lognormal(size=len(history.bars)))
+    bars["adj_close"] = bars["adj_close"].fillna(bars["close"])
+    market = replace(history.market, constituents=tuple(constituents))
+    return replace(history, bars=bars, market=market)
+
+
 def _with_feature(windows: Windows, name: str, ratio: Float[Tensor, "days stocks"]) -> Windows:
     """Return the same windows with other values of a feature of each stock in its last session.
 
     `ratio` are these values, ratios minus 1.
     """
     rows = windows.rows().clone()
+    # The last session of day d is row d + window - 1; the last symbol is the index.
     rows[windows.window - 1 :, :-1, FEATURES.index(name)] = 100 * ratio
     return _with_rows(windows, rows)
 
 
 def _with_rows(windows: Windows, rows: Float[Tensor, "sessions symbols features"]) -> Windows:
-    views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)
+    """Return the same windows with other values of all sessions, as `Windows.rows` returns them."""
+    views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)  # [days symbols window features]
     return replace(windows, stocks=views[:, :-1], index=views[:, -1])

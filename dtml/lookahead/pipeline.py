@@ -27,9 +27,9 @@ from dtml.windows import Windows, build_windows
 Course = Literal["shuffled", "rising", "falling"]
 CPU = torch.device("cpu")
 ADJUSTED_TOO = [*PRICES, "adj_close"]
-NEVER = date(9999, 1, 1)
-STRUCK = 0.2  # share of stocks that a change of a history affects
-LOST = 0.05  # share of rows that a change of a history drops
+NEVER = date(9999, 1, 1)  # an entry on this day is none
+STRUCK = 0.2  # share of stocks that lose bars or end when a history is changed
+LOST = 0.05  # share of the later rows that a scrambled future lacks
 BUSIER = 1000.0  # factor by which a stock may trade more in a scrambled future
 
 
@@ -58,9 +58,9 @@ class History:
         )
 
     def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
-        """Return the history in which some constituents lack a session's bar.
+        """Return the history in which some constituents lack the bar of the session `at`.
 
-        Half of these lack the bar of the session before too.
+        Half of these lack the bar of the session before it too.
         """
         struck = self._some_constituents(at, seed)
         sessions_so_far = self.sessions[: self.sessions.searchsorted(at, side="right")]
@@ -75,10 +75,11 @@ class History:
     def scrambled_after(
         self, at: pd.Timestamp, seed: int, course: Course = "shuffled"
     ) -> "History":
-        """Return another future after a session.
+        """Return the history with another future after the session `at`.
 
-        It has other prices, volumes and memberships, rows missing, and stocks that end. In a rising
-        one every price rises from session to session, in a falling one every price falls.
+        The future has other prices, volumes and memberships, rows missing, and stocks that end.
+        `course` says in what order each stock's prices come: shuffled, rising from session to
+        session, or falling.
         """
         generator = np.random.default_rng(seed)
         past = self.bars[self.bars["session"] <= at]
@@ -92,6 +93,7 @@ class History:
         drawn = future.iloc[shuffled_places]
         noise = generator.standard_normal((len(drawn), 1))
         drawn[ADJUSTED_TOO] *= np.exp(0.05 * noise)
+        # Each stock's volumes change by one factor, so that a ranking of stocks by volume changes.
         names = pd.Index(self.bars["symbol"].unique())
         times_busier = BUSIER ** generator.random(len(names))
         drawn["volume"] *= drawn["symbol"].map(pd.Series(times_busier, index=names))
@@ -100,7 +102,7 @@ class History:
             by_price = price.sort_values(ascending=course == "rising")
             drawn = drawn.loc[by_price.index]
 
-        # Each stock keeps its sessions.
+        # Each stock keeps its sessions, and its rows get them in the new order.
         inserted = drawn.sort_values("symbol", kind="stable")
         sessions = future.sort_values(["symbol", "session"])["session"]
         inserted["session"] = sessions.to_numpy()
@@ -112,12 +114,12 @@ class History:
         )
 
     def rescaled(self) -> "History":
-        """Return the same history after later corporate actions.
+        """Return the same history as a source restates it after later corporate actions.
 
-        They are a dividend of half the price, and two splits. Every adjusted close is halved; for
-        every second stock each price is divided by 4 and each volume multiplied by 4. These are
-        powers of 2, so that results that do not depend on the scale of past prices stay the same to
-        the last bit.
+        These are a dividend of half the price for every stock, and splits of 4 to 1 for every
+        second stock. Every adjusted close is halved; for every second stock each price is divided
+        by 4 and each volume multiplied by 4. The factors are powers of 2, so that results that do
+        not depend on the scale of past prices stay the same to the last bit.
         """
         symbols = sorted(self.bars["symbol"].unique())
         is_divided = self.bars["symbol"].isin(symbols[::2])
@@ -141,11 +143,13 @@ class History:
         generator = np.random.default_rng(seed)
         tosses = generator.choice([-1.0, 1.0], len(days))
         side = bars["session"].map(pd.Series(tosses, index=days))
+        # A tossed session has its return, or minus its return, as logarithms.
         log_price = pd.Series(np.log(bars["price"]))
         change = log_price.groupby(bars["symbol"]).diff().fillna(0.0)
         tossed_change = side * change
         growth = tossed_change.groupby(bars["symbol"]).cumsum()
         level = 100 * np.exp(growth)
+        # A bar that is turned over has its high where its low was.
         close = bars["close"]
         opening = (bars["open"] / close) ** side
         high = (bars["high"] / close) ** side
@@ -174,7 +178,11 @@ class History:
         return replace(self, bars=self.bars[is_kept], market=market)
 
     def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:
-        """Return the market with later entries and the exits of those `leaving` on one day."""
+        """Return the market with other memberships after `at`, and the same before.
+
+        Stocks that enter later enter on the day `entry`. Of later exits, only those of the stocks
+        `leaving` happen, also on that day.
+        """
         day = at.date()
 
         def known_then(stay: Constituent) -> Constituent:
@@ -212,7 +220,7 @@ class Pipeline:
     fits: dict[str, Ensemble] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def received(self, history: History) -> History:
-        """Return the history as its source hands it over."""
+        """Return the history as its source delivers it; a leak may spoil it already here."""
         return history
 
     def windows(self, history: History) -> Windows:
@@ -236,7 +244,7 @@ class Pipeline:
         return self.experiment.spans(windows, as_of.date())
 
     def fit(self, train: Windows, validation: Windows) -> Ensemble:
-        """Train all members, once for equal days and settings."""
+        """Train all members, or return those of an earlier training on equal days and settings."""
         key = hashlib.sha256(repr(self.experiment).encode())
         for part in (train, validation):
             movement = part.movement.contiguous().numpy().tobytes()

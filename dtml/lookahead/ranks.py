@@ -20,8 +20,8 @@ from dtml.lookahead.audit import (
     LOOK_BACK,
     ZOO_STOCKS,
     Finding,
-    fit_for_leaks,
 )
+from dtml.lookahead.leaks import fit_for_leaks
 from dtml.lookahead.pipeline import History
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import outcomes, sessions_to
@@ -39,7 +39,8 @@ from dtml.ranking.walk import History as Ranked
 
 SMALL = BoostingConfig(trees=40, rate=0.1, rows_a_leaf=50)
 SESSIONS = 400  # of the history on which leaks are planted
-# A slope on randomly drawn outcomes that is larger was measured on days that it was fitted to.
+# The largest slope on randomly drawn outcomes, in standard deviations, that chance explains: a
+# larger one was measured on days to which the rankers were fitted.
 DEVIATIONS = 4.0
 
 
@@ -52,7 +53,8 @@ def fit_honestly(inputs: Ranked, at: pd.Timestamp, config: RankersConfig) -> Ran
 class RankingPath:
     """The path from a history to rankings, in the steps of a night and of a walk.
 
-    A leak spoils the inputs, or the fit. Both are honest by default. `fit` takes the inputs, the
+    Both steps, `spoil` and `fit`, are honest by default, and a leak replaces one of them. `spoil`
+    changes the inputs, that is, the ranked features and the outcomes. `fit` takes the inputs, the
     session as of which it trains, and the settings.
     """
 
@@ -62,7 +64,7 @@ class RankingPath:
     fit: Callable[[Ranked, pd.Timestamp, RankersConfig], Rankers] = fit_honestly
 
     def read(self, history: History) -> Ranked:
-        """Return the ranked features and the outcomes of all sessions."""
+        """Return the inputs: the ranked features and the outcomes of all sessions."""
         market = history.market
         panel = panel_of(
             history.bars,
@@ -98,9 +100,11 @@ def audit_ranking(
 ) -> list[Finding]:
     """Check the rankers of a history, and their slopes too if the path `trains`.
 
-    Returns no finding where the history is too small for any check.
+    Each check looks at one date, drawn from the seed. Returns no finding where the history is too
+    small for any check.
     """
     sessions = path.read(history).panel.sessions
+    # The outcomes of the training and those of the validation days each take so many sessions.
     reach = 2 * sessions_to(path.config.leg)
     first = MINIMUM_TRAIN_DAYS + VALIDATION_DAYS + GAP + reach + LATEST_RETRAINING
     stop = len(sessions) - LOOK_AHEAD
@@ -119,9 +123,9 @@ def same_rankings(path: RankingPath, history: History, at: pd.Timestamp, seed: i
 
     No score, place or probability may change.
     """
-    before = history.with_holes(at, seed)
-    orders = path.orders(before, at, at)
-    others = path.orders(before.scrambled_after(at, seed), at, at)
+    true_future = history.with_holes(at, seed)  # fills of missing bars from later ones then show
+    orders = path.orders(true_future, at, at)
+    others = path.orders(true_future.scrambled_after(at, seed), at, at)
     passed = orders.equals(others)
     if passed:
         detail = (
@@ -149,10 +153,10 @@ def same_ranks(path: RankingPath, history: History, at: pd.Timestamp) -> Finding
 
 
 def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Check that no probability is learned where outcomes are drawn: any stock may come first.
+    """Check that no slope is learned where outcomes are drawn at random.
 
-    Even then rankers rank the days well that they were fitted to, and a slope that was measured on
-    those days shows it.
+    Rankers always rank the days well to which they were fitted, even by random outcomes. A slope
+    that is measured on those days is therefore far from 0; on other days it is near 0.
     """
     inputs = path.read(history)
     generator = np.random.default_rng([seed, 3])
@@ -162,6 +166,7 @@ def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed
     measured = _until(randomised, at).outcome[-VALIDATION_DAYS:]
     rows = int(np.isfinite(measured).sum())
     slopes = path.fit(randomised, at, path.config).slopes
+    # The variance of a slope is 48 / rows: the outcome has a variance of 1/4, ranks one of 1/12.
     deviations = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     listed = ", ".join(f"{name} {value:+.1f}" for name, value in deviations.items())
     passed = bool(max(abs(value) for value in deviations.values()) < DEVIATIONS)
@@ -172,14 +177,14 @@ def slopes_of_chance(path: RankingPath, history: History, at: pd.Timestamp, seed
 def prove_ranking(history: History, path: RankingPath, *, seed: int = 0) -> pd.DataFrame:
     """Audit each planted leak and the honest path on part of a history.
 
-    Returns rows of `audit.prove`, none where the history is too short.
+    Returns rows as `audit.prove` does, and none where the history is too short.
     """
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=SESSIONS, seed=seed), seed)
     pipelines: dict[str, Mapping[str, Any]] = {"honest, ranking": {}, **LEAKS}
     rows = []
     for name, leak in pipelines.items():
         findings = audit_ranking(replace(path, **leak), small, seed=seed)
-        if not findings:
+        if not findings:  # the history is too short for all pipelines alike
             break
         failed = [finding.check for finding in findings if finding.is_alarm]
         rows.append((name, bool(leak), ", ".join(failed), bool(failed)))
@@ -200,6 +205,7 @@ def _until(inputs: Ranked, at: pd.Timestamp) -> Ranked:
 def _fit_and_calibrate_on_the_same(
     inputs: Ranked, at: pd.Timestamp, config: RankersConfig
 ) -> Rankers:
+    """Return honest rankers, but with slopes measured on days to which they were fitted."""
     rankers = fit_honestly(inputs, at, config)
     past = _until(inputs, at)
     days = slice(-VALIDATION_DAYS, None)
@@ -210,12 +216,13 @@ def _fit_and_calibrate_on_the_same(
 
 
 def _with_first(inputs: Ranked, values: np.ndarray) -> Ranked:
-    """Return the inputs with other values of the first feature."""
+    """Return the inputs with other values, [sessions stocks], of the first feature."""
     first = values[..., None].astype(np.float32)
     return replace(inputs, features=np.dstack([first, inputs.features[..., 1:]]))
 
 
 def _ranked_over_all_days(inputs: Ranked) -> Ranked:
+    """Return the inputs with a feature ranked over all days, later ones too."""
     closes = inputs.panel.close
     ratios = closes / np.roll(closes, 1, axis=0)
     ranks = pd.Series(ratios.ravel()).rank(pct=True)
@@ -223,6 +230,7 @@ def _ranked_over_all_days(inputs: Ranked) -> Ranked:
 
 
 def _scaled_over_all_days(inputs: Ranked) -> Ranked:
+    """Return the inputs with features scaled by their deviation over all days, later ones too."""
     deviation = np.nanstd(inputs.features[inputs.there], axis=0)
     return replace(inputs, features=inputs.features / (deviation + 1e-6))
 

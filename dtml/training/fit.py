@@ -27,8 +27,10 @@ from dtml.training.recipe import Epoch, Member
 from dtml.training.state import Fit, StateFolder, start
 from dtml.windows import Windows
 
-Stocks = Int[Tensor, " some"]
-THREADS_OF_A_GPU = 3  # one waits for Python longer than the GPU computes
+Stocks = Int[Tensor, " some"]  # positions of the stocks of a step
+# Python needs longer to start the kernels of a step than a GPU to compute them, so that a single
+# thread would leave it idle.
+THREADS_OF_A_GPU = 3
 EpochReport = Callable[[Member, Epoch], None]
 
 
@@ -40,7 +42,8 @@ def no_report(_member: Member, _epoch: Epoch) -> None:
 class Span:
     """The days of a training or validation span on one device.
 
-    `days`, on CPU, are those on which a stock counts.
+    `days`, on CPU, are the positions of the days on which a stock counts. `movement` is 0 where it
+    is not known. Day d sees the rows d .. d + window - 1.
     """
 
     rows: Float[Tensor, "sessions symbols features"]
@@ -76,13 +79,13 @@ class Span:
 
         It holds the distinct sessions of their windows, and each window as positions in them.
         """
-        sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)
+        sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)  # [days window]
         sessions, positions = sessions_of_windows.unique(return_inverse=True)
         device = self.rows.device
         days_on_device = days.to(device)
         rows = self.rows[sessions.to(device)]
         if stocks is not None:
-            index = rows[:, -1:]
+            index = rows[:, -1:]  # stays the last symbol
             rows = torch.cat([rows[:, stocks], index], dim=1)
 
         def of_batch(by_day: Tensor) -> Tensor:
@@ -129,7 +132,7 @@ def fit_members(
     if begin is not None:
         for fit, weights in zip(fits, begin, strict=True):
             fit.network.load_state_dict(weights)
-    queues = []  # for each device its fits; each next() trains one epoch
+    queues = []  # for each device its fits, as iterators whose next() trains one epoch
     for position, fit_device in enumerate(devices[: len(fits)]):
         train_spans = {protocol: Span.of(train, protocol, fit_device) for protocol in protocols}
         validation_spans = {
@@ -160,8 +163,11 @@ def devices_of(device: torch.device) -> list[torch.device]:
 
 
 def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
-    """Raise DtmlError, with the likely reason, when no stock-day of a span counts and moved."""
-    has_moved = windows.movement != 0
+    """Raise DtmlError, with the likely reason, when no stock-day of a span counts and moved.
+
+    `span` is its name in the message.
+    """
+    has_moved = windows.movement != 0  # true for an unknown movement, which is never labelled
     if (windows.labelled(protocol) & has_moved).any():
         return
     is_known = windows.movement.isfinite()
@@ -178,17 +184,19 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
 
 
 def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
-    """Run all fits to their end: on a CPU by turns, on a GPU a few until they end, then others.
+    """Run all fits to their end, those of each queue on threads of its own.
 
-    On a CPU they run on as many threads as there are cores.
+    On a CPU the fits take turns, on as many threads as there are cores. On a GPU each of
+    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another.
     """
     interrupted = Event()
     on_cpu = device.type == "cpu"
 
     def work(fits: "deque[Iterator[int]]") -> None:
-        """Take a fit, train one epoch, and put it back.
+        """Take a fit, train one epoch and put it back, until no fit is left.
 
-        Fits take turns, so that no thread is idle before the last epoch.
+        On a CPU it is put back last: fits then take turns, and no thread is idle before the last
+        epoch. On a GPU it is put back first, so that the thread goes on with it.
         """
         while fits and not interrupted.is_set():
             try:
@@ -238,7 +246,8 @@ def stack_members(fits: Sequence[Fit]) -> Weights:
 def _fit(
     fit: Fit, train: Span, validation: Span, state_folder: StateFolder | None, on_epoch: EpochReport
 ) -> Iterator[int]:
-    """Train a member and yield after each epoch."""
+    """Train a member, and yield the number of its epochs after each."""
+    # A restored state has one epoch or more, the last of which is reported again.
     if state_folder is not None and state_folder.restore(fit):
         on_epoch(fit.member, fit.epochs[-1])
     while not fit.finished:
@@ -266,11 +275,12 @@ def _epoch(fit: Fit, train: Span) -> float:
 def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
     """Take one step of the optimiser and return the objective.
 
-    Each part of the days is weighted by its counted stock-days. If the stocks drawn count on none
-    of the days there is nothing to learn, and no step is taken.
+    The days go through the network in parts, and each part is weighted by its share of the counted
+    stock-days. If the stocks drawn count on none of the days there is nothing to learn, and no step
+    is taken.
     """
     stocks = None
-    counts = train.counted[days.to(train.counted.device)]
+    counts = train.counted[days.to(train.counted.device)]  # [days stocks], booleans
     stocks_a_step = fit.member.training.stocks_a_step
     if stocks_a_step is not None:
         shuffled_stocks = torch.randperm(counts.shape[1], generator=fit.order)
@@ -292,11 +302,12 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
             total += part_of_loss.detach()
         return total
 
-    def again() -> None:
+    def undo() -> None:
+        """Drop the gradients of a failed attempt, and let the next one draw the same numbers."""
         fit.optimiser.zero_grad()
         fit.random.set_state(random_state)
 
-    total, fit.days_at_once = within_memory(add_up, fit.days_at_once, len(days), again=again)
+    total, fit.days_at_once = within_memory(add_up, fit.days_at_once, len(days), undo=undo)
     fit.step()
     return total
 

@@ -36,15 +36,15 @@ class TrainingConfig:
         )
         if min(counts) < 1:
             raise UsageError(
-                "epochs, batch_days, first_kept_epoch, patience and stocks_a_step must be 1 or "
-                "more; "
-                f"got {counts}"
+                f"got epochs {self.epochs}, batch_days {self.batch_days}, first_kept_epoch "
+                f"{self.first_kept_epoch}, patience {self.patience} and stocks_a_step "
+                f"{self.stocks_a_step}: each must be 1 or more, if it is given"
             )
         clip_is_bad = self.clip is not None and self.clip <= 0
         if self.learning_rate <= 0 or self.penalty < 0 or clip_is_bad:
             raise UsageError(
-                "learning_rate and clip must be above 0, penalty 0 or more; "
-                f"got {self.learning_rate}, {self.clip}, {self.penalty}"
+                f"got learning_rate {self.learning_rate}, clip {self.clip} and penalty "
+                f"{self.penalty}: the first two must be above 0, if given, penalty 0 or more"
             )
 
 
@@ -57,6 +57,7 @@ class Member:
     training: TrainingConfig
 
     def __post_init__(self) -> None:
+        # A step of drawn stocks has no fixed list of stocks, to which gains of each stock are tied.
         if (
             self.training.stocks_a_step is not None
             and getattr(self.model, "normalisation", "") == "per_stock"
@@ -84,7 +85,8 @@ class Member:
 class Epoch:
     """The figures of one pass over the training days.
 
-    `loss` is the mean of the objective over batches, the others are means over counted stock-days.
+    `loss` is the mean of the objective over batches. The others are means over the counted
+    stock-days of the validation days: the cross-entropy, and what `Network.correct` returns.
     """
 
     number: int

@@ -32,9 +32,11 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     undisturbed = _probabilities(_trained(device, None), device)
     resumed = _probabilities(_interrupted(device, folder), device)
     distance = _distance(resumed, undisturbed)
-    if not distance <= allowed:
+    if not distance <= allowed:  # also where the distance is NaN
         raise DtmlError(
-            f"a resumed training run differs by {distance:.1e} from an uninterrupted one"
+            f"a resumed training run differs by {distance:.1e} from an uninterrupted one in its "
+            f"probabilities on {device}, more than the {allowed:.0e} allowed: use another device, "
+            "or train without interruption"
         )
     on_cpu = _probabilities(_trained(cpu, None), cpu)
     distance = _distance(undisturbed, on_cpu)
@@ -49,18 +51,18 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
 
 
 def _windows() -> Windows:
-    """Return random days whose outcome is the first feature of the last session, with noise."""
+    """Return random days whose outcome is the first feature of the last session plus noise."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(DAYS + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     windows = rows.unfold(0, WINDOW, 1).movedim(-1, -2)  # days, symbols, window, features
     noise = torch.randn(DAYS, STOCKS, generator=generator)
-    last_feature = windows[:, :-1, -1, 0]
+    first_feature = windows[:, :-1, -1, 0]  # of each stock in the last session
     sessions = pd.bdate_range("2024-01-01", periods=DAYS + 1)
     return Windows(
         stocks=windows[:, :-1],
         index=windows[:, -1],
         observed=torch.ones(DAYS, STOCKS, dtype=torch.bool),
-        movement=(last_feature + noise) / 100,
+        movement=(first_feature + noise) / 100,
         as_of=sessions[:-1],
         target=sessions[1:],
         symbols=tuple(f"S{number:02d}" for number in range(STOCKS)),
@@ -91,7 +93,10 @@ class _Interrupted(Exception):  # noqa: N818 - it is no error
 
 
 def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
-    """Train the same members, interrupted in their second epoch and resumed."""
+    """Train the same members, interrupted in their second epoch and resumed.
+
+    Raises DtmlError where the training ends without an interruption, as nothing is tested then.
+    """
 
     def interrupt(_member: Member, epoch: Epoch) -> None:
         if epoch.number == 2:
@@ -101,7 +106,10 @@ def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
         _trained(device, folder, interrupt)
     except _Interrupted:
         return _trained(device, folder)
-    raise DtmlError("a training run could not be interrupted")
+    raise DtmlError(
+        f"the training on {device} ended before its second epoch was reported, so that resuming it "
+        f"could not be tested: empty {folder.path} and test again"
+    )
 
 
 def _distance(values: torch.Tensor, others: torch.Tensor) -> float:

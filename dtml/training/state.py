@@ -24,13 +24,13 @@ class Fit:
 
     member: Member
     network: Network
-    penalty: Float[Tensor, ""]
+    penalty: Float[Tensor, ""]  # of the recipe, on the device that trains
     optimiser: torch.optim.Adam
     order: torch.Generator  # shuffles days
     random: torch.Generator  # of dropout and latent variables
     days_at_once: int  # days that go through the network at once: fewer where memory ran out
-    best: Weights = field(default_factory=dict)
-    best_epoch: int = 0
+    best: Weights = field(default_factory=dict)  # of the best epoch, on CPU
+    best_epoch: int = 0  # counted from 1; 0 before there is one
     steps: int = 0
     epochs: list[Epoch] = field(default_factory=list)
 
@@ -85,6 +85,7 @@ class Fit:
                 validation_acc=validation_acc,
             )
         )
+        # The last epoch may be kept in any case, so that a short training has weights.
         may_be_kept = number >= min(config.first_kept_epoch, config.epochs)
         if may_be_kept and validation_acc > self.best_acc:
             self.best_epoch = number
@@ -119,7 +120,7 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
     shuffling = torch.Generator().manual_seed(order_seed)
     random = torch.Generator(device).manual_seed(random_seed)
     use_generator(network.to(device), random)
-    stocks_at_once = min(stocks, member.training.stocks_a_step or stocks)
+    stocks_of_step = min(stocks, member.training.stocks_a_step or stocks)
     return Fit(
         member=member,
         network=network,
@@ -129,7 +130,7 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
         ),
         order=shuffling,
         random=random,
-        days_at_once=days_at_once(stocks_at_once, device),
+        days_at_once=days_at_once(stocks_of_step, device),
     )
 
 
@@ -143,7 +144,8 @@ class StateFolder:
     def file(self, member: Member, device: torch.device) -> Path:
         """Return the file that holds the state of a member on a device.
 
-        It is a separate file for each type of device, as these draw different random numbers.
+        Each type of device has its own file, because a CPU and a GPU draw different random numbers
+        and cannot go on from each other's generators.
         """
         return self.path / f"{member.name}-{device.type}.safetensors"
 
@@ -204,6 +206,7 @@ def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
     fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
     fit.order.set_state(tensors["order"])
     fit.random.set_state(tensors["random"])
+    # The file holds the moments alone; the groups of parameters are those of the new optimiser.
     state = fit.optimiser.state_dict()
     for name, value in _under("adam.", tensors).items():
         parameter, moment = name.split(".")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.lookahead.audit import fit_for_leaks
+from dtml.lookahead.leaks import fit_for_leaks
 from dtml.lookahead.pipeline import History
 from dtml.lookahead.ranks import (
     LEAKS,

@@ -275,7 +275,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         calibrate(probability, movement[1:])
     with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
         calibrate(np.full_like(probability, 1.5), movement)
-    with pytest.raises(ValueError, match="the slope must be 0 or more"):
+    with pytest.raises(ValueError, match="a finite slope of 0 or more"):
         Calibration(-0.1, 0.0, {}, 0, 0)
     with pytest.raises(ValueError, match=r"threshold of level 0.8 must lie in \[0.5, 1\], got 0.4"):
         Calibration(1.0, 0.0, {0.8: 0.4}, 9, 99)

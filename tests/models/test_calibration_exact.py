@@ -139,7 +139,10 @@ def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
     [(-1e-9, 0.0), (np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf), (1.0, np.nan)],
 )
 def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
-    words = f"^the slope must be 0 or more and the intercept finite, got {slope} and {intercept}$"
+    words = (
+        "^a calibration needs a finite slope of 0 or more and a finite intercept, "
+        f"got {slope} and {intercept}$"
+    )
     with pytest.raises(ValueError, match=words):
         Calibration(slope, intercept, {}, 0, 0)
     with pytest.raises(

@@ -275,7 +275,9 @@ def test_few_days_have_no_interval(days: int, known: bool) -> None:
 
 
 def test_nothing_to_score_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^there are no directions to score$"):
+    with pytest.raises(
+        ValueError, match=r"^there are no directions to score: pass one or more rows"
+    ):
         score(calls_of(np.ones((0, 3), dtype=bool), np.ones((0, 3), dtype=bool)))
 
 

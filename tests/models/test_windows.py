@@ -229,7 +229,7 @@ def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None
         "^no day has a whole window of 3 sessions: there are 31 sessions of bars for 3 stocks and "
         "IDX, and "
         "the first window"
-        " needs 32 sessions with a bar of the index$"
+        " needs 32 sessions with a bar of the index: fetch a longer history$"
     )
     bars = made_bars()
     with pytest.raises(DtmlError, match=words):

@@ -74,7 +74,12 @@ MISTAKES = (
     Mistake("predict", f"{INFERENCE}:_model", "model.to(device)", "model"),
     Mistake("look", f"{INFERENCE}:_attention", "weights.mean(dim=1).cpu()", "weights.mean(dim=1)"),
     Mistake("train", f"{MODEL}:LSTM.forward", "rows.new_zeros(", "torch.zeros("),
-    Mistake("train", f"{MODEL}:LSTM.forward", "torch.zeros_like(bias)", "torch.zeros(len(bias))"),
+    Mistake(
+        "train",
+        f"{MODEL}:LSTM._weights_of_torch",
+        "torch.zeros_like(bias)",
+        "torch.zeros(len(bias))",
+    ),
     Mistake(
         "train",
         f"{MODEL}:ContextNormalisation.forward",
