@@ -281,7 +281,8 @@ def save_rankers(
     if rankers.own is not None:
         for name, value in rankers.own.arrays.items():
             tensors[name] = torch.from_numpy(value)
-        card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.told}
+        # In the checkpoints, the description is called `told`.
+        card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.description}
     sha = hash_of(tensors, card)
     file = stem.with_name(f"{stem.name}-{sha[:8]}-rankers.safetensors")
     write_tensors(file, tensors, card, write)
@@ -317,7 +318,7 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     if "own" in card:
         own = Fitted(
             code=OwnCode(**card["own"]["code"]),
-            told=card["own"]["told"],
+            description=card["own"]["told"],
             arrays={name: value for name, value in parts.items() if name.startswith("own.")},
         )
     return Rankers(models=models, slopes=card["slopes"], own=own)
