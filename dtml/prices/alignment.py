@@ -19,8 +19,8 @@ from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price
 
 RESTATED = 1e-6  # relative; restated prices differ by far more, unchanged ones not at all
-# Bounds of a change of adj_close / close from one bar to the next that is a dividend: a ratio minus 1.
-# A smaller one hardly shows, a larger one is a split.
+# Bounds of a change of adj_close / close from one bar to the next, a ratio minus 1, that is a
+# dividend. A smaller one hardly shows, a larger one is a split.
 STEP = (0.01, 0.2)
 LEAST_EXCESS = 0.01  # mean adjusted return on ex-days, each clipped to its own step
 ERRORS = 2  # standard errors of a mean of ordinary sessions that the excess must exceed

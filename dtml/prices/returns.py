@@ -126,7 +126,10 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 
 
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
-    """Return the mean of prices relative to the closes before; 1, no change, where none is known."""
+    """Return the mean of prices relative to the closes before.
+
+    It is 1, no change, where none is known.
+    """
     is_known = np.isfinite(relative).any(axis=1, keepdims=True)
     filled = np.where(is_known, relative, 1.0)
     return np.asarray(np.nanmean(filled, axis=1))
