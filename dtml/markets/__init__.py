@@ -190,6 +190,7 @@ def _with_sessions(code: str, sessions: Table) -> Calendar:
 
 
 def _index(table: Table) -> Index:
+    """Read the table [index]; without a source symbol, the source uses the index's own."""
     table.allow("symbol", "source_symbol", "name", "of_constituents")
     symbol = _symbol(table, "symbol")
     source_symbol = symbol
@@ -205,6 +206,7 @@ def _index(table: Table) -> Index:
 
 
 def _checks(table: Table) -> Checks:
+    """Read the table [checks]; raise UsageError for a bound outside of its range."""
     table.allow("max_return", "max_missing", "stale_share", "max_rank_ic")
     numbers = {key: table.typed(key, float) for key in table.values}
     checks = Checks(**numbers)
@@ -232,6 +234,7 @@ _WHOLE_NUMBERS = ("lot", "top", "smooth")
 
 
 def _trading(table: Table) -> definition.Trading:
+    """Read the table [trading]; raise UsageError for a number outside of its range."""
     table.allow(*_RATES, *_WHOLE_NUMBERS, "band", "sources")
     rates = {name: _rate(table, name) for name in _RATES if name in table.values}
     price_limit = rates.pop("price_limit", None)  # the others are costs
@@ -283,6 +286,7 @@ class _Constituents(NamedTuple):
 
 
 def _constituents(table: Table) -> _Constituents:
+    """Read the table [constituents]; raise UsageError where its parts contradict each other."""
     table.allow("as_of", "complete", "count", "suffix", "symbols")
     as_of = table.optional("as_of", date, None)
     count = table.optional("count", int, None)

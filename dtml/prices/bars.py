@@ -159,6 +159,7 @@ class _Judged:
 
     @staticmethod
     def of(rows: pd.DataFrame, returns: Returns) -> "_Judged":
+        """Return the columns of a bars frame; a symbol without an adjusted close has its close."""
         code, symbols = pd.factorize(rows["symbol"])
         close = rows["close"].to_numpy(np.float64)
         adjusted = rows["adj_close"].to_numpy(np.float64)

@@ -85,6 +85,7 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     stated_fields = set(columns)
     for position, name in enumerate(header):
         field = of_header.get(header_key(name))
+        # What the market's file states has no second column, and its column no second meaning.
         if field is None or field in stated_fields or position in columns.values():
             continue
         if field in columns:

@@ -402,7 +402,10 @@ class TableFile:
 
 
 def _dates_position(layout: Layout, cells: Cells) -> int | None:
-    """Return the column of dates: the one named so, or the first one where it has no name."""
+    """Return the position of the column of dates, None where there is none.
+
+    It is the one named so, or else a first or last column without a name that begins with a date.
+    """
     if "session" in layout.columns:
         return layout.columns["session"]
     for position, name in enumerate(cells.header):
@@ -410,6 +413,8 @@ def _dates_position(layout: Layout, cells: Cells) -> int | None:
         if header_key(name) in UNNAMED and is_at_an_end and cells.rows:
             first = plain(cells.rows_at(position, np.array([0]))).to_pylist()
             is_date = days_of(first, "UTC")[0] is not None
+            # Whole numbers without a name are taken for a count of rows, even one that could be the
+            # date 20260120.
             if is_date and not isinstance(first[0], int):
                 return position
     return None
