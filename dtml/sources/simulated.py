@@ -219,9 +219,8 @@ class SimulatedSource(Source):
         # The adjusted close ends at the close: it is divided by the shares of the last bar.
         last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
         last_shares = shares[last_traded, np.arange(traded.shape[1])]
-        prior = (
-            np.vstack([close[:1], close[:-1]]) / split
-        )  # the closes before, divided by the split
+        # The close of the session before, divided by the split of this one.
+        prior = np.vstack([close[:1], close[:-1]]) / split
 
         stream = "stock" if actions else "index"
         opening = self._opening(prior, stream)

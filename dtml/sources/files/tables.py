@@ -221,7 +221,7 @@ class TableFile:
                 from dtml.sources.files.workbooks import csv_of_workbook
 
                 content = csv_of_workbook(content)
-                # This CSV is our own: what is stated of the text does not hold for it.
+                # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
                 stated = replace(stated, encoding=None, separator=",")
             elif _is_named_parquet(self.container):
                 raise ValueError("it does not begin as a parquet file")
@@ -246,9 +246,8 @@ class TableFile:
     def _with_decimal_mark(self, layout: Layout, cells: Cells) -> Layout:
         """Return a layout with a decimal comma if the file writes its closes so.
 
-        Raises UsageError where the comma may be either mark. Parquet files, and texts whose fields
-        are separated by commas, keep the mark of their layout, as those of which the market's file
-        says the mark.
+        The mark of the layout stays if the market's file states it, for parquet, and for texts
+        whose fields are separated by commas. Raises UsageError where the comma may be either mark.
         """
         is_undecided = cells.separator not in ("", ",") and not layout.has_decimal
         if not is_undecided or "close" not in layout.columns:
@@ -325,7 +324,7 @@ class TableFile:
         return numbers if name == "volume" else replace(numbers, magnitudes=False)
 
     def _converted(self, rows: pd.DataFrame, row: ndarray) -> pd.DataFrame:
-        """Return rows in shares and prices as we hold them; `row` are their positions in the file.
+        """Return rows in shares and prices as we hold them; `row` are their positions in the table.
 
         The frame is changed in place. Raises UsageError for rows that the dialect does not mean.
         """

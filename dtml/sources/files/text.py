@@ -16,7 +16,7 @@ SEPARATORS = (",", ";", "\t", "|")
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WEB_PAGE = (b"<!doctype html", b"<html", b"<?xml")
 JSON = (b"{", b"[")
-OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"  # with which an .xls file begins
+OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"  # the first bytes of an .xls file
 LONGEST_FOOTER = 5  # lines
 FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
 
