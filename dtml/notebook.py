@@ -18,7 +18,7 @@ from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Leg
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, scored
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from dtml.pages.figures import between, figure
 from dtml.prices.bars import check
 from dtml.prices.returns import index_of_constituents
@@ -215,8 +215,8 @@ def _load(market: str | Path) -> Market:
     return load_market(str(market))
 
 
-def _own(code: str | Path) -> Asked:
-    return Asked(OwnCode.read(Path(code)))
+def _own(code: str | Path) -> IsolatedCode:
+    return IsolatedCode(OwnCode.read(Path(code)))
 
 
 def _good_bars(market: Market, source: Source, start: date, end: date) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from dtml.lookahead.pipeline import History, Pipeline
 from dtml.lookahead.ranks import SMALL, RankingPath, audit_ranking, prove_ranking
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OWN, OwnCode
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Fold, Nights
@@ -92,7 +92,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         stored = replace(path, fit=lambda *_: trained.rankers)
         rows += _rows(trained.row["id"], audit_ranking(stored, history, seed=SEED, trains=False))
     if market.code:
-        for admitted in admit(Asked(OwnCode.read(market.code)), history, market.leg):
+        for admitted in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
             rows.append({"audited": OWN, "at": part.sessions[-1], "has_power": True, **admitted})
     tell("leaks planted on purpose")
     proofs = [

@@ -78,8 +78,8 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
 def read_calendars(path: Path) -> dict[str, Calendar]:
     """Return the calendars of exchanges by code, with the sessions that a file adds to each.
 
-    The file has a table for each exchange, of the keys of a market's [sessions]. Nothing where
-    there is no such file; raises UsageError for a mistake in it.
+    The file has a table for each exchange, with the keys of a market's [sessions]. Returns nothing
+    where there is no such file; raises UsageError for a mistake in it.
     """
     if not path.exists():
         return {}
@@ -190,6 +190,7 @@ def _with_sessions(code: str, sessions: Table) -> Calendar:
 
 
 def _index(table: Table) -> Index:
+    """Read the table [index]; without a source symbol, the source uses the index's own."""
     table.allow("symbol", "source_symbol", "name", "of_constituents")
     symbol = _symbol(table, "symbol")
     source_symbol = symbol
@@ -205,6 +206,7 @@ def _index(table: Table) -> Index:
 
 
 def _checks(table: Table) -> Checks:
+    """Read the table [checks]; raise UsageError for a bound outside of its range."""
     table.allow("max_return", "max_missing", "stale_share", "max_rank_ic")
     numbers = {key: table.typed(key, float) for key in table.values}
     checks = Checks(**numbers)
@@ -232,9 +234,10 @@ _WHOLE_NUMBERS = ("lot", "top", "smooth")
 
 
 def _trading(table: Table) -> definition.Trading:
+    """Read the table [trading]; raise UsageError for a number outside of its range."""
     table.allow(*_RATES, *_WHOLE_NUMBERS, "band", "sources")
     rates = {name: _rate(table, name) for name in _RATES if name in table.values}
-    price_limit = rates.pop("price_limit", None)
+    price_limit = rates.pop("price_limit", None)  # the others are costs
     sources = table.subtable("sources")
     sources.allow(*_RATES, *_WHOLE_NUMBERS, "band")
     source_of = {name: sources.typed(name, str) for name in sources.values}
@@ -269,6 +272,7 @@ def _rate(table: Table, key: str) -> definition.Rate:
 
 
 def _rate_entry(table: Table, key: str, place: int, row: object) -> Table:
+    """Return one of the rates of a list as a table; what is no table lacks its keys."""
     values = row if isinstance(row, dict) else {}
     return Table(table.path, f"{table.prefix}{key}[{place}].", values)
 
@@ -282,13 +286,14 @@ class _Constituents(NamedTuple):
 
 
 def _constituents(table: Table) -> _Constituents:
+    """Read the table [constituents]; raise UsageError where its parts contradict each other."""
     table.allow("as_of", "complete", "count", "suffix", "symbols")
     as_of = table.optional("as_of", date, None)
     count = table.optional("count", int, None)
     is_complete = table.optional("complete", bool, default=False)
     rows = table.values.get("symbols", [])
     if not isinstance(rows, list):
-        raise table.error("symbols", "expected a list of symbols")
+        raise table.error("symbols", f"expected a list of symbols, got {shown(rows)}")
     suffix = table.optional("suffix", str, "")
     stays = tuple(
         _constituent(table, position, row, suffix) for position, row in enumerate(rows, start=1)
@@ -309,6 +314,7 @@ def _constituent(table: Table, position: int, row: object, suffix: str) -> Const
     entry = Table(table.path, f"{table.prefix}symbols[{position}].", values)
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(entry, "symbol")
+    # A source symbol that is not given is the symbol with the list's suffix.
     if "source_symbol" in values:
         source_symbol = _symbol(entry, "source_symbol")
     else:
@@ -407,7 +413,8 @@ def _level(table: Table) -> float:
 def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     """Return the rankers of which one is the champion.
 
-    Raises for fewer than two, and for a word that is not a ranker.
+    Raises UsageError for fewer than two, for one that is unknown or listed twice, and where the
+    market's ranker is not the champion.
     """
     if "candidates" not in table.values:
         return Market.candidates
@@ -416,18 +423,21 @@ def _candidates(table: Table) -> tuple[definition.RankerName, ...]:
     for name in listed:
         if name not in rankers:
             raise table.error("candidates", f"unknown ranker {name!r}; known: {', '.join(rankers)}")
-    are_distinct = len(set(listed)) == len(listed)
-    are_several = len(listed) >= 2
-    is_earned = table.values.get("ranker") == definition.EARNED
-    if not (are_distinct and are_several and is_earned):
+        if listed.count(name) > 1:
+            raise table.error("candidates", f"{name!r} is listed twice; list it once")
+    if len(listed) < 2:
+        raise table.error("candidates", f"list two or more rankers, got {len(listed)}")
+    if table.values.get("ranker") != definition.EARNED:
         raise table.error(
             "candidates",
-            f'list two or more different rankers, and set ranker = "{definition.EARNED}"',
+            f'only the champion is chosen among them; set ranker = "{definition.EARNED}", or leave '
+            "them out",
         )
     return cast("tuple[definition.RankerName, ...]", listed)
 
 
 def _code(table: Table) -> Path | None:
+    """Return the path of the user's own code, required where `own` is a ranker of the market."""
     rankers = (table.values.get("ranker"), *table.texts("candidates"))
     if "code" not in table.values and "own" not in rankers:
         return None
@@ -436,6 +446,7 @@ def _code(table: Table) -> Path | None:
 
 def _model(table: Table) -> dict[str, object]:
     table.allow(*definition.MODEL_KEYS)
+    # Called for the errors that they raise: these two texts must be one of a few words.
     table.choice("normalisation", ("per_stock", "shared"), default="shared")
     table.choice("protocol", definition.LABEL_PROTOCOLS, default="published")
     return {key: table.typed(key, definition.MODEL_KEYS[key]) for key in table.values}

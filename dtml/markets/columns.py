@@ -76,7 +76,10 @@ def read_columns(table: Table) -> Columns:
 
 
 def _character(table: Table, key: str) -> str | None:
-    """Return a mark of one character; a tab and a blank are no printable texts."""
+    """Return a mark of one character, None where the key is missing.
+
+    It is not read as other texts are, which must be printable: a tab or a blank is a mark.
+    """
     if key not in table.values:
         return None
     value = table.values[key]
@@ -90,7 +93,7 @@ def _encoding(table: Table) -> str | None:
     if name is None:
         return None
     try:
-        "a".encode(name)
+        "a".encode(name)  # raises for an unknown name, and for a codec that encodes no text
     except (LookupError, ValueError) as problem:
         raise table.error(
             "encoding", f"unknown encoding {name!r}; give one such as cp949"

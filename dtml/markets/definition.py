@@ -23,11 +23,11 @@ if TYPE_CHECKING:  # a market is read without waiting for pandas
 
 SourceName = Literal["yahoo", "files", "simulated"]
 Universe = Literal["list", "source"]  # whether the market or its source names the stocks
-Returns = Literal["adj_close", "close"]
-ZClose = Literal["raw", "adjusted"]
+Returns = Literal["adj_close", "close"]  # the price that returns are taken from
+ZClose = Literal["raw", "adjusted"]  # the close of the paper's features
 # Which stock-days count: those that the paper labels, or all.
 LabelProtocol = Literal["published", "all"]
-Retrain = Literal["never", "missing"] | int
+Retrain = Literal["never", "missing"] | int  # when to train; a number is one of sessions
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
 RelativeName = Literal[
     "dtml_relative",
@@ -46,7 +46,8 @@ RankerName = Literal[
     "own",
     "earned",
 ]
-# Of a return.
+# The leg of a return is the time over which it is measured; `dtml.ranking.outcomes` says from which
+# price to which.
 Leg = Literal[
     "next_close",
     "overnight",
@@ -97,8 +98,8 @@ MODEL_KEYS: dict[str, type] = {
 LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 
 # Letters, digits and the marks that sources use (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC, BRK/B, AAA
-# US Equity), one between two letters or digits: a symbol is never a way out of a folder, an option
-# or SQL. It names no file.
+# US Equity), one mark between two letters or digits. So a symbol can be no path out of a folder, no
+# option of a command and no SQL. It is never used as a path all the same.
 _SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_/ ][A-Za-z0-9]+)*", re.ASCII)
 _LONGEST_SYMBOL = 24
 
@@ -168,6 +169,7 @@ class Checks:
 
 
 def _values(rate: Rate) -> list[float]:
+    """Return all values that a rate has, whatever their dates."""
     if isinstance(rate, float | int):
         return [rate]
     return [value for _, value in rate]
@@ -182,7 +184,7 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
     since = np.array([day for day, _ in rate]).astype("datetime64[D]")
     values = np.array([value for _, value in rate])
     days = sessions.to_numpy().astype("datetime64[D]")
-    dates_begun = since.searchsorted(days, side="right")
+    dates_begun = since.searchsorted(days, side="right")  # dates up to each session; 0 before all
     return np.asarray(values[np.maximum(dates_begun - 1, 0)], dtype=float)
 
 
@@ -248,11 +250,16 @@ class Trading:
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        if not all(value >= 1 for value in (self.lot, self.top, self.smooth, self.band)):
-            raise UsageError("lot, top, smooth and band must be 1 or more")
+        for name in ("lot", "top", "smooth", "band"):
+            value = getattr(self, name)
+            if not value >= 1:  # NaN is refused too
+                raise UsageError(f"{name} must be 1 or more, got {value}")
         limits = [] if self.price_limit is None else _values(self.price_limit)
-        if not all(SMALLEST_LIMIT <= value < inf for value in limits):
-            raise UsageError(f"price_limit is a ratio and must be {SMALLEST_LIMIT} or more")
+        for limit in limits:
+            if not SMALLEST_LIMIT <= limit < inf:
+                raise UsageError(
+                    f"price_limit is a ratio and must be {SMALLEST_LIMIT} or more, got {limit}"
+                )
 
 
 @dataclass(frozen=True)
@@ -286,10 +293,11 @@ class Market:
     - returns names the price that returns and averages are taken from;
     - z_close "raw" is the paper's feature, "adjusted" takes the adjusted close where a split lies
       between two bars;
-    - leg is the return by which its nights rank the stocks of a day (`dtml.ranking.outcomes`);
+    - leg says over which time its nights rank the returns of a day's stocks
+      (`dtml.ranking.outcomes`);
     - ranker is the one whose ranking they show; "earned" is the champion of the candidates
       (`dtml.evaluation.evidence`);
-    - retrain says when to train: never, when there is no model, or every N sessions;
+    - retrain says when to train: "never", when a model is "missing", or every so many sessions;
     - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
       (an abstention band);
     - model overrides settings of the model and of the training;
@@ -327,13 +335,13 @@ class Market:
     def settings(self) -> dict[str, object]:
         """Return all that decides figures once the prices are read.
 
-        The path of own code is left out, as its text decides.
+        The path of own code is left out, as the text at it decides.
         """
         settings = asdict(self)
         del settings["columns"]
         del settings["code"]
         del settings["file"]
-        del settings["trading"]["sources"]  # words
+        del settings["trading"]["sources"]  # words, which decide nothing
         return settings
 
     @property
@@ -373,7 +381,7 @@ class Market:
         """
         import numpy as np
 
-        day = days.to_numpy().astype("datetime64[D]")
+        day = days.to_numpy().astype("datetime64[D]")  # [days]
         symbols = self.symbols if stocks is None else stocks
         column = {symbol: position for position, symbol in enumerate(symbols)}
         is_constituent = np.zeros((len(days), len(column)), dtype=bool)
@@ -382,6 +390,7 @@ class Market:
                 continue
             since = np.datetime64(stay.since or date.min)
             until = np.datetime64(stay.until or date.max)
+            # A stock that came back is one in any of its stays.
             is_constituent[:, column[stay.symbol]] |= (since <= day) & (day < until)
         return is_constituent
 

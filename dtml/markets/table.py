@@ -24,14 +24,17 @@ _WORDS: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """One TOML table with its file and key, so that every error can name both."""
+    """One TOML table with its file and key, so that every error can name both.
+
+    `prefix` is the key of the table with a point, such as "trading."; empty for the whole file.
+    """
 
     path: Path
     prefix: str
     values: dict[str, object]
 
     def error(self, key: str, complaint: str) -> UsageError:
-        """Return the error of a key, with its file."""
+        """Return the error of a key, with its file: `my.toml: trading.lot: complaint`."""
         # A quoted key may hold anything, line breaks too.
         name = key if key.isprintable() else repr(key)
         return UsageError(f"{self.path}: {self.prefix}{name}: {complaint}")
@@ -58,10 +61,11 @@ class Table:
         value = self.values[key]
         if not is_a(value, kind):
             raise self.error(key, f"expected {_WORDS[kind]}, got {shown(value)}")
-        is_unreadable = isinstance(value, str) and (not value.strip() or not value.isprintable())
-        if is_unreadable:
+        is_blank = isinstance(value, str) and not value.strip()
+        is_unprintable = isinstance(value, str) and not value.isprintable()
+        if is_blank or is_unprintable:
             raise self.error(key, f"expected printable text that is not empty, got {shown(value)}")
-        if kind is float:
+        if kind is float:  # TOML reads 3 as a whole number
             value = float(cast(float, value))
         return cast(T, value)
 
@@ -80,14 +84,16 @@ class Table:
         """Return a list of texts, empty where the key is missing."""
         values = self.values.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.error(key, "expected a list of strings")
+            raise self.error(key, f"expected a list of strings, got {shown(values)}")
         return tuple(values)
 
     def dates(self, key: str) -> tuple[date, ...]:
         """Return a list of dates, ascending and each once; empty where the key is missing."""
         values = self.values.get(key, [])
         if not isinstance(values, list) or not all(is_a(value, date) for value in values):
-            raise self.error(key, "expected a list of dates such as 2026-01-20")
+            raise self.error(
+                key, f"expected a list of dates such as 2026-01-20, got {shown(values)}"
+            )
         if values != sorted(set(values)):
             raise self.error(key, "list each date once, the earliest first")
         return tuple(values)
@@ -112,7 +118,7 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
         ) from problem
     except UnicodeDecodeError as problem:
         raise UsageError(
-            f"{path}: the market file is not UTF-8 text: byte {problem.start}"
+            f"{path}: the market file is not UTF-8 text: byte {problem.start}; save it as UTF-8"
         ) from problem
     # A number of 5,000 digits and deep nesting raise these too.
     except (ValueError, RecursionError) as problem:
@@ -121,6 +127,7 @@ def parse(path: Path, text: str | None) -> dict[str, object]:
 
 def is_a(value: object, kind: type) -> bool:
     """Say whether a TOML value is of a kind: true is no number, a date-time no date, 3 a number."""
+    # Python counts True as a whole number, and a date-time as a date.
     is_bool = isinstance(value, bool)
     if is_bool or kind is bool:
         return is_bool and kind is bool

@@ -30,7 +30,7 @@ from dtml.own.agreement import (
     windows_of,
 )
 from dtml.own.code import HISTORY, OwnCodeError, cut, ranks_of
-from dtml.own.process import Asked, Told
+from dtml.own.process import Description, IsolatedCode
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.ranking.features import ranked_features
 from dtml.ranking.outcomes import outcomes, sessions_to
@@ -39,17 +39,21 @@ from dtml.ranking.rules import HISTORY as RULES_READ
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import market_panel
 
-STOCKS = 50  # of the part that is changed, at most
-SESSIONS = 600  # of the same; more of them for a long HISTORY
+# Of the part of the market that is changed: stocks at most, and sessions, more for a long HISTORY.
+STOCKS = 50
+SESSIONS = 600
 FEW = 12  # stocks that are tested on every session of a year
 YEAR = 253  # sessions, one of which is the last of a year
 LEAST = 63  # sessions on which a feature must be tested with the whole of its HISTORY
 DATES = 3  # sessions drawn, after which the future is changed
-EARLY = (5, 30)  # further such sessions at the beginning, where filling shows
+# Positions of further such sessions at the beginning, where a fill of missing values shows.
+EARLY = (5, 30)
 NEIGHBOURS = 3  # days that are compared with a session or a stock more or less
 SCORED = 126  # sessions that a model ranks, and on which rank ICs are measured
-BELIEVED = 0.3  # a rank IC: no ranking of any market that we know reached a third of it
-TIMES_THE_RULES = 3  # multiple of the best one-line rule of the market, where that is more
+# The highest rank IC that is believed: no ranking of any market that we know reached a third of
+# it. Where this multiple of the rank IC of the market's best one-line rule is more, it counts.
+BELIEVED = 0.3
+TIMES_THE_RULES = 3
 MEANING = {
     "asked_twice": "differs when it is called again: it keeps state, or is not seeded",
     "rescaled_past": "depends on later dividends and splits",
@@ -72,7 +76,8 @@ Finding = dict[str, Any]
 class _OtherHistory:
     """A history that differs from the audited part only in what must not matter.
 
-    The two are the same up to the session at position `at`.
+    Features of the sessions up to position `at`, included, must be the same in both. `check` names
+    the check that fails where they are not.
     """
 
     check: str
@@ -91,10 +96,10 @@ def past_of(market: Market, bars: pd.DataFrame) -> History:
     )
 
 
-def require_admitted(user_code: Asked, history: History, leg: Leg) -> None:
+def require_admitted(user_code: IsolatedCode, history: History, leg: Leg) -> None:
     """Audit a user's code; raise an OwnCodeError that names each failure and its size."""
     findings = admit(user_code, history, leg)
-    # The first finding about a feature or the model stands for all of it.
+    # Reversed, so that the first failure of a feature or of the model is the one that stays.
     details = {
         finding["what"]: finding["detail"]
         for finding in reversed(findings)
@@ -105,34 +110,35 @@ def require_admitted(user_code: Asked, history: History, leg: Leg) -> None:
         raise OwnCodeError(f"{user_code.code.name} is refused by the audit: {why}")
 
 
-def admit(user_code: Asked, history: History, leg: Leg) -> list[Finding]:
+def admit(user_code: IsolatedCode, history: History, leg: Leg) -> list[Finding]:
     """Return a row `check, what, passed, detail` for each check of a feature or of the model.
 
     Features that pass the first checks are tested with other numbers of stocks and sessions; the
     model is tested if all features pass.
     """
     whole = _panel(history)
-    description, _ = user_code.values(cut(whole, slice(-EARLY[1], None)))
-    too_long = _history_is_too_long(description, whole)
-    if too_long is not None:
-        return [too_long]
+    # Only the description is needed, so a few sessions are enough.
+    description, _values = user_code.values(cut(whole, slice(-EARLY[1], None)))
+    refused_history = _refused_history(description, whole)
+    if refused_history is not None:
+        return [refused_history]
     needed = int(description["history"]) + YEAR + LEAST
     part = history.cut(stocks=STOCKS, sessions=max(SESSIONS, needed), seed=0)
-    base, findings = _changed(user_code, description, part)
-    bound = _believable(history.market, whole, leg)
-    if _passed(findings):
-        findings += _as_nights(user_code, description, part, whole, leg, bound)
-    if _passed(findings):
-        findings += _model(user_code, description, base, leg, part, bound)
+    base, findings = _check_with_changes(user_code, description, part)
+    bound = _highest_believed(history.market, whole, leg)
+    if _all_passed(findings):
+        findings += _compare_with_nights(user_code, description, part, whole, leg, bound)
+    if _all_passed(findings):
+        findings += _check_model(user_code, description, base, leg, part, bound)
     return findings
 
 
-def _passed(findings: list[Finding]) -> bool:
+def _all_passed(findings: list[Finding]) -> bool:
     return all(finding["passed"] for finding in findings)
 
 
-def _history_is_too_long(description: Told, whole: Panel) -> Finding | None:
-    """Refuse a HISTORY that the audit cannot test in full.
+def _refused_history(description: Description, whole: Panel) -> Finding | None:
+    """Return the failure of a HISTORY that the audit cannot test in full; None if it can.
 
     The default HISTORY is always allowed.
     """
@@ -146,19 +152,21 @@ def _history_is_too_long(description: Told, whole: Panel) -> Finding | None:
         "passed": False,
         "detail": (
             f"HISTORY is {history} sessions, but the market has {len(whole.sessions)}: "
-            f"the audit can test a HISTORY of at most {longest}"
+            f"set it to at most {longest}, which the audit can test"
         ),
     }
 
 
-def _changed(user_code: Asked, description: Told, part: History) -> tuple[Answers, list[Finding]]:
+def _check_with_changes(
+    user_code: IsolatedCode, description: Description, part: History
+) -> tuple[Answers, list[Finding]]:
     """Test the features on a part of the market: with another future, rescaled, and once more.
 
-    Returns the answers, and a finding for each feature and check.
+    Returns the features of the unchanged part, and a finding for each feature and check.
     """
     sessions = _panel(part).sessions
     positions = _sessions_before_changes(len(sessions) - 1, int(description["history"]))
-    for at in positions:
+    for at in positions:  # where bars are missing, a fill with later values shows
         part = part.with_holes(sessions[at], seed=at)
     panel = _panel(part)
     base = answers_of(user_code, panel)
@@ -166,18 +174,22 @@ def _changed(user_code: Asked, description: Told, part: History) -> tuple[Answer
     differences = {("asked_twice", name): "" for name in description["features"]}
     for other_history in _other_histories(part, panel, positions):
         days = range(other_history.at + 1)
-        _, values = user_code.values(other_history.panel, days)
+        _description, values = user_code.values(other_history.panel, days)
         base_until = base.on(days)
         for column, name in enumerate(description["features"]):
-            differs = base_until.difference(column, values)
+            difference_here = base_until.difference(column, values)
+            # Of several futures, the first in which a feature differs is reported.
             earlier = differences.get((other_history.check, name))
-            differences[other_history.check, name] = earlier or differs
-    findings = [_finding(check, name, differs) for (check, name), differs in differences.items()]
+            differences[other_history.check, name] = earlier or difference_here
+    findings = [_finding(check, name, failure) for (check, name), failure in differences.items()]
     return base, findings
 
 
 def _sessions_before_changes(last: int, history: int) -> list[int]:
-    """Return the positions of the sessions after which the future is changed."""
+    """Return the positions of the sessions after which the future is changed.
+
+    Those drawn lie in the second half, and after the first `history` sessions if there are more.
+    """
     earliest = min(max(last // 2, history), last - 1)
     drawn = np.random.default_rng(0).integers(earliest, last, DATES)
     return [int(at) for at in (*EARLY, *drawn) if at < last]
@@ -198,12 +210,19 @@ def _other_histories(part: History, panel: Panel, positions: list[int]) -> list[
     ]
 
 
-def _as_nights(
-    user_code: Asked, description: Told, part: History, whole: Panel, leg: Leg, bound: float
+def _compare_with_nights(
+    user_code: IsolatedCode,
+    description: Description,
+    part: History,
+    whole: Panel,
+    leg: Leg,
+    bound: float,
 ) -> list[Finding]:
-    """Compare with nights: a few stocks on every session of a year, the whole market on some days.
+    """Compare features with those of nights, and refuse a feature that is too good to be true.
 
-    The market is tested at its own size, and with one session and one stock more and less.
+    A few stocks are compared on every session of a year, the whole market on some days: at its own
+    size, and with one session and one stock more and less. `bound` is the highest rank IC that is
+    believed.
     """
     few = _panel(part.cut(stocks=FEW, sessions=len(part.sessions), seed=0))
     every_session = answers_of(user_code, few, _last_days(few, YEAR))
@@ -220,38 +239,43 @@ def _as_nights(
     for check, compared_answers in compared:
         differing = disagreements(user_code, description, compared_answers, windows)
         findings += [
-            _disagreed(check, name, differing.get(name)) for name in description["features"]
+            _comparison(check, name, differing.get(name)) for name in description["features"]
         ]
     outcome = outcomes(whole, leg)[days]
     values = answers.on(days).values
     for column, name in enumerate(description["features"]):
         scores, known_outcome = both_known(values[..., column], outcome)
-        findings.append(_believed(name, scores, known_outcome, bound))
+        findings.append(_plausibility(name, scores, known_outcome, bound))
     return findings
 
 
-def _disagreed(check: str, name: str, differs: Disagreement | None) -> Finding:
-    if differs is None:
+def _comparison(check: str, name: str, disagreement: Disagreement | None) -> Finding:
+    """Return the row of a feature compared with its nights; None is a feature that agrees."""
+    if disagreement is None:
         return _finding(check, name, "")
-    if differs.reads_too_far:
-        return _finding("read_too_far", name, differs.detail)
-    return _finding(check, name, differs.detail)
+    if disagreement.reads_too_far:
+        return _finding("read_too_far", name, disagreement.detail)
+    return _finding(check, name, disagreement.detail)
 
 
 def _last_days(panel: Panel, count: int) -> list[int]:
-    """Return the positions of the last sessions that are followed by another one."""
+    """Return the positions of the last `count` sessions before a panel's last one.
+
+    The last one is left out, as no session shows what a feature could have looked ahead to.
+    """
     last = len(panel.sessions) - 1
     return [*range(max(0, last - count), last)]
 
 
-def _believable(market: Market, whole: Panel, leg: Leg) -> float:
+def _highest_believed(market: Market, whole: Panel, leg: Leg) -> float:
     """Return the rank IC above which no result is believed.
 
-    The market's file may set another.
+    It is that of the market's file, if it sets one; else `BELIEVED`, or more where a rule is good.
     """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic
     days = slice(-SCORED, None)
+    # The days that are scored, and those that the rules read before them.
     recent = cut(whole, slice(-SCORED - RULES_READ, None))
     features = ranked_features(recent, names={feature for feature, _ in RULES.values()})
     outcome = outcomes(recent, leg)[days]
@@ -263,10 +287,11 @@ def _believable(market: Market, whole: Panel, leg: Leg) -> float:
     return max(BELIEVED, TIMES_THE_RULES * best)
 
 
-def _believed(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
-    """Refuse a ranking far better than that of any rule, unless the market's file allows it.
+def _plausibility(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
+    """Return the row of the check that a rank IC, of either sign, is at most `bound`.
 
-    Scores and outcomes are [days stocks].
+    Scores and outcomes are [days stocks]. A rank IC far below 0 is as suspicious: a model that
+    learns from the feature turns it round.
     """
     rank_ic = _mean_rank_ic(scores, outcome)
     if abs(rank_ic) <= bound:
@@ -280,54 +305,72 @@ def _believed(name: str, scores: Grid, outcome: Grid, bound: float) -> Finding:
 
 
 def _mean_rank_ic(scores: Grid, outcome: Grid) -> float:
-    return float(mean_of_known(rank_ics(scores, outcome), 0))
+    daily_rank_ics = rank_ics(scores, outcome)
+    return float(mean_of_known(daily_rank_ics, axis=0))
 
 
-def _model(
-    user_code: Asked, description: Told, base: Answers, leg: Leg, part: History, bound: float
+def _check_model(
+    user_code: IsolatedCode,
+    description: Description,
+    base: Answers,
+    leg: Leg,
+    part: History,
+    bound: float,
 ) -> Iterator[Finding]:
-    """Fit the model before the last days of a part, and score these days in several ways."""
+    """Fit the model before the last days of a part, score these days, and yield the findings.
+
+    `base` has the features of the part; `bound` is the highest rank IC that is believed.
+    """
     panel = base.panel
     count = len(panel.sessions)
     days = slice(count - min(SCORED, count // 3), count)
     ranks = ranks_of(base.values, panel.observed)
     try:
-        scores, outcome = _scores(user_code, panel, ranks, leg, days)
+        scores, outcome = _fit_and_score(user_code, panel, ranks, leg, days)
     except OwnCodeError as error:
+        # The process of a model runs no feature, so a model that needs one fails here.
         yield _finding("model_alone", "MODEL", str(error))
         return
 
-    def differs(backwards: bool) -> str:
-        again, _ = _scores(user_code, panel, ranks, leg, days, backwards=backwards)
+    def difference_when_fitted_again(backwards: bool) -> str:
+        again, _outcome = _fit_and_score(user_code, panel, ranks, leg, days, backwards=backwards)
         return difference(scores[days], again[days], panel.sessions[days], panel.symbols)
 
     if description["model"]:  # the default model has a fixed seed and scores each row alone
-        reordered = differs(backwards=True)
-        unseeded = differs(backwards=False) if reordered else ""
+        reordered = difference_when_fitted_again(backwards=True)
+        # Only a model that differs is fitted a third time, to tell the two causes apart: a model
+        # without a seed differs in the same order too.
+        unseeded = difference_when_fitted_again(backwards=False) if reordered else ""
         yield _finding("fitted_twice", "MODEL", unseeded)
         yield _finding("backwards", "MODEL", "" if unseeded else reordered)
     known_scores, known_outcome = both_known(scores[days], outcome[days])
-    yield _believed("MODEL", known_scores, known_outcome, bound)
-    yield _by_coin(user_code, part, leg, days)
+    yield _plausibility("MODEL", known_scores, known_outcome, bound)
+    yield _check_with_coins(user_code, part, leg, days)
 
 
-def _by_coin(user_code: Asked, part: History, leg: Leg, days: slice) -> Finding:
-    """Draw the direction of every session: 2 x .025 x .025 of the honest models fail."""
-    sides = []
+def _check_with_coins(user_code: IsolatedCode, part: History, leg: Leg, days: slice) -> Finding:
+    """Draw the direction of every session by coin, twice; an honest model can then rank nothing.
+
+    A model fails if both 95 % intervals of its rank IC lie on the same side of 0. By chance that
+    happens to 2 x .025 x .025 of the honest models.
+    """
+    are_above_0 = []
+    are_below_0 = []
     last_rank_ic = ""
     for seed in range(2):
         panel = _panel(part.tossed(seed))
         ranks = user_code.ranks(panel, panel.observed)
-        scores, outcome = _scores(user_code, panel, ranks, leg, days)
+        scores, outcome = _fit_and_score(user_code, panel, ranks, leg, days)
         ic = score_ranking(scores, outcome, overlap=sessions_to(leg)).rank_ic
         last_rank_ic = f"rank IC {ic.value:+.3f} [{ic.low:+.3f}, {ic.high:+.3f}]"
-        sides.append((ic.low > 0) - (ic.high < 0))
-    on_one_side = abs(sum(sides)) == 2
-    return _finding("permuted_labels", "MODEL", last_rank_ic if on_one_side else "")
+        are_above_0.append(ic.low > 0)
+        are_below_0.append(ic.high < 0)
+    is_refused = all(are_above_0) or all(are_below_0)
+    return _finding("permuted_labels", "MODEL", last_rank_ic if is_refused else "")
 
 
-def _scores(
-    user_code: Asked,
+def _fit_and_score(
+    user_code: IsolatedCode,
     panel: Panel,
     ranks: Features,
     leg: Leg,
@@ -335,13 +378,15 @@ def _scores(
     *,
     backwards: bool = False,
 ) -> tuple[Grid, Grid]:
-    """Return the scores of some days, and the outcomes.
+    """Fit the model on all days whose outcomes ended before some `days`, and score these.
 
-    The model is fitted on all days whose outcomes ended before them.
+    Returns the scores and the outcomes. Both cover all sessions of the panel, [sessions stocks];
+    the scores are NaN outside `days`, the outcomes where a bar is missing. With `backwards`, the
+    last day is scored first.
     """
     outcome = np.where(panel.observed, outcomes(panel, leg), np.nan)
     trained = slice(0, days.start - sessions_to(leg))
-    scores, _ = user_code.fits(
+    scores, _fitted_model = user_code.fits(
         ranks,
         panel.observed,
         ranked(outcome),
@@ -357,7 +402,7 @@ def _panel(part: History) -> Panel:
 
 
 def _finding(check: str, subject: str, failure: str) -> Finding:
-    """Return the row of a check, which passed if the failure is empty."""
+    """Return the row of a check of a feature or of the model, passed if `failure` is empty."""
     detail = f"{subject} passed"
     if failure:
         meaning = MEANING.get(check, "looked ahead")

@@ -13,19 +13,21 @@ import pandas as pd
 from jaxtyping import Bool
 
 from dtml.own.code import PRICES, cut
-from dtml.own.process import Asked, Told
+from dtml.own.process import Description, IsolatedCode
 from dtml.ranking.panel import Features, Grid, Panel
 
 ROUNDING = 1e-6  # of the day's standard deviation: a smaller difference is one of rounding
-SHORT = (32, 128)  # sessions that are tried before a feature's whole history: most need no more
-TRIED = 3  # days on which they are tried
+# Numbers of sessions that are tried before a feature's whole history: most features need no more.
+SHORT = (32, 128)
+TRIED = 3  # days on which each is tried
 
 
 @dataclass(frozen=True)
 class Disagreement:
     """A difference between a feature's values of a day and those of its night.
 
-    A feature that `reads_too_far` gives the same values from a longer past: it needs no future.
+    `detail` says in words where they differ. A feature that `reads_too_far` gives the same values
+    from a longer past than a night reads: it needs no future.
     """
 
     detail: str
@@ -36,7 +38,7 @@ class Disagreement:
 class Answers:
     """The values of a user's features on some days of a panel, all of which they may read.
 
-    `days` are positions in the panel, in order; `values` are [days stocks features].
+    `days` are positions in the panel, ascending; `values` are [days stocks features].
     """
 
     panel: Panel
@@ -44,12 +46,15 @@ class Answers:
     values: Features
 
     def on(self, days: Sequence[int]) -> "Answers":
-        """Return the answers of some of the days."""
+        """Return the answers of some of the days, ascending."""
         rows = np.searchsorted(self.days, days)
         return replace(self, days=days, values=self.values[rows])
 
     def difference(self, column: int, others: Features, ending: str = "in the check") -> str:
-        """Say where a feature differs most from other values; empty where it does not differ."""
+        """Say where a feature differs most from other values; empty where it does not differ.
+
+        `column` is the feature's position, `others` are [days stocks features] of the same days.
+        """
         return difference(
             self.values[..., column],
             others[..., column],
@@ -59,22 +64,25 @@ class Answers:
         )
 
 
-def answers_of(user_code: Asked, panel: Panel, days: Sequence[int] | None = None) -> Answers:
+def answers_of(user_code: IsolatedCode, panel: Panel, days: Sequence[int] | None = None) -> Answers:
     """Return a user's features of these days of a panel (None: of all days)."""
-    _, values = user_code.values(panel, days)
+    _description, values = user_code.values(panel, days)
     asked_days = range(len(panel.sessions)) if days is None else days
     return Answers(panel=panel, days=asked_days, values=values)
 
 
-def windows_of(user_code: Asked, description: Told, answers: Answers) -> dict[str, int]:
-    """Return how many sessions each feature is computed from: the fewest that seem to suffice.
+def windows_of(
+    user_code: IsolatedCode, description: Description, answers: Answers
+) -> dict[str, int]:
+    """Return from how many sessions to compute each feature of a night: the fewest that suffice.
 
-    An equal answer from fewer sessions is as good a proof, and costs less.
+    They suffice where the values of the last `TRIED` days are the same. That a night computes equal
+    values from fewer sessions than HISTORY is as good a proof, and costs less.
     """
     history = int(description["history"])
     windows = dict.fromkeys(description["features"], history)
     some_answers = answers.on(answers.days[-TRIED:])
-    for short in sorted(SHORT, reverse=True):
+    for short in sorted(SHORT, reverse=True):  # the fewest come last, so that they are what stays
         if short >= history:
             continue
         nights = user_code.nights(
@@ -87,13 +95,19 @@ def windows_of(user_code: Asked, description: Told, answers: Answers) -> dict[st
 
 
 def disagreements(
-    user_code: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
+    user_code: IsolatedCode, description: Description, answers: Answers, windows: Mapping[str, int]
 ) -> dict[str, Disagreement]:
-    """Compare answers with what nights would have computed for the same days, by feature."""
+    """Compare answers with what nights would have computed for the same days.
+
+    `windows` are the sessions that each feature is computed from. Returns the disagreement of each
+    feature that differs, by its name.
+    """
     history = int(description["history"])
     differing = _differing(user_code, description, answers, windows)
     short = [name for name in differing if windows[name] < history]
-    if short:  # they may read more sessions on some days than on the days that were tried
+    # These may read more sessions on some days than on the days that were tried: only a difference
+    # from their whole history counts.
+    if short:
         with_history = _differing(user_code, description, answers, dict.fromkeys(short, history))
         differing = {name: nights for name, nights in differing.items() if name not in short}
         differing.update(with_history)
@@ -104,9 +118,12 @@ def disagreements(
 
 
 def _differing(
-    user_code: Asked, description: Told, answers: Answers, windows: Mapping[str, int]
+    user_code: IsolatedCode, description: Description, answers: Answers, windows: Mapping[str, int]
 ) -> dict[str, Features]:
-    """Return the nights' values by the name of each feature that differs from them."""
+    """Return, by the name of each feature that differs, the values that nights computed.
+
+    They are [days stocks features] for all features; one that is not in `windows` is not compared.
+    """
     nights = user_code.nights(answers.panel, answers.days, windows)
     differing: dict[str, Features] = {}
     for column, name in enumerate(description["features"]):
@@ -116,7 +133,7 @@ def _differing(
 
 
 def _explained(
-    user_code: Asked, description: Told, answers: Answers, name: str, nights: Features
+    user_code: IsolatedCode, description: Description, answers: Answers, name: str, nights: Features
 ) -> Disagreement:
     """Distinguish look-ahead from a feature that only reads further back.
 
@@ -124,11 +141,11 @@ def _explained(
     """
     column = description["features"].index(name)
     differs = _differs(answers.values[..., column], nights[..., column])
-    row = int(differs.any(axis=1).argmax())
+    row = int(differs.any(axis=1).argmax())  # of the first day with a stock that differs
     day = answers.days[row]
     that_day = answers.on([day])
     past = cut(answers.panel, slice(day + 1))
-    _, known_then = user_code.values(past, [day])
+    _description, known_then = user_code.values(past, [day])
     if that_day.difference(column, known_then):
         detail = answers.difference(column, nights, ending="from what was known then")
         return Disagreement(detail, reads_too_far=False)
@@ -145,8 +162,11 @@ def difference(
     symbols: Sequence[str],
     ending: str = "in the check",
 ) -> str:
-    """Say where two grids, [sessions stocks], differ most; empty where they are the same."""
-    if np.array_equal(values, others, equal_nan=True):
+    """Say where two grids, [sessions stocks], differ most; empty where they are the same.
+
+    Differences of `ROUNDING` do not count. `ending` says where the value of `others` is from.
+    """
+    if np.array_equal(values, others, equal_nan=True):  # the usual case, and quickly found
         return ""
     differs = _differs(values, others)
     if not differs.any():
@@ -158,7 +178,8 @@ def difference(
     known_differ = (distance[~is_missing] > ROUNDING).any()
     size_of_missing = 0 if known_differ else np.inf
     size = np.where(is_missing, size_of_missing, distance)
-    day, stock = divmod(int(size.argmax()), size.shape[1])
+    largest = int(size.argmax())  # a position in the flattened grid
+    day, stock = divmod(largest, size.shape[1])
     value = _in_words(values[day, stock])
     other_value = _in_words(others[day, stock])
     return (
@@ -172,14 +193,15 @@ def _in_words(value: float) -> str:
 
 
 def _distance(values: Grid, others: Grid) -> Grid:
-    """Return the distance of values, in standard deviations of their day.
+    """Return the distance of values, in standard deviations of their day over the stocks.
 
     A missing value counts as 0.
     """
     daily_deviation = pd.DataFrame(values).std(axis=1).to_numpy()
-    deviation = np.nan_to_num(daily_deviation)[:, None]
+    deviation = np.nan_to_num(daily_deviation)[:, None]  # [days 1], 0 with fewer than two values
     filled = np.nan_to_num(values)
     filled_others = np.nan_to_num(others)
+    # Where the stocks of a day have about the same value, a difference is measured by the value.
     unit = deviation + 1e-12 + 1e-9 * np.abs(filled)
     return np.asarray(np.abs(filled - filled_others) / unit)
 
@@ -195,7 +217,7 @@ def turns(sessions: pd.DatetimeIndex) -> list[int]:
     days: set[int] = set()
     for period in ("M", "Q", "Y"):
         periods = sessions.to_period(period)
-        beginnings = np.flatnonzero(periods[1:] != periods[:-1]) + 1
+        beginnings = np.flatnonzero(periods[1:] != periods[:-1]) + 1  # of all but the first
         if len(beginnings):
             latest = int(beginnings[-1])
             days.update((latest - 1, latest))
@@ -212,16 +234,16 @@ def other_sizes(panel: Panel) -> tuple[Panel, Panel]:
 def _with_a_stock(panel: Panel) -> Panel:
     """Return a panel with one more stock, which had the prices of the last one in reverse."""
     symbols = (*panel.symbols, f"{panel.symbols[-1]}2")
-    return _changed(
+    return _with_grids(
         panel,
         sessions=panel.sessions,
         symbols=symbols,
-        change=lambda grid: np.hstack([grid, grid[::-1, -1:]]),
+        change=lambda grid: np.hstack([grid, grid[::-1, -1:]]),  # [sessions stocks]
     )
 
 
 def _without_a_stock(panel: Panel) -> Panel:
-    return _changed(
+    return _with_grids(
         panel,
         sessions=panel.sessions,
         symbols=panel.symbols[:-1],
@@ -232,7 +254,7 @@ def _without_a_stock(panel: Panel) -> Panel:
 def _with_a_session(panel: Panel) -> Panel:
     """Return a panel with one more session, which repeats the one before the last."""
     next_day = panel.sessions[-1] + pd.offsets.BusinessDay(1)
-    return _changed(
+    return _with_grids(
         panel,
         sessions=pd.DatetimeIndex([*panel.sessions, next_day]),
         symbols=panel.symbols,
@@ -240,13 +262,13 @@ def _with_a_session(panel: Panel) -> Panel:
     )
 
 
-def _changed(
+def _with_grids(
     panel: Panel,
     *,
     sessions: pd.DatetimeIndex,
     symbols: tuple[str, ...],
     change: Callable[[Grid], Grid],
 ) -> Panel:
-    """Return a panel of these sessions and stocks, with the changed grids of another panel."""
+    """Return a panel of these sessions and stocks, with all grids of another panel changed."""
     prices = {name: change(getattr(panel, name)) for name in PRICES}
     return Panel(sessions=sessions, symbols=symbols, **prices)

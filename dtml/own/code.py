@@ -25,8 +25,8 @@ from dtml.ranking.models import Boosting, BoostingConfig, fit_boosting
 from dtml.ranking.panel import Features, Grid, Panel, There, ranked
 
 OWN = "own"  # the name of the predictor
-MODULE = "own_code"  # under which the file is imported
-HISTORY = 260  # sessions a feature may read
+MODULE = "own_code"  # the name under which the file is imported
+HISTORY = 260  # sessions that a feature may read unless the file sets another number
 EPOCHS = 5  # a torch module's `epochs`
 RATE = 0.001  # a torch module's `rate`
 
@@ -54,11 +54,14 @@ class Bars:
         if name not in PRICES:
             raise AttributeError(f"bars have no {name}: they have {', '.join(PRICES)}")
         frame = pd.DataFrame(self._prices[name], index=self._sessions, columns=self._symbols)
-        setattr(self, name, frame)
+        setattr(self, name, frame)  # Python calls `__getattr__` only for what is not set
         return frame
 
     def is_shaped(self, answer: pd.DataFrame) -> bool:
-        """Return whether a frame has the same sessions and stocks as these bars, in their order."""
+        """Return whether a frame's index and columns are the very objects of these bars.
+
+        A frame whose index is only equal gives False, and is read in a slower way.
+        """
         return answer.index.is_(self._sessions) and answer.columns.is_(self._symbols)
 
 
@@ -130,7 +133,7 @@ def load(code: OwnCode) -> Loaded:
     """
     seed(code)
     module = ModuleType(MODULE)
-    sys.modules[MODULE] = module
+    sys.modules[MODULE] = module  # where `dataclass`, for one, looks up the module of a class
     exec(compile(code.text, code.name, "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
     features: dict[str, Feature] = {
         name: value for name, value in vars(module).items() if _is_feature(name, value)
@@ -179,8 +182,9 @@ def nights_of(
 ) -> Features:
     """Return the features that nights would have computed, from the sessions up to each day alone.
 
-    `windows` names the features, and the number of sessions that each may read. A feature that
-    fails on fewer sessions than its own history is missing there.
+    They are [days stocks features], NaN where missing or infinite. `windows` maps the features that
+    are computed to the number of sessions that each may read; others are NaN. A feature that fails
+    on fewer sessions than HISTORY is NaN there.
     """
     values = np.full((len(days), len(panel.symbols), len(loaded.features)), np.nan)
     pasts: dict[tuple[int, int], Panel] = {}
@@ -195,6 +199,7 @@ def nights_of(
             try:
                 values[row, :, column] = _last_row(name, feature, past)
             except Exception:
+                # A short window was only a try; with its whole history a feature must not fail.
                 if windows[name] >= loaded.history:
                     raise
     return np.where(np.isfinite(values), values, np.nan)
@@ -207,7 +212,11 @@ def _up_to(panel: Panel, day: int, sessions: int) -> Panel:
 
 
 def _values(name: str, feature: Feature, loaded: Loaded, panel: Panel, days: Sequence[int]) -> Grid:
-    """Compute a feature for all sessions at once, or by session if it returns only the last row."""
+    """Return a feature of some days, [days stocks], from one call or from a call for each day.
+
+    A frame covers all sessions, and its rows of these days are returned. A series is the last row
+    alone, so the feature is called once more for each day, with the sessions up to it.
+    """
     answer = feature(Bars(panel))
     if not isinstance(answer, pd.Series):
         return _grid(name, answer, panel.sessions[list(days)], panel)
@@ -225,13 +234,18 @@ def _last_row(name: str, feature: Feature, panel: Panel) -> Float[ndarray, " sto
     if isinstance(answer, pd.DataFrame) and bars.is_shaped(answer):  # faster than a reindex
         last: Float[ndarray, " stocks"] = answer.to_numpy(dtype=float, na_value=np.nan)[-1]
         return last
+    last_session = panel.sessions[-1:]
     if isinstance(answer, pd.Series):
-        answer = pd.DataFrame([answer], index=panel.sessions[-1:])
-    row: Float[ndarray, " stocks"] = _grid(name, answer, panel.sessions[-1:], panel)[0]
+        answer = pd.DataFrame([answer], index=last_session)
+    row: Float[ndarray, " stocks"] = _grid(name, answer, last_session, panel)[0]
     return row
 
 
 def _grid(name: str, answer: Any, sessions: pd.DatetimeIndex, panel: Panel) -> Grid:
+    """Return a feature's frame on these sessions and the stocks of a panel, NaN where it has none.
+
+    Raises OwnCodeError if the feature did not return a frame.
+    """
     if not isinstance(answer, pd.DataFrame):
         raise OwnCodeError(
             f"{name} returned {type(answer).__name__}: "
@@ -242,9 +256,9 @@ def _grid(name: str, answer: Any, sessions: pd.DatetimeIndex, panel: Panel) -> G
 
 
 def ranks_of(values: Features, there: There) -> Features:
-    """Return the rank of each value within its day among the stocks that are there.
+    """Return the rank of each value within its day, in [-0.5, 0.5], among the stocks of `there`.
 
-    It is in [-0.5, 0.5].
+    It is NaN for other stocks and for missing values.
     """
     ranks = [
         ranked(np.where(there, values[..., column], np.nan)) for column in range(values.shape[-1])
@@ -255,8 +269,10 @@ def ranks_of(values: Features, there: There) -> Features:
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions.
 
-    None stands for the product's boosting. Where a rank is missing, a user's model reads 0, the
-    middle of the day. A torch module learns one day in each step.
+    None stands for the product's boosting. `relative` are the ranks of the outcomes, [sessions
+    stocks] in [-0.5, 0.5]; a classifier learns whether they are above 0. Where a feature's rank is
+    missing, a user's model reads 0, the middle of the day. A torch module learns one day in each
+    step.
     """
     has_outcome = np.isfinite(relative[days])
     x = ranks[days][has_outcome]
@@ -279,7 +295,10 @@ def _fit_module(
     y: Float[ndarray, " rows"],
     stocks_by_day: list[int],
 ) -> Any:
-    """Return a torch module that has learned one day in each step."""
+    """Return a torch module that has learned one day in each step.
+
+    The rows are those of all days, one day after the other; `stocks_by_day` counts those of each.
+    """
     import torch
 
     torch.manual_seed(0)
@@ -306,7 +325,7 @@ def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False
     They are NaN for the stocks that are not there. With `backwards`, the last day comes first.
     """
     scores = np.full(there.shape, np.nan)
-    if isinstance(model, Boosting):  # ours scores each row alone, so all days can go at once
+    if isinstance(model, Boosting):  # it scores each row alone, so all days can go at once
         scores[there] = model.score(ranks[there])
         return scores
     days = np.flatnonzero(there.any(axis=1))
@@ -318,6 +337,7 @@ def scored(model: Any, ranks: Features, there: There, *, backwards: bool = False
 
 
 def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
+    """Return a model's scores of one day; of a classifier, the probabilities of its last class."""
     filled = np.nan_to_num(ranks)
     if hasattr(model, "forward"):
         import torch
@@ -329,22 +349,22 @@ def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
 
 
 def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
-    """Return the arrays to store of a fitted model: its numbers, or the rows it learnt from.
+    """Return the arrays to store of a fitted model, from which `restored` makes it again.
 
-    The rows stand for a model that only a pickle could hold.
+    They are its numbers, or the rows that it learnt from: `ranks` and `relative`, with one day for
+    all rows. The rows stand for a model that only a pickle could hold.
     """
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()
         return {name: np.asarray(value) for name, value in numbers.items()}
     has_outcome = np.isfinite(relative[days])
-    return {
-        "ranks": ranks[days][has_outcome][None],
-        "relative": relative[days][has_outcome][None],
-    }
+    rows = ranks[days][has_outcome]  # [rows features]
+    outcomes_of_rows = relative[days][has_outcome]  # [rows]
+    return {"ranks": rows[None], "relative": outcomes_of_rows[None]}  # `fit` reads a day axis
 
 
 def restored(loaded: Loaded, arrays: Arrays) -> Any:
-    """Return the model whose arrays `kept` returned."""
+    """Return the model whose arrays `kept` returned; from rows, it is fitted again."""
     if loaded.model is None:
         depth = int(arrays["depth"])
         return Boosting(**cast(Any, arrays | {"depth": depth}))

@@ -41,31 +41,39 @@ class _Rule(ctypes.Structure):
 
 
 def write_only_in(folder: Path) -> None:
-    """Restrict this process for good to writing in one folder, also for its temporary files.
+    """Restrict this process for good to writing in one folder, which becomes its working folder.
 
-    Where the system has no Landlock, no file of the process can grow until `may_write` is called.
+    Temporary files go there too, and files that are open already can still be written. Where the
+    system has no Landlock, no file of the process can grow until `allow_writing` is called.
     """
     tempfile.tempdir = str(folder)
     os.environ["TMPDIR"] = str(folder)
     os.chdir(folder)
     if not _landlocked(folder):
-        _, limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # The hard limit stays, as a lowered one could not be raised again.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard_limit))
 
 
-def may_write() -> None:
-    """Let files grow again, up to the limit of the process."""
-    _, limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def allow_writing() -> None:
+    """Undo the ban on growing files that `write_only_in` sets where there is no Landlock.
+
+    Files may then grow up to the hard limit of the process. Landlock's ban stays.
+    """
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
 
 
 def _landlocked(folder: Path) -> bool:
-    """Forbid all writing outside a folder; return whether the system supports that."""
+    """Forbid all writing outside a folder and `NEEDED`; return whether the system supports that.
+
+    It is called through the C library, as Python has no function for it.
+    """
     system = ctypes.CDLL(None, use_errno=True)
     if not hasattr(system, "prctl"):  # not Linux
         return False
     version = system.syscall(CREATE_RULESET, None, 0, GET_VERSION)
-    if version < 1:
+    if version < 1:  # -1 where the kernel has no Landlock, or it is switched off
         return False
     rights = WRITE_FILE | CHANGE_FOLDERS
     if version >= TRUNCATE_SINCE:

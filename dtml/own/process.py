@@ -22,7 +22,9 @@ import numpy as np
 from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, cut, ranks_of
 from dtml.ranking.panel import Features, Grid, Panel, There
 
-Told = Mapping[str, Any]
+# What the code says of itself: its `features`, a list of names; its `history`, the number of
+# sessions that a feature may read; and `model`, whether it has one of its own.
+Description = Mapping[str, Any]
 # Limits per question; environment variables of these names change them.
 LIMITS = {
     "DTML_CODE_SECONDS": "600",
@@ -39,23 +41,28 @@ FIXED_VARIABLES = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model of a user's code.
+    """A fitted model of a user's code: the code, its description, and the arrays that it learnt.
 
-    It has the code, its description (`told`: `features`, `history`), and the arrays that it learnt.
+    The names of the arrays begin with `own.`, as they are stored beside those of other rankers.
     """
 
     code: OwnCode
-    told: Told
+    description: Description
     arrays: Arrays
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A user's code, which answers each question in a process; OwnCodeError says why it failed."""
+class IsolatedCode:
+    """A user's code that runs apart: each method asks a new process, and returns its answer.
+
+    Every method raises an OwnCodeError that says why the code failed.
+    """
 
     code: OwnCode
 
-    def values(self, panel: Panel, days: Sequence[int] | None = None) -> tuple[Told, Features]:
+    def values(
+        self, panel: Panel, days: Sequence[int] | None = None
+    ) -> tuple[Description, Features]:
         """Return the description of the code, and its features: [days stocks features].
 
         `days` are positions in the panel, all of which features may read; None stands for all days.
@@ -76,10 +83,7 @@ class Asked:
     def walk(
         self, panel: Panel, there: There, relative: Grid, folds: Sequence[tuple[slice, slice]]
     ) -> tuple[Grid, Fitted]:
-        """Fit on the first days of each fold and score its other days.
-
-        Returns all scores, and the last model.
-        """
+        """Compute the features of a panel, then fit and score its `folds` as `fits` does."""
         return self.fits(self.ranks(panel, there), there, relative, folds)
 
     def ranks(self, panel: Panel, there: There) -> Features:
@@ -96,19 +100,25 @@ class Asked:
         *,
         backwards: bool = False,
     ) -> tuple[Grid, Fitted]:
-        """Do the same as `walk` from ranks; `backwards` asks for the last day of each fold first.
+        """Fit a model on the first days of each fold, and score its other days.
 
-        The process sees ranks alone: no model can look up a price.
+        Returns the scores, [sessions stocks] as `ranks`, NaN on days that no fold scores, and the
+        model of the last fold. With `backwards`, the days of a fold are scored from the last to the
+        first; a model that keeps no state gives the same scores. The process sees ranks alone: no
+        model can look up a price.
         """
         spans = [[learnt.start, learnt.stop, scored.start, scored.stop] for learnt, scored in folds]
         arrays = {"ranks": ranks, "there": there, "relative": relative}
         description, answers = self._ask("fits", None, arrays, folds=spans, backwards=backwards)
-        scores = answers.pop("scores")
+        scores = answers.pop("scores")  # what is left are the arrays of the model
         return scores, Fitted(self.code, description, answers)
 
     def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
-        """Return the scores of the last day, [1 stocks]."""
-        history = int(fitted.told["history"])
+        """Return the scores of the last day of a panel, [1 stocks]; NaN where `there` is false.
+
+        The features and the model run in two processes, so that no model can look up a price.
+        """
+        history = int(fitted.description["history"])
         recent = cut(panel, slice(-history, None))
         last_day = len(recent.sessions) - 1
         _, values = self.values(recent, [last_day])
@@ -118,9 +128,13 @@ class Asked:
         return answers["scores"]
 
     def _ask(
-        self, task: str, panel: Panel | None, more: Arrays | None = None, **details: Any
-    ) -> tuple[Told, Arrays]:
-        """Ask a fresh process; raise OwnCodeError where it fails."""
+        self, task: str, panel: Panel | None, inputs: Arrays | None = None, **details: Any
+    ) -> tuple[Description, Arrays]:
+        """Let a fresh process do a task of `dtml.own.work`; raise OwnCodeError where it fails.
+
+        It reads the panel, if any, the arrays `inputs`, and `details`, which must fit into JSON.
+        Returns the description of the code and the arrays that answer the task.
+        """
         seconds = _limit("DTML_CODE_SECONDS")
         gigabytes = _limit("DTML_CODE_GIGABYTES")
         question = {
@@ -130,7 +144,7 @@ class Asked:
             "text": self.code.text,
             "memory": int(gigabytes * 2**30),
         }
-        arrays = dict(more or {})
+        arrays = dict(inputs or {})
         if panel is not None:
             question["symbols"] = panel.symbols
             question["sessions"] = panel.sessions.astype(str).tolist()
@@ -140,33 +154,39 @@ class Asked:
             folder = Path(temporary)
             (folder / "task.json").write_text(json.dumps(question, default=int))
             np.savez(folder / "task.npz", **cast(Any, arrays))
-            ended = _run(folder, seconds)
-            if ended is None:
+            exit_status = _run(folder, seconds)
+            if exit_status is None:
                 raise OwnCodeError(
                     f"{self.code.name} took more than {seconds:g} s: raise DTML_CODE_SECONDS to "
                     "allow more"
                 )
-            return self._answer(folder, ended)
+            return self._answer(folder, exit_status)
 
-    def _answer(self, folder: Path, ended: int) -> tuple[Told, Arrays]:
+    def _answer(self, folder: Path, exit_status: int) -> tuple[Description, Arrays]:
+        """Read the answer that a process left in a folder; raise OwnCodeError if there is none.
+
+        The exit status is minus the number of the signal that killed the process, if one did.
+        """
         file = folder / "answer.json"
-        words = file.read_text() if file.exists() else ""
-        if ended < 0:
-            killer = signal.Signals(-ended).name
+        answer_text = file.read_text() if file.exists() else ""
+        if exit_status < 0:
+            killer = signal.Signals(-exit_status).name
             raise OwnCodeError(
                 f"the process of {self.code.name} was killed by {killer} before it answered"
             )
-        if ended or not words:
+        if exit_status or not answer_text:
             raise OwnCodeError(
-                f"the process of {self.code.name} ended with {ended} before it answered"
+                f"the process of {self.code.name} ended with exit status {exit_status} before it "
+                "answered"
             )
-        answer = json.loads(words)
+        answer = json.loads(answer_text)
         if "error" in answer:
             raise OwnCodeError(answer["error"])
         return answer, dict(np.load(folder / "answer.npz"))
 
 
 def _limit(name: str) -> float:
+    """Return one of `LIMITS`, as the environment variable of its name sets it."""
     return float(os.environ.get(name, LIMITS[name]))
 
 
@@ -197,20 +217,25 @@ class _Server:
     def run(self, folder: Path, seconds: float) -> int | None:
         """Do the task of a folder, and return the exit status of its process.
 
-        Returns None where it took too long.
+        Returns None where it took more than `seconds`. The server answers with two lines: the
+        process's id at once, and its exit status when it has ended.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(os.fsencode(folder) + b"\n")
         child = int(self.process.stdout.readline())
         answered, _, _ = select.select([self.process.stdout], [], [], seconds)
-        with suppress(ProcessLookupError):  # the child, and all processes that it started
+        # Kill the child's process group: the child, if it took too long, and all processes that it
+        # started. There is no such group where the child has ended and left none.
+        with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        code = int(self.process.stdout.readline())
-        return code if answered else None
+        # Read in both cases, so that the next question does not find this line.
+        exit_status = int(self.process.stdout.readline())
+        return exit_status if answered else None
 
 
-_idle: list[_Server] = []  # servers that have answered and wait
+# Servers that have answered and wait. Threads that ask at the same time use one each.
+_idle: list[_Server] = []
 
 
 def warm() -> None:
@@ -223,9 +248,9 @@ def _run(folder: Path, seconds: float) -> int | None:
     """Run the task of a folder; return its exit status, None where it took too long."""
     server = _idle.pop() if _idle else _Server()
     try:
-        code = server.run(folder, seconds)
+        exit_status = server.run(folder, seconds)
     except (OSError, ValueError):  # the server was killed after its last question
         server = _Server()
-        code = server.run(folder, seconds)
+        exit_status = server.run(folder, seconds)
     _idle.append(server)
-    return code
+    return exit_status

@@ -22,41 +22,51 @@ import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
-from dtml.own.confinement import may_write, write_only_in
+from dtml.own.confinement import allow_writing, write_only_in
 from dtml.ranking.panel import Panel
 
-USUAL = "sklearn.ensemble"  # of the default model
+DEFAULT_MODEL_LIBRARY = "sklearn.ensemble"
+# What the system answers to a write that is not allowed.
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
-LONGEST = 500  # letters of an error
+LONGEST = 500  # characters of an error
 Task = Mapping[str, Any]
-LIBRARIES = (USUAL, "sklearn.linear_model", "torch", "scipy.stats")
+# The server imports those that a task's text names.
+LIBRARIES = (DEFAULT_MODEL_LIBRARY, "sklearn.linear_model", "torch", "scipy.stats")
 
 
 def main(folder: Path) -> None:
     """Do the task of a folder, and leave the answer there.
 
-    An exception becomes the answer's `error`, with the line of the user's file. The text runs in an
+    `task.json` and `task.npz` hold the task, `answer.json` and `answer.npz` the answer. An
+    exception becomes the answer's `error`, with the line of the user's file. The text runs in an
     empty folder, and can write in no other.
     """
     task = json.loads((folder / "task.json").read_text())
     arrays = dict(np.load(folder / "task.npz"))
     code = own.OwnCode(task["name"], task["text"])
+    # The user's code can read any file, and in this one it could look up later prices.
     (folder / "task.npz").unlink()
     (folder / "empty").mkdir()
-    with (folder / "answer.npz").open("wb") as numbers, (folder / "answer.json").open("w") as words:
+    # Both files are opened first: `write_only_in` forbids opening any file outside `empty` for
+    # writing, but not writing into one that is open.
+    with (
+        (folder / "answer.npz").open("wb") as answer_arrays,
+        (folder / "answer.json").open("w") as answer_text,
+    ):
+        # The bound on memory is also that on the size of each file that the code writes.
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
             resource.setrlimit(limit, (task["memory"], task["memory"]))
         write_only_in(folder / "empty")
         description: Task
         answers: own.Arrays
         try:
-            description, answers = _done(code, task, arrays)
+            description, answers = _answer(code, task, arrays)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
             description = {"error": _error_in_words(error, code)}
             answers = {}
-        may_write()
-        np.savez(numbers, **cast(Any, answers))
-        words.write(json.dumps(description))
+        allow_writing()  # without Landlock, the answers could not be written either
+        np.savez(answer_arrays, **cast(Any, answers))
+        answer_text.write(json.dumps(description))
 
 
 def _error_in_words(error: Exception, code: own.OwnCode) -> str:
@@ -71,7 +81,7 @@ def _error_in_words(error: Exception, code: own.OwnCode) -> str:
     return message
 
 
-def _done(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
+def _answer(code: own.OwnCode, task: Task, arrays: own.Arrays) -> tuple[Task, own.Arrays]:
     """Return the description of the code, and the arrays that answer the task."""
     loaded = own.load(code)
     description = {
@@ -111,15 +121,19 @@ def _ranks(_: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -
 
 
 def _fits(code: own.OwnCode, loaded: own.Loaded, task: Task, arrays: own.Arrays) -> own.Arrays:
+    """Fit and score each fold; return all `scores`, and the arrays of the last fold's model.
+
+    Ranks are [sessions stocks features], `there` and `relative` [sessions stocks].
+    """
     ranks = arrays["ranks"]
     there = arrays["there"]
     relative = arrays["relative"]
     scores = np.full(there.shape, np.nan)
     learnt_arrays: own.Arrays = {}
-    for first, stop, begin, end in task["folds"]:
+    for train_start, train_stop, start, stop in task["folds"]:
         own.seed(code)  # a fold's model must not depend on what was fitted before it
-        trained = slice(first, stop)
-        days = slice(begin, end)
+        trained = slice(train_start, train_stop)
+        days = slice(start, stop)
         model = own.fit(loaded.model, ranks, relative, trained)
         scores[days] = own.scored(model, ranks[days], there[days], backwards=task["backwards"])
         learnt_arrays = own.kept(model, ranks, relative, trained)
@@ -146,28 +160,32 @@ TASKS = {"values": _values, "nights": _nights, "ranks": _ranks, "fits": _fits, "
 def serve() -> None:
     """Fork a process for each folder that standard input names, one on a line.
 
-    Prints the id of the process, and its exit code. The libraries that a task's text imports are
-    imported before the fork, so that the next question finds them loaded.
+    For each folder it prints two lines: the id of the process at once, and its exit status when it
+    has ended. The libraries that a task's text imports are imported before the fork, so that the
+    next question finds them loaded.
     """
     for line in sys.stdin:
         folder = Path(line.strip())
         text = json.loads((folder / "task.json").read_text())["text"]
         for name in LIBRARIES:
-            if name in text or name == USUAL:
+            if name in text or name == DEFAULT_MODEL_LIBRARY:
                 importlib.import_module(name)
         gc.freeze()  # otherwise a collection in the child copies every page that holds an object
         child = os.fork()
         if child == 0:
+            # A process group of its own, which the asker kills with all that the code started.
             os.setsid()
+            # What the code prints must not be read as the server's lines.
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):
                 os.dup2(nowhere, stream)
-            code = 1
+            exit_status = 1
             try:
                 main(folder)
-                code = 0
+                exit_status = 0
             finally:
-                os._exit(code)
+                # Whatever is raised, the child ends here: the loop is the server's.
+                os._exit(exit_status)
         print(child, flush=True)  # noqa: T201
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201

@@ -86,8 +86,8 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     All stock-days count.
     """
     rows = _sliced(scores, "all", "all")
-    model = rows[0] if rows and rows[0]["predictor"] == MODEL else None
-    # Other rules have too short a history.
+    model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
+    # Rules of fewer days than the model have too short a history to be compared with it.
     rules = [] if model is None else [row for row in rows[1:] if row["days"] == model["days"]]
     if model is None or not rules:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
@@ -132,6 +132,7 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
         return f"{days:,} days are too few for an interval of any portfolio's return."
     by_sharpe = _by_sharpe(performances)
     above = [row for row in by_sharpe if _or_least(row["sharpe_low"]) > 0]
+    # Where none is above 0, the portfolio of the highest Sharpe ratio is named.
     listed = "; ".join(_beside(row, index) for row in above or by_sharpe[:1])
     of_index = "" if index is None else f" The index has {with_interval(index, 'sharpe', 2)}."
     if above:
@@ -146,6 +147,7 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
 
 
 def _beside(row: Row, index: Row | None) -> str:
+    """Return a portfolio and its Sharpe ratio in words, compared with the index if there is one."""
     portfolio = f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)})"
     if index is None:
         return portfolio
@@ -154,13 +156,13 @@ def _beside(row: Row, index: Row | None) -> str:
 
 
 def _compared(row: Row, gain: str) -> str:
-    """Compare two figures by the interval of their paired difference on the same days."""
+    """Compare two figures by the interval of column `gain`, their difference on the same days."""
     words = told_apart(row[f"{gain}_low"], row[f"{gain}_high"])
     return words or "cannot be compared (there is no interval) with"
 
 
 def _difference(row: Row, gain: str, digits: int) -> str:
-    """Return a paired difference in words that end a sentence; empty without an interval."""
+    """Return the paired difference of column `gain` in words; empty without an interval."""
     if pd.isna(row[f"{gain}_low"]):
         return ""
     return f": difference on the same days {with_interval(row, gain, digits, signed=True)}"
@@ -200,11 +202,11 @@ def settlements(performances: pd.DataFrame) -> str:
 
     Say also what these moves would have been worth; empty without such a move.
     """
-    settled_rows = [row for row in _ordered(performances) if row["settled"] > 0]
     settled = [
         f"{row['portfolio']} {count(row['settled'])} (its moves would have added "
         f"{signed_percent(row['unbooked'])})"
-        for row in settled_rows
+        for row in _ordered(performances)
+        if row["settled"] > 0
     ]
     if not settled:
         return ""
@@ -366,7 +368,8 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     if len(scores):
         lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
     panels = [_predictor_panel(lines, column) for column in columns]
-    shown = {MODEL, next(iter(NAIVE_RULES))}
+    constant_rule = next(iter(NAIVE_RULES))
+    shown = {MODEL, constant_rule}
     return over_sessions(
         "Scores so far, 95 % interval of the model", panels, hidden=set(lines) - shown
     )
@@ -427,7 +430,7 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
     )
     stocks = scores[of_stocks].dropna(subset=["mcc"])
     stocks = stocks.sort_values(["mcc", "value"], ascending=[False, True])
-    best = min(EXTREMES, (len(stocks) + 1) // 2)
+    best = min(EXTREMES, (len(stocks) + 1) // 2)  # the number of them: at most the better half
     first_worst = max(best, len(stocks) - EXTREMES)
     return {
         "best": records(stocks.iloc[:best]),
@@ -465,6 +468,7 @@ def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
 
 
 def _or_least(value: float | None) -> float:
+    """Return a value, or minus infinity for a missing one, so that it sorts as the least."""
     return -np.inf if value is None or pd.isna(value) else value
 
 

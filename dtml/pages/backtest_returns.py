@@ -64,8 +64,11 @@ def year_returns(net: Net) -> dict[int, dict[str, float]]:
 def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") -> dict[str, float]:
     """Return sortino, calmar, value_at_risk, expected_shortfall, beta; NaN with too few sessions.
 
-    The value at risk is the return that one session in twenty falls below, the shortfall the mean
-    of those below; `beta` is the slope on the index's return over the sessions of both.
+    `line` are the net returns of a portfolio by session, `index` those of the index, if any. The
+    first two are the mean return over the downside deviation, and the return of a year over the
+    deepest drawdown. The value at risk is the return that one session in twenty falls below, the
+    shortfall the mean of those below; `beta` is the slope on the index's return over the sessions
+    of both.
     """
     if line is None or len(line) < MINIMUM_DAYS:
         return {
@@ -75,12 +78,15 @@ def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") ->
             "expected_shortfall": np.nan,
             "beta": np.nan,
         }
-    below = float(np.sqrt((line.clip(upper=0) ** 2).mean()))
+    downside_deviation = float(np.sqrt((line.clip(upper=0) ** 2).mean()))
+    sortino = np.nan
+    if downside_deviation:
+        sortino = float(line.mean()) / downside_deviation * np.sqrt(YEAR)
     deepest = float(drawdown(line.to_numpy()).min())
     annual_return = float(np.prod(1 + line.to_numpy(dtype=float)) ** (YEAR / len(line)) - 1)
     value_at_risk = float(line.quantile(0.05))
     return {
-        "sortino": float(line.mean()) / below * np.sqrt(YEAR) if below else np.nan,
+        "sortino": sortino,
         "calmar": annual_return / -deepest if deepest else np.nan,
         "value_at_risk": value_at_risk,
         "expected_shortfall": float(line[line <= value_at_risk].mean()),
@@ -89,7 +95,8 @@ def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") ->
 
 
 def _beta(line: "pd.Series[float]", index: "pd.Series[float]") -> float:
-    paired = pd.concat([line, index], axis=1, join="inner").to_numpy()
+    """Return the slope of a line on the index, NaN where the index does not move."""
+    paired = pd.concat([line, index], axis=1, join="inner").to_numpy()  # [sessions 2]
     index_variance = paired[:, 1].var()
     if not index_variance:
         return np.nan
@@ -109,7 +116,7 @@ def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
     spells: list[dict[str, Any]] = []
     for _, spell in depth[below].groupby(peak[below]):
         is_later = depth.index > spell.index[-1]
-        later = depth.index[is_later]
+        later = depth.index[is_later]  # the first of them is back at the peak
         spells.append(
             {
                 "first": spell.index[0],
@@ -164,6 +171,7 @@ def months_chart(name: str, line: "pd.Series[float]") -> Chart:
         }
     )
     words = f"from {100 * rows['value'].min():.1f} % to {100 * rows['value'].max():.1f} %"
+    # A cell for each month of these years: those without a return stay empty.
     calendar = pd.DataFrame(product(sorted(set(rows["y"])), MONTHS), columns=["y", "x"])
     return cells(
         f"Net return of each month, {name}",

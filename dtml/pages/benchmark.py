@@ -102,6 +102,7 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
     is_best = row["predictor"] == benchmark["best_rule"]
 
     def over_seeds(name: str) -> tuple[str, str]:
+        """Return our mean over the seeds, and below it the published one in brackets."""
         own = with_std(row, f"{name}_mean", f"{name}_sd")
         published = with_std(row, f"published_{name}", f"published_{name}_sd")
         if own == published == "-":
@@ -126,7 +127,10 @@ def sample(row: Row) -> str:
 
 
 def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Return the results in Markdown: for each protocol a title and a table, and then the data."""
+    """Return the results in Markdown: a title and a table for each protocol.
+
+    A protocol without scores is left out. Words on the data follow, if any.
+    """
     span = (
         f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, "
         f"{benchmark['stocks']} stocks"
@@ -185,9 +189,13 @@ def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return one predictor's seeds in figures.
+
+    `settings` are those of the configuration that was kept, "-" where none was.
+    """
     kept_rows = rows[rows["kept"].astype(bool)]
     settings = "-"
-    if len(kept_rows):
+    if len(kept_rows):  # all are seeds of one configuration
         items = kept_rows["settings"].iloc[0].items()
         settings = ", ".join(f"{name} {value}" for name, value in items)
     accuracies = rows["acc"]
@@ -195,6 +203,7 @@ def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     return {
         "configurations": rows["configuration"].nunique(),
         "seeds": len(rows),
+        # Lowest, median and highest.
         "over_all": (accuracies.min(), accuracies.median(), accuracies.max()),
         "settings": settings,
         "kept": {name: _ends(kept_rows[name]) for name in figures},
@@ -202,6 +211,7 @@ def _strip(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _ends(values: "pd.Series[float]") -> tuple[float, float]:
+    """Return the lowest and the highest value, NaN without any."""
     numbers = pd.to_numeric(values).astype(float)
     return float(numbers.min()), float(numbers.max())
 
@@ -233,6 +243,7 @@ def benchmark_page(
         name: curve.dropna(subset=["mean_probability", "share_risen"])
         for name, curve in (curves or {}).items()
     }
+    _fewest_seeds, most_seeds = _ends(scores["seeds"])
     return _template().render(
         served=served,
         benchmark=benchmark,
@@ -243,7 +254,7 @@ def benchmark_page(
         strips=strips(seed_scores),
         seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
         curves=calibration(known_curves),
-        seeds=_ends(scores["seeds"])[1],
+        seeds=most_seeds,
         config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
     )
 

@@ -18,8 +18,9 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
     """
     if len(values) <= POINTS:
         return np.arange(len(values))
-    finite = np.where(np.isfinite(values), values, np.nanmean(values))
+    finite = np.where(np.isfinite(values), values, np.nanmean(values))  # a mean is no extreme
     places = [0, len(values) - 1]
+    # Two values of each stretch, and the two ends.
     for stretch in np.array_split(np.arange(len(values)), POINTS // 2 - 1):
         stretch_values = finite[stretch]
         lowest = np.argmin(stretch_values)
@@ -33,7 +34,7 @@ def thinned(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows to draw of lines over sessions `t`; all rows of any other chart."""
     if "t" not in frame or len(frame) <= POINTS:
         return frame
-    lines = frame.drop(columns="t").to_numpy(dtype=float).T
+    lines = frame.drop(columns="t").to_numpy(dtype=float).T  # [lines sessions]
     places_of_lines = [thin(line) for line in lines if np.isfinite(line).any()]
     return frame.iloc[np.unique(np.concatenate(places_of_lines))]
 

@@ -25,10 +25,10 @@ from dtml.pages.colours import PALETTE, colour
 from dtml.pages.figures import WORDS, day, figure, percent
 from dtml.pages.svg import compact
 
-WIDTH = 400  # of such a chart, in pixels
+WIDTH = 400  # of a chart over sessions, in pixels
 LOGARITHMIC = 3  # ratio of the highest to the lowest equity above which its scale is logarithmic
 SHORT = 14  # days, at most, of a time axis with a mark for each day
-COLUMNS = 72  # of a chart of stacked marks
+COLUMNS = 72  # in which a chart stacks its marks
 NARROWEST = 0.02  # distance from one half that a scale of probabilities always holds
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
@@ -152,9 +152,10 @@ class Panel:
         return bool(low > 0 and high / low > LOGARITHMIC)
 
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
-        """Return a row for each session: its day as `t`, and the lines by their ids.
+        """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
-        The ends of the bands are columns `low` and `high` with the id of their line.
+        The ends of the bands are columns `low` and `high` with the id of their line. Of several
+        values of one session the first counts.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():
@@ -174,7 +175,7 @@ class Panel:
     def in_words(self, name: str) -> tuple[str, str]:
         """Return the last value of a line in words, and its extremes.
 
-        For ticks they are their number.
+        For ticks both say how many there are.
         """
         line = self.lines[name].dropna()
         if self.labels:
@@ -367,14 +368,14 @@ def stacked(
     The marks are stacked in `COLUMNS` columns over the axis.
     """
     known_rows = rows.dropna(subset=["value"]).sort_values("value", kind="stable")
-    width = (axis.high - axis.low) / COLUMNS
+    width = (axis.high - axis.low) / COLUMNS  # of a column, in units of the axis
     position = (known_rows["value"] - axis.low) / width
     column = position.astype(int).clip(0, COLUMNS - 1)
-    marks = known_rows.assign(
+    marks = known_rows.assign(  # each is drawn in the middle of its column and row
         place=axis.low + (column + 0.5) * width,
         row=known_rows.groupby(column).cumcount() + 0.5,
     )
-    highest = float(marks["row"].max() + 0.5) if len(marks) else 1.0
+    highest = float(marks["row"].max() + 0.5) if len(marks) else 1.0  # marks in the fullest column
     return Chart(
         title=title,
         words=words,
@@ -407,7 +408,7 @@ def cells(
     size = rows["value"].abs()
     low = 0.0
     high = 0.0
-    if len(rows):
+    if len(rows):  # quantiles, so that a few extremes do not leave the other cells without colour
         low = float(size.quantile(0.0 if is_signed else 0.02))
         high = float(size.quantile(0.98))
     return Chart(
@@ -418,6 +419,7 @@ def cells(
         values={
             "side": side,
             "form": form,
+            # The ends of the scale of colours, never the same.
             "ends": [0.0 if is_signed else low, max(high, low + 1e-9)],
             "is_signed": is_signed,
             "is_written": is_written,

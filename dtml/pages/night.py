@@ -36,13 +36,13 @@ NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 DIRECTION_COLUMNS = (*NAMES, *FIGURES)
 GROUPS = ("rise", "fall", "none")
-FIRST_DRIVERS = 3  # that a direction is shown with
+FIRST_DRIVERS = 3  # drivers that a direction is shown with: the stocks that it looks at most
 LISTED = 12  # stocks that the others look at most
 Sectors = Mapping[str, Any]  # of symbols; None, NaN or no entry is no sector
 MOST = 40  # stocks on a map: more would leave no room for their names
 NO_SECTOR = "no sector"
-WIDE = 720  # of a map without its names, in pixels
-SMALLEST = 12  # of a cell's side, in pixels
+WIDE = 720  # width of a map without its names, in pixels
+SMALLEST = 12  # bounds of a cell's side, in pixels
 LARGEST = 30
 UNFOLDED = 60  # the most stocks without a direction whose table is not collapsed
 
@@ -149,7 +149,10 @@ def direction_rows(
 def _on_shown_scale(
     probability: "pd.Series[float]", calibration: Calibration | None, is_calibrated: bool
 ) -> Any:
-    """Return an end of the seeds' range on the scale of what is shown; NaN where none is known."""
+    """Return an end of the seeds' range on the scale of what is shown.
+
+    It is NaN where calibrated probabilities are shown and their calibration is not known.
+    """
     end = probability.to_numpy(dtype=float)
     if calibration is not None:
         return calibration.apply(end)
@@ -157,6 +160,7 @@ def _on_shown_scale(
 
 
 def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
+    """Return 'rise', 'fall' or 'none' for each stock; without a threshold one half decides."""
     if threshold is None:
         return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
     words = {1.0: "rise", 0.0: "fall"}
@@ -172,12 +176,14 @@ def _directions(
     They are in groups, the most certain first, and all on one scale.
     """
     is_calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
-    cut = threshold if is_calibrated else None
-    axis = _axis(rows, cut)
+    # The threshold is one of calibrated probabilities: others are decided by one half.
+    threshold_in_use = threshold if is_calibrated else None
+    band = None if threshold_in_use is None else (1 - threshold_in_use, threshold_in_use)
+    axis = _axis(rows, threshold_in_use)
     groups: dict[str, list[dict[str, Any]]] = {group: [] for group in GROUPS}
     for row in rows:
         groups[row["direction"]].append(row)
-    groups["fall"].reverse()
+    groups["fall"].reverse()  # the rows begin with the most probable rise
     undecided = len(groups["none"])
     has_values = {}
     for name in DIRECTION_COLUMNS:
@@ -187,16 +193,16 @@ def _directions(
         "stocks": len(rows),
         "calibrated": is_calibrated,
         "axis": axis,
-        "abstention_band": None if cut is None else (1 - cut, cut),
-        "shaded": _shading(axis, cut),
+        "abstention_band": band,
+        "shaded": _shading(axis, threshold_in_use),
         "level": level,
-        "marks": _marks(rows, groups, axis, cut),
+        "marks": _marks(rows, groups, axis, band),
         "unfolded": undecided <= UNFOLDED or undecided == len(rows),
         "has": has_values,
     }
 
 
-def _axis(rows: list[dict[str, Any]], cut: float | None) -> Axis:
+def _axis(rows: list[dict[str, Any]], threshold: float | None) -> Axis:
     """Return the scale that holds every stock with the range of its seeds.
 
     It holds the abstention band too, unless that would compress the stocks.
@@ -205,16 +211,20 @@ def _axis(rows: list[dict[str, Any]], cut: float | None) -> Axis:
     for row in rows:
         values += [row["shown"], row["low"], row["high"]]
     axis = probability_axis(values)
-    if cut is not None and cut - 0.5 <= 2 * (axis.high - 0.5):
-        return probability_axis([*values, cut])
-    return axis
+    if threshold is None:
+        return axis
+    reach_of_stocks = axis.high - 0.5
+    reach_of_band = threshold - 0.5
+    if reach_of_band > 2 * reach_of_stocks:
+        return axis
+    return probability_axis([*values, threshold])
 
 
 def _marks(
     rows: list[dict[str, Any]],
     groups: Mapping[str, list[dict[str, Any]]],
     axis: Axis,
-    cut: float | None,
+    band: tuple[float, float] | None,
 ) -> Chart | None:
     """Return the chart with a mark for each stock; None without stocks."""
     if not rows:
@@ -227,7 +237,6 @@ def _marks(
         }
     )
     counted = ", ".join(f"{len(stocks)} {group}" for group, stocks in groups.items())
-    band = None if cut is None else (1 - cut, cut)
     return stacked("Probability of a rise, one mark a stock", counted, marks, axis, band)
 
 
@@ -251,7 +260,10 @@ def _shading(axis: Axis, threshold: float | None) -> str:
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
-    """Return the sentence on the directions so far, their table, and lines over the sessions."""
+    """Return the sentence on the directions so far, their table, and lines over the sessions.
+
+    The lines show the scores of the last sessions, or the running ones while there are none.
+    """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
     tables = {}
@@ -259,16 +271,17 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
         rows = records(ordered[ordered["protocol"] == protocol])
         if rows:
             tables[protocol] = rows
+    # The running scores in the columns of a backtest's, which the sentence reads.
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
-    rolls = not rolling.empty
-    drawn = rolling if rolls else running
+    has_rolling = not rolling.empty
+    drawn = rolling if has_rolling else running
     drawn = drawn.sort_values("predictor", kind="stable")
     return {
         "so_far": directions_verdict({"market": title}, whole),
         "scored": tables,
         "scored_until": latest["target"].max() if len(latest) else None,
-        "rolls": rolls,
+        "rolls": has_rolling,
         "lines": predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
     }
 
@@ -279,7 +292,10 @@ def _calibration(
     calibrations: Mapping[str, Calibration],
     level: float,
 ) -> dict[str, Any]:
-    """Return the calibration curves, and the nominal and actual coverage of the band."""
+    """Return the calibration curves, and the nominal and actual coverage of the band.
+
+    `calibrations` are those of runs by their ids.
+    """
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     bins_by_name = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
     curves = {}
@@ -296,9 +312,10 @@ def _calibration(
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
-    """Return the actual coverage of each level, with its interval.
+    """Return the actual coverage of each nominal level, with its interval if one is known.
 
-    The page's own level has another colour.
+    `rows` are those of `dtml.evaluation.calibration.coverage`. The page's own `level` has another
+    colour.
     """
     short_names = {
         "level": "x",
@@ -307,8 +324,10 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
         "coverage_high": "high",
     }
     points = rows.rename(columns=short_names)[["x", "y", "low", "high"]]
+    # Few days have no interval: without the columns of its ends, the chart draws none.
     drawn = points.astype(float).dropna(axis=1, how="all")
-    low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
+    lowest = float(drawn.min(axis=None))  # type: ignore[arg-type]
+    low = max(lowest - 0.03, 0)
     words = "; ".join(
         f"nominal {whole_percent(x)}, actual {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy()
     )
@@ -328,7 +347,7 @@ def _attention(
     """Return the attention of the night, always with the findings of its test as an explanation."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = attention.drivers()
-    to_itself = attention.own[np.isfinite(attention.own)]
+    to_itself = attention.own[np.isfinite(attention.own)]  # by stock, where it is known
     return {
         "attention": attention,
         "map": heat_map(attention, sectors),
@@ -352,9 +371,10 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     They are in the order of their sectors and symbols.
     """
     most_looked_at = attention.looked_at.index[:most]
-    chosen = sorted(most_looked_at, key=lambda symbol: (*_place(sectors, symbol), symbol))
+    chosen = sorted(most_looked_at, key=lambda symbol: (*_sector_key(sectors, symbol), symbol))
     if not chosen:
         return None
+    # A frame whose rows look at its columns, then a row for each pair that has a weight.
     places = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
     weights_of_chosen = attention.weights[np.ix_(places, places)]
     weights = pd.DataFrame(weights_of_chosen, index=chosen, columns=chosen)
@@ -367,7 +387,7 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     words = (
         f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
     )
-    side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
+    side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))  # of a cell, in pixels
     return cells("Attention between stocks", words, rows, (side, side), "ratio")
 
 
@@ -377,15 +397,18 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
     It is relative to attention without any preference; rows look at columns. None with fewer than
     two sectors, or where a pair of stocks has no weight.
     """
-    places = [_place(sectors, symbol) for symbol in attention.symbols]
+    places = [_sector_key(sectors, symbol) for symbol in attention.symbols]
     names = [name for _, name in sorted(set(places))]
     if len(names) < 2 or not attention.is_whole:
         return None
     sector_of_stock = np.array([names.index(name) for _, name in places])
     belongs = np.eye(len(names))[sector_of_stock]  # [stocks sectors]
-    sizes = belongs.sum(axis=0)
-    share = (belongs / sizes).T @ attention.weights @ belongs
-    times = pd.DataFrame(share / (sizes / len(places)), index=names, columns=names)
+    sizes = belongs.sum(axis=0)  # stocks of each sector
+    # The mean attention that the stocks of one sector give to all stocks of another together, and
+    # what they would give without any preference: that sector's share of the stocks.
+    share = (belongs / sizes).T @ attention.weights @ belongs  # [sectors sectors]
+    share_without_preference = sizes / len(places)
+    times = pd.DataFrame(share / share_without_preference, index=names, columns=names)
     rows = times.rename_axis("y").reset_index().melt("y", var_name="x")
     words = (
         f"{len(names)} sectors; 1 is attention without any preference, "
@@ -394,7 +417,7 @@ def sector_map(attention: Attention, sectors: Sectors) -> Chart | None:
     return cells("Attention between sectors", words, rows, (66, 26), "ratio", is_written=True)
 
 
-def _place(sectors: Sectors, symbol: str) -> tuple[bool, str]:
+def _sector_key(sectors: Sectors, symbol: str) -> tuple[bool, str]:
     """Return a key that sorts stocks by sector, those without one last.
 
     Its second part is the sector's name.

@@ -50,7 +50,10 @@ NET_COLUMNS = (
 
 @dataclass(frozen=True)
 class Ranking:
-    """A ranking as stored: its row, scores, paired differences, and portfolios after costs."""
+    """A ranking as stored: its row, scores, paired differences, and portfolios after costs.
+
+    They have the columns of db's tables of rankings.
+    """
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
@@ -73,7 +76,8 @@ def verdict(ranking: Ranking) -> str:
 
     Both rank the same stocks.
     """
-    (blend,) = [row for row in whole(ranking) if row["predictor"] == HEADLINE]
+    # The blend is always among the predictors, once.
+    (blend,) = [row for row in whole_scores(ranking) if row["predictor"] == HEADLINE]
     rule = ranking.row["best_rule"]
     gain = _gain(ranking, HEADLINE, rule)
     compared = _compared(gain["gain_low"], gain["gain_high"])
@@ -86,12 +90,13 @@ def verdict(ranking: Ranking) -> str:
 def net_sentence(ranking: Ranking) -> str:
     """Say in one sentence what the ranking earns after costs; empty where nothing was chosen.
 
-    The way to trade is the one that validation days chose.
+    The way to trade is the one that validation days chose, the last of `VERSIONS`.
     """
-    rows = {row["version"]: row for row in left(ranking)}
-    if VERSIONS[-1] not in rows:
+    rows = {row["version"]: row for row in net_rows(ranking)}
+    chosen_version = VERSIONS[-1]
+    if chosen_version not in rows:
         return ""
-    chosen = rows[VERSIONS[-1]]
+    chosen = rows[chosen_version]
     equal_return = signed_percent(rows[EQUAL]["annual_return"], 1)
     nights = f"{chosen['smooth']} nights" if chosen["smooth"] > 1 else "one night"
     compared = _compared(chosen["index_gain_low"], chosen["index_gain_high"])
@@ -111,7 +116,7 @@ def _compared(low: Any, high: Any) -> str:
 def cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     """Yield a row for each predictor below `COLUMNS`, the worst first."""
     rule = ranking.row["best_rule"]
-    for row in whole(ranking):
+    for row in whole_scores(ranking):
         name = row["predictor"]
         yield (
             f"{name} (best rule)" if name == rule else name,
@@ -134,7 +139,7 @@ def _gain_cell(ranking: Ranking, name: str, other: str) -> str:
 
 def net_cells(ranking: Ranking) -> Iterator[tuple[str, ...]]:
     """Yield a row for each way to trade below `NET_COLUMNS`."""
-    for row in left(ranking):
+    for row in net_rows(ranking):
         annual_return = signed_percent(row["annual_return"], 1)
         sharpe = with_interval(row, "sharpe", 2)
         turnover = percent(row["turnover"])
@@ -167,7 +172,7 @@ def _markdown_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join([markdown(names), rule, *body])
 
 
-def whole(ranking: Ranking) -> list[dict[str, Any]]:
+def whole_scores(ranking: Ranking) -> list[dict[str, Any]]:
     """Return the scores over all days on the trained leg, the worst first."""
     scores = ranking.scores
     is_on_leg = scores["leg"] == ranking.row["leg"]
@@ -175,7 +180,7 @@ def whole(ranking: Ranking) -> list[dict[str, Any]]:
     return records(scores[is_on_leg & is_whole].sort_values("rank_ic"))
 
 
-def left(ranking: Ranking) -> list[dict[str, Any]]:
+def net_rows(ranking: Ranking) -> list[dict[str, Any]]:
     """Return the portfolios of the scored days, in the order of `VERSIONS`, then equal parts."""
     rows = ranking.portfolios[ranking.portfolios["span"] == "test"]
     places = {version: place for place, version in enumerate((*VERSIONS, EQUAL))}
@@ -217,7 +222,7 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
         sentence=sentence(ranking),
         tables={
             "order": (COLUMNS, list(cells(ranking))),
-            "left": (NET_COLUMNS, list(net_cells(ranking))),
+            "net": (NET_COLUMNS, list(net_cells(ranking))),
         },
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(ranking) if was_validated else None,
@@ -225,6 +230,7 @@ def ranking_page(ranking: Ranking, *, served: bool = False) -> str:
 
 
 def _gain(ranking: Ranking, predictor: str, other: str) -> dict[str, Any]:
+    """Return the paired difference in rank IC of a predictor and another."""
     differences = ranking.differences
     is_pair = (differences["predictor"] == predictor) & (differences["other"] == other)
     return records(differences[is_pair])[0]

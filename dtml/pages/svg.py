@@ -22,6 +22,6 @@ def compact(svg: str) -> str:
     width = WIDTH.search(svg)
     if width is None:
         return svg
-    widest = 1.4 * float(width[1])
+    widest = 1.4 * float(width[1])  # a drawing is enlarged so far and no further
     opening = f'<svg aria-hidden="true" style="max-width:{widest:.0f}px" '
     return svg.replace("<svg ", opening, 1)

@@ -15,13 +15,15 @@ UNDIVIDED = "undivided_split"
 CONTRADICTED = "contradicted_dividend"
 LEAST_SCATTER = 0.002  # log return; the least scatter assumed of a stock
 UNUSUAL = 3  # times the scatter: a move that is rare in an ordinary session
-LARGE = (
-    0.05  # log change of adj_close / close from which a single day can be distinguished from news
-)
-SURE = 5  # times the scatter, on one such day
-DIFFERENCE = (0.005, 0.25)  # of the close before, and of the dividend: less is rounding
+# Log change of adj_close / close from which a single day can be distinguished from news, and the
+# move of the price on such a day, in scatters, that is no news.
+LARGE = 0.05
+SURE = 5
+# The largest difference of a deduction from its dividend that is rounding: a share of the close
+# before, or of the dividend, whichever is more.
+DIFFERENCE = (0.005, 0.25)
 TINY = (0.0001, 0.0015)  # dividend / close before, a hundredth of 1 to 15 %
-FEW_ERRORS = 2  # standard errors by which the falls on such ex-days are falls
+FEW_ERRORS = 2  # standard errors that the mean fall on such ex-days must exceed
 NORMAL = 1.4826  # standard deviation / median absolute value, of a normal distribution around 0
 
 
@@ -49,10 +51,11 @@ def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _days(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
-    """Return a row for each bar with its log changes from the bar before.
+    """Return a row for each bar with its log changes from the bar before, NaN for the first bar.
 
-    `close`, `price` (that of the returns) and `step` (adj_close / close) are log changes, `paid` is
-    the dividend as a share of the close before, and `scatter` an ordinary change of the stock.
+    `close`, `price` (that of the returns) and `step` (adj_close / close) are log changes. `paid` is
+    the dividend as a share of the close before, NaN without one. `scatter` is the size of the
+    stock's ordinary changes of `price`, estimated by their median so that outliers do not count.
     """
     rows = bars.sort_values(["symbol", "session"], ignore_index=True)
     symbol = rows["symbol"]
@@ -84,10 +87,12 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
     That happens if the prices before were not divided by it.
     """
     splits = days[days["split"].notna()]
-    away_from_split = (splits["price"] + np.log(splits["split"])).abs()
     moved = splits["price"].abs()
+    # An undivided price moves by -log(split), a divided one by an ordinary return.
+    away_from_split = (splits["price"] + np.log(splits["split"])).abs()
     is_unusual = moved > UNUSUAL * splits["scatter"]
-    undivided = splits[is_unusual & (away_from_split < moved / 2)]
+    is_like_split = away_from_split < moved / 2
+    undivided = splits[is_unusual & is_like_split]
     values = [
         f"on {row.session:%Y-%m-%d} the price moves by {np.expm1(row.price):+.1%} "
         f"with a recorded split of {row.split:.4g}: earlier prices are not divided by it "
@@ -98,7 +103,10 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close deducts another amount than the dividend."""
+    """Return the stocks whose adjusted close deducts another amount than the dividend.
+
+    Days with a split are left out: adj_close / close may then step by the split too.
+    """
     deduction = -np.expm1(-days["step"])
     bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
     differs = (deduction - days["paid"]).abs() > bound
@@ -112,9 +120,13 @@ def _not_taken_out(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close deducts much while the close does not fall."""
+    """Return the stocks whose adjusted close deducts much while the close does not fall.
+
+    On the ex-day of a real dividend the close falls by about the deduction, so the price of the
+    returns hardly moves. If none was paid, it moves by about the step of adj_close / close.
+    """
     is_large = days["step"].abs() >= LARGE
-    along_step = days["price"] * np.sign(days["step"])
+    along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
     bound = np.maximum(days["step"].abs() / 2, SURE * days["scatter"])
     is_sure = along_step >= bound
     contradicted = days[days["split"].isna() & is_large & is_sure]
@@ -129,7 +141,8 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
 def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks that fall by a hundred times their dividends.
 
-    This is the pattern of pounds recorded as pence.
+    This is the pattern of pounds recorded as pence. A fall is measured against the median stock of
+    the day, and averaged over the ex-days of a stock.
     """
     market = days["close"].groupby(days["session"]).transform("median")
     days = days.assign(fall=market - days["close"])
@@ -145,8 +158,8 @@ def _hundredth(days: pd.DataFrame) -> pd.DataFrame:
     )
     spread_of_stock = spread.reindex(mean.index).clip(lower=LEAST_SCATTER)
     error = spread_of_stock / np.sqrt(mean["days"])
-    falls = mean["fall"] / (100 * mean["paid"])
-    is_hundredfold = (falls > 0.5) & (falls < 1.5)
+    share_of_hundredfold = mean["fall"] / (100 * mean["paid"])
+    is_hundredfold = (share_of_hundredfold > 0.5) & (share_of_hundredfold < 1.5)
     is_sure = mean["fall"] > FEW_ERRORS * error
     contradicted = mean[is_hundredfold & is_sure].reset_index()
     values = [

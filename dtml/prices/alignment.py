@@ -19,8 +19,8 @@ from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price
 
 RESTATED = 1e-6  # relative; restated prices differ by far more, unchanged ones not at all
-# A change of adj_close / close from one bar to the next that is a dividend. A smaller one hardly
-# shows, a larger one is a split.
+# Bounds of a change of adj_close / close from one bar to the next, a ratio minus 1, that is a
+# dividend. A smaller one hardly shows, a larger one is a split.
 STEP = (0.01, 0.2)
 LEAST_EXCESS = 0.01  # mean adjusted return on ex-days, each clipped to its own step
 ERRORS = 2  # standard errors of a mean of ordinary sessions that the excess must exceed
@@ -30,16 +30,18 @@ Changes = Float[ndarray, "sessions series"]
 ENOUGH = 60  # bars of a stock; fewer are not judged
 ENOUGH_OF_INDEX = 20  # sessions with a return of the index; fewer are not judged
 SHIFTS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)  # sessions
-# Standard errors; at most 3 in random parts of those sets, of 60 to 250 sessions and one stock or
-# more.
+# Standard errors by which the correlation at a shift must exceed that at none. In random parts of
+# the seven public sets, of 60 to 250 sessions and one stock or more, it exceeds it by at most 3.
 SURE = 5
-# Correlation of a shifted stock with the others; a stock that leads some of them has .1.
+# The least correlation of a shifted stock with the others; a stock that leads some of them has .1.
 LEAST_APART = 0.2
 LEAST_STOCKS = 10  # the mean of fewer does not represent a market
 SHIFTED = "shifted_dates"
 SAME = 1e-6  # relative; prices as close as this are the same price
-MOST_MATCHES = 0.8  # share of the closes that moved which come back so
-LEAST_MATCHES = 3  # closes of a symbol that come back beside another session than the stored one
+# A symbol is redated if more than this share of its closes, and at least so many of them, come back
+# beside another session than the stored one.
+MOST_MATCHES = 0.8
+LEAST_MATCHES = 3
 
 
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
@@ -63,8 +65,8 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
     returns_of_index = returns_of_stocks.pop(index_symbol).to_frame().to_numpy()
     mean_of_stocks = returns_of_stocks.mean(axis=1).to_frame().to_numpy()
     shifts = _shifts(returns_of_index, mean_of_stocks, ENOUGH_OF_INDEX)
-    (shifted,) = shifts.itertuples(index=False)
-    shift, apart, together = shifted
+    (of_index,) = shifts.itertuples(index=False)  # one series, so one row
+    shift, apart, together = of_index
     if not shift:
         return None
     side = "before" if shift < 0 else "after"
@@ -76,7 +78,10 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
 
 
 def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
-    """Return the first stock whose closes are those of the index wherever it has any."""
+    """Return the first stock whose closes are those of the index wherever it has any.
+
+    None if there is no such stock; stocks with `ENOUGH_OF_INDEX` bars or fewer do not count.
+    """
     index = closes[index_symbol]
     if index.nunique() <= 1:  # prices that never move are equal by chance
         return None
@@ -134,21 +139,24 @@ def _dated(shift: int) -> str:
 
 
 def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
-    """Return by how many sessions each series of returns is dated late.
+    """Return a row for each series of returns: by how many sessions it is dated late.
 
-    `shift` is below 0 for one dated early, and 0 for one that is not shifted; `apart` and
-    `together` are its correlations with the others at the best shift and at none. NaN is a return
-    that is not known. A series with fewer than `enough` returns is not judged.
+    `series` and `others` have the same columns, which are compared pair by pair. `shift` is below 0
+    for a series dated early, and 0 for one that is not shifted; `apart` and `together` are its
+    correlations with the others at the best shift and at none. NaN is a return that is not known. A
+    series with fewer than `enough` returns is not judged: its shift is 0.
     """
+    enough_when_shifted = enough - max(SHIFTS)  # a shift leaves as many sessions without a pair
     with np.errstate(divide="ignore", invalid="ignore"):
         together = _correlations(series, others, enough)
-        at_shifts = np.array(
-            [_correlations(_moved(series, shift), others, enough - 5) for shift in SHIFTS]
+        at_shifts = np.array(  # [shifts series]
+            [_correlations(_moved(series, shift), others, enough_when_shifted) for shift in SHIFTS]
         )
-        best = np.nan_to_num(at_shifts, nan=-1).argmax(axis=0)
+        best = np.nan_to_num(at_shifts, nan=-1).argmax(axis=0)  # a place in SHIFTS, by series
         apart = np.take_along_axis(at_shifts, best[None], axis=0)[0]
         sessions = (np.isfinite(series) & np.isfinite(others)).sum(axis=0)
-        # By Fisher's transformation, in standard errors of a difference.
+        # By Fisher's transformation a correlation has the standard error 1 / sqrt(sessions - 3),
+        # and the difference of two has sqrt(2) times that.
         difference = np.arctanh(apart) - np.arctanh(together)
         errors = difference * np.sqrt((sessions - 3) / 2)
     shift = np.where(errors > SURE, np.array(SHIFTS)[best], 0)
@@ -156,7 +164,10 @@ def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
 
 
 def _moved(series: Changes, shift: int) -> Changes:
-    """Return series moved so many sessions back; nothing is known of what comes in at the end."""
+    """Return series moved so many sessions back, or forward where `shift` is below 0.
+
+    The rows that `np.roll` brings in from the other end are set to NaN.
+    """
     moved = np.roll(series, -shift, axis=0)
     if shift > 0:
         moved[-shift:] = np.nan
@@ -166,7 +177,10 @@ def _moved(series: Changes, shift: int) -> Changes:
 
 
 def _correlations(series: Changes, others: Changes, enough: int) -> Float[ndarray, " series"]:
-    """Return the correlation of each pair of series; NaN where fewer than `enough` have both."""
+    """Return the correlation of each pair of series.
+
+    It is NaN where fewer than `enough` sessions have both.
+    """
     has_both = np.isfinite(series) & np.isfinite(others)
     count = has_both.sum(axis=0)
     correlation = pd.DataFrame(series).corrwith(pd.DataFrame(others)).to_numpy()
@@ -176,9 +190,9 @@ def _correlations(series: Changes, others: Changes, enough: int) -> Float[ndarra
 def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]:
     """Return the symbols whose stored closes come back beside another session.
 
-    Each has by how many sessions the fresh bars are dated late: 1, or -1 for bars dated early. Both
-    are bars frames. A few closes are enough, as no two sessions of a stock that moves close at the
-    same price to a millionth time after time.
+    The value of each is by how many sessions its fresh bars are dated late: 1, or -1 for bars dated
+    early. Both arguments are bars frames. A few closes are enough, as no two sessions of a stock
+    that moves close at the same price to a millionth time after time.
     """
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])
     of_symbol = known.groupby("symbol")["close"]
@@ -186,6 +200,8 @@ def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]
     common = known.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     is_kept = _is_same(common["close_fresh"], common["close"])
     redated: dict[str, int] = {}
+    # A fresh bar with the stored close of the next session is dated a session early; one with that
+    # of the session before is dated late.
     for neighbour, shift in (("after", -1), ("before", 1)):
         moves = common[neighbour].notna() & ~_is_same(common[neighbour], common["close"])
         matches = _is_same(common["close_fresh"], common[neighbour]) & moves

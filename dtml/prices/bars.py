@@ -118,11 +118,12 @@ def check(
     faults |= _price_faults(rows, judged)
 
     misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
+    # The bars with which the next bar of their symbol is compared.
     usable = ~misplaced & (judged.price > 0) & (judged.close > 0)
     has_split = rows["split"].notna().to_numpy()
     before = _row_before(judged, usable)
     brief_jump = _brief_jumps(judged, usable, before, has_split, checks.max_return)
-    if brief_jump.any():
+    if brief_jump.any():  # the bar after a jump is compared with the one before it
         before = _row_before(judged, usable & ~brief_jump)
 
     is_stock = (judged.symbols != index_symbol)[judged.code]
@@ -133,6 +134,7 @@ def check(
         share=_stale_share(judged.session, repeated, ~misplaced & is_stock, market_size),
         extent=intraday_extent(rows, before),
     )
+    # A misplaced decimal point is a factor of 10 but for the rounding of prices.
     faults["unexplained_range"] = evidence.extent >= WIDEST * (1 - ROUNDING)
     faults["stale_day"] = repeated & (evidence.share >= checks.stale_share)
     faults["brief_jump"] = brief_jump
@@ -145,7 +147,7 @@ class _Judged:
     """The columns that checks share.
 
     Returns are taken from `price`, the adjusted close where `by_adjusted`; `code` is the position
-    of a bar's symbol in `symbols`.
+    of a bar's symbol in `symbols`, the distinct ones. All but `symbols` have one value a bar.
     """
 
     code: Positions
@@ -157,6 +159,7 @@ class _Judged:
 
     @staticmethod
     def of(rows: pd.DataFrame, returns: Returns) -> "_Judged":
+        """Return the columns of a bars frame; a symbol without an adjusted close has its close."""
         code, symbols = pd.factorize(rows["symbol"])
         close = rows["close"].to_numpy(np.float64)
         adjusted = rows["adj_close"].to_numpy(np.float64)
@@ -177,9 +180,9 @@ class _Judged:
 class _Evidence:
     """The values that a bar is judged by besides its own, one for each bar.
 
-    `last` is the price of returns of the bar before, and `change` the return from it, NaN where
-    there is no such bar; `share` is the share of the session's stocks that repeat their close
-    without volume; `extent` is that of `intraday_extent`.
+    `last` is the price of returns of the bar before, of no meaning where there is no such bar;
+    `change` is the return from it, NaN where there is none; `share` is the share of the session's
+    stocks that repeat their close without volume; `extent` is that of `intraday_extent`.
     """
 
     last: Values
@@ -197,7 +200,7 @@ def _calendar_faults(
     """
     calendar_days = sessions.to_numpy("datetime64[ns]")
     closed = np.datetime64(closed_until, "ns")
-    under_way = calendar_days[calendar_days > closed][:1]
+    under_way = calendar_days[calendar_days > closed][:1]  # none where the sessions end before
     is_open = np.isin(session, under_way)
     return {
         "future_session": (session > closed) & ~is_open,
@@ -222,6 +225,7 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
+    """Return the faults that a bar's own prices and amounts show, by the reason in `REASONS`."""
     opening = rows["open"].to_numpy(np.float64)
     high = rows["high"].to_numpy(np.float64)
     low = rows["low"].to_numpy(np.float64)
@@ -246,9 +250,9 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
     """Return the position of the same symbol's last usable row before each row, -1 without one.
 
     A row rejected for its open, high or low is still usable, as the next session is compared with
-    its close.
+    its close. As an index, -1 reads the last row: callers discard the values of such rows.
     """
-    order = np.lexsort((judged.session, judged.code))
+    order = np.lexsort((judged.session, judged.code))  # by symbol, then by session
     symbol = judged.code[order]
     last = pd.Series(order).where(usable[order]).groupby(symbol).ffill()
     before = np.full(len(order), -1)
@@ -285,7 +289,8 @@ def _brief_jumps(
         log_change = np.log(judged.price / judged.price[before])
     is_leap = np.abs(log_change) >= np.log(FACTOR)
     marked = np.zeros(len(before), dtype=bool)
-    for code in np.unique(judged.code[is_leap & usable & (before >= 0)]):
+    is_leap &= usable & (before >= 0)
+    for code in np.unique(judged.code[is_leap]):
         of_stock = np.flatnonzero((judged.code == code) & usable)
         in_time = np.argsort(judged.session[of_stock], kind="stable")
         of_stock = of_stock[in_time]
@@ -306,7 +311,11 @@ def _repeats_close(rows: pd.DataFrame, judged: _Judged, before: Positions) -> Fl
 def _stale_share(
     session: ndarray, repeated: Flags, is_placed_stock: Flags, market_size: int
 ) -> Values:
-    """Return the share of the stocks of each bar's session that repeat their close."""
+    """Return the share of the stocks of each bar's session that repeat their close.
+
+    `is_placed_stock` marks the bars of stocks, without the index, that lie on a closed session. The
+    share is that of `market_size` stocks where fewer have such a bar.
+    """
     flags = pd.DataFrame({"repeated": repeated & is_placed_stock, "there": is_placed_stock})
     counts = flags.groupby(session).transform("sum")
     stocks = counts["there"].clip(lower=max(market_size, 1))
@@ -324,7 +333,7 @@ def _split_by_faults(
     rows: pd.DataFrame, judged: _Judged, faults: dict[str, Flags], evidence: _Evidence
 ) -> Checked:
     """Return the bars without a fault, and the others with the first of `REASONS` and its value."""
-    by_reason = np.stack([faults[reason] for reason in REASONS])
+    by_reason = np.stack([faults[reason] for reason in REASONS])  # [reasons bars]
     rejected_rows = np.flatnonzero(by_reason.any(axis=0))
     reasons = [REASONS[first] for first in by_reason[:, rejected_rows].argmax(axis=0)]
     shown = rows.iloc[rejected_rows].assign(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-FACTOR = 3.0  # by which every bar of the run is above both neighbours, or below both
+FACTOR = 3.0  # by which every bar of a run is above both neighbours, or below both, at least
 LONGEST = 5  # bars; a longer run is a level of its own
 
 Prices = Float[ndarray, "bars"]
@@ -33,25 +33,26 @@ def brief_jumps(
         if marked[first - 1]:
             continue  # the bar after an earlier run, which came back
         end = _first_bar_back(level, int(first), max_return)
+        # A split in the run, or on the bar that comes back, explains it.
         is_explained = explained[first : end + 1].any()
-        marked[first:end] = not is_explained
+        marked[first:end] = not is_explained  # no bar where none came back
     return marked
 
 
 def _first_bar_back(level: Prices, first: int, max_return: float) -> int:
-    """Return the first bar that is back at the level of the bar before `first`.
+    """Return the position of the first bar that is back at the level of the bar before `first`.
 
-    It is `first` itself where none comes back in time.
+    It is `first` itself where none comes back in time. `level` is the logarithm of the price.
     """
-    before = level[first - 1]
-    direction = np.sign(level[first] - before)
+    level_before = level[first - 1]
+    direction = np.sign(level[first] - level_before)
     next_bars = level[first : first + LONGEST + 1]
-    distance = (next_bars - before) * direction
+    distance = (next_bars - level_before) * direction  # above 0 on the side of the leap
     near_bars = np.flatnonzero(distance < np.log(FACTOR))
     if not len(near_bars):
         return first
     end = first + int(near_bars[0])
-    came_back = abs(np.exp(level[end] - before) - 1) <= max_return
+    came_back = abs(np.exp(level[end] - level_before) - 1) <= max_return
     run = level[first:end]
     far_from_end = np.abs(run - level[end]) >= np.log(FACTOR)
     if came_back and far_from_end.all():

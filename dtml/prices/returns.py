@@ -15,8 +15,8 @@ from dtml.prices.bars import PRICES, bars_frame, no_bars
 RISE = 0.0055
 FALL = -0.005
 BASE = 100.0  # the level of the first session
-QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
-LISTED = 30  # sessions whose largest number of bars a quorum refers to
+QUORUM = 0.5  # share of the usual number of bars; a session with fewer is left out
+LISTED = 30  # sessions, up to the one in question, whose largest number of bars is the usual one
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
@@ -43,7 +43,7 @@ def on_grid(
 
 
 def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeIndex:
-    """Return the sessions on which a quorum of the stocks of a bars frame has a bar."""
+    """Return the sessions on which at least `QUORUM` of the usual number of stocks has a bar."""
     counts = bars.groupby("session")["symbol"].count()
     usual_count = counts.rolling(LISTED, min_periods=1).max()
     has_quorum = counts >= QUORUM * usual_count
@@ -103,6 +103,8 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
     no_price = np.full((1, len(symbols)), np.nan)
     before = np.vstack([no_price, price[:-1]])
     is_constituent = market.is_constituent(sessions)
+    # Times an open, high, low or close: that price, adjusted as the close of its bar is, relative
+    # to the adjusted close of the session before.
     adjustment = np.where(is_constituent, price / (close * before), np.nan)
     relative = {
         name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES
@@ -124,7 +126,10 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 
 
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
-    """Return the mean of prices relative to the closes before, 1 where none is known."""
+    """Return the mean of prices relative to the closes before.
+
+    It is 1, no change, where none is known.
+    """
     is_known = np.isfinite(relative).any(axis=1, keepdims=True)
     filled = np.where(is_known, relative, 1.0)
     return np.asarray(np.nanmean(filled, axis=1))

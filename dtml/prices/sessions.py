@@ -36,7 +36,7 @@ _CLOSED = {
 class _Exchange:
     """An exchange: its sessions [n] (naive midnights, ns), their opens and closes [n] (UTC, ns).
 
-    `first` and `last` are the ends of what the calendar knows.
+    `first` and `last` are the first and the last session that the calendar knows.
     """
 
     code: str
@@ -56,7 +56,7 @@ def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.Datet
     """
     if last < first:
         return _exchange(calendar).sessions[:0]
-    exchange = _knowing(calendar, first, last)
+    exchange = _exchange_that_knows(calendar, first, last)
     start = _position(exchange, first)
     stop = _position(exchange, last + timedelta(days=1))
     return exchange.sessions[start:stop]
@@ -73,7 +73,7 @@ def sessions_up_to(calendar: AnyCalendar, last: date, count: int | None = None) 
 
 def is_session(calendar: AnyCalendar, day: date) -> bool:
     """Say whether the exchange traded on a day; raises where the calendar does not know the day."""
-    exchange = _knowing(calendar, day)
+    exchange = _exchange_that_knows(calendar, day)
     position = _position(exchange, day)
     if position >= len(exchange.sessions):
         return False
@@ -83,7 +83,7 @@ def is_session(calendar: AnyCalendar, day: date) -> bool:
 def next_session(calendar: AnyCalendar, day: date) -> date:
     """Return the first session strictly after a day; raises DtmlError where the calendar ends."""
     following = day + timedelta(days=1)
-    exchange = _knowing(calendar, day, following)
+    exchange = _exchange_that_knows(calendar, day, following)
     return exchange.sessions[_position(exchange, following)].date()
 
 
@@ -104,7 +104,7 @@ def last_known_day(calendar: AnyCalendar) -> date:
 
 def previous_session(calendar: AnyCalendar, day: date) -> date:
     """Return the last session strictly before a day; UsageError where the calendar begins."""
-    exchange = _knowing(calendar, day, day - timedelta(days=1))
+    exchange = _exchange_that_knows(calendar, day, day - timedelta(days=1))
     return exchange.sessions[_position(exchange, day) - 1].date()
 
 
@@ -147,8 +147,9 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     """
     exchange = _exchange(calendar)
     if day < exchange.first:
-        raise _before(exchange, day)
+        raise _error_before_calendar(exchange, day)
     year = timedelta(days=365)
+    # The day after the year, or after the last session that is known.
     end = min(day + year, exchange.last + timedelta(days=1))
     start = _position(exchange, end - year)
     stop = _position(exchange, end)
@@ -156,8 +157,8 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
     since_midnight = (local_closes - sessions).value_counts()
     shares = sessions.day_of_week.value_counts(normalize=True)
-    # A make-up session on a weekday that usually has none does not make that weekday usual: its
-    # night is caught up later.
+    # A make-up session on a weekday that usually has none does not make that weekday usual: the
+    # night of such a session is caught up later.
     usual = frozenset(int(weekday) for weekday in shares.index[shares > _RARE])
     return UsualWeek(
         close=since_midnight.index[0].to_pytimedelta(),
@@ -172,21 +173,25 @@ def last_closed_session(
     """Return the last session whose close lies at least `grace` before now.
 
     `now` may be in any time zone. The grace leaves time for the closing auction and for the source
-    to publish it. Raises UsageError for a naive now, DtmlError when the calendar ends before now.
+    to publish it. Raises UsageError for a naive now and for one before the first session has
+    closed, DtmlError when the calendar ends before now.
     """
     if now.tzinfo is None:
         raise UsageError(f"the time {now} has no time zone; add one, such as {now}+00:00")
     exchange = _exchange(calendar)
-    _knowing(calendar, now.astimezone(exchange.timezone).date())
+    local_day = now.astimezone(exchange.timezone).date()
+    # Called for the errors that it raises: where the calendar ends before now, sessions that it
+    # does not know may have closed.
+    _exchange_that_knows(calendar, local_day)
     latest_close = pd.Timestamp(now.astimezone(UTC) - grace)
-    position = int(exchange.closes.searchsorted(latest_close, side="right"))
-    if position == 0:
-        raise _before(exchange, now.date())
-    return exchange.sessions[position - 1].date()
+    closed_sessions = int(exchange.closes.searchsorted(latest_close, side="right"))
+    if closed_sessions == 0:
+        raise _error_before_calendar(exchange, now.date())
+    return exchange.sessions[closed_sessions - 1].date()
 
 
 def require_session(calendar: AnyCalendar, day: date) -> date:
-    """Return the day if the exchange traded on it; else UsageError names the nearest sessions."""
+    """Return the day if the exchange traded on it; else raise UsageError with the nearest ones."""
     if is_session(calendar, day):
         return day
     exchange = _exchange(calendar)
@@ -229,7 +234,7 @@ def _known_exchange(code: str) -> _Exchange:
 def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchange:
     """Return the library's exchange with the sessions that a market's file adds.
 
-    They open and close at the exchange's usual local times.
+    Sessions that the library does not have open and close at the exchange's usual local times.
     """
     week = usual_week(own_calendar.code, library.last)
     following = pd.date_range(
@@ -239,6 +244,7 @@ def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchang
     holidays = pd.DatetimeIndex(own_calendar.holidays)
     sessions = library.sessions.union(usual).difference(holidays)
     sessions = sessions.union(pd.DatetimeIndex(own_calendar.extra)).as_unit("ns")
+    # The most common time from midnight to the open in the last year, of about 250 sessions.
     local_opens = library.opens.tz_convert(library.timezone).tz_localize(None)
     since_midnight = local_opens - library.sessions
     usual_open = since_midnight[-250:].value_counts().index[0].to_pytimedelta()
@@ -255,7 +261,10 @@ def _with_given_sessions(library: _Exchange, own_calendar: Calendar) -> _Exchang
 def _moments(
     library: _Exchange, moments: pd.DatetimeIndex, sessions: pd.DatetimeIndex, usual: timedelta
 ) -> pd.DatetimeIndex:
-    """Return when sessions open or close: as in the library, else `usual` after local midnight."""
+    """Return when sessions open or close, in UTC: as in the library, else `usual` after midnight.
+
+    `moments` are those of the library's sessions. Midnight is the exchange's.
+    """
     library_moments = pd.Series(moments, index=library.sessions).reindex(sessions)
     local = (sessions + usual).tz_localize(library.timezone).tz_convert("UTC")
     filled = library_moments.fillna(pd.Series(local, index=sessions))
@@ -281,15 +290,15 @@ def _position(exchange: _Exchange, day: date) -> int:
     return int(exchange.sessions.searchsorted(pd.Timestamp(day), side="left"))
 
 
-def _knowing(calendar: AnyCalendar, *days: date) -> _Exchange:
-    """Return an exchange whose calendar knows these days.
+def _exchange_that_knows(calendar: AnyCalendar, *days: date) -> _Exchange:
+    """Return an exchange, having checked that its calendar knows these days.
 
-    Raise UsageError for a day before it begins, DtmlError for one after it ends.
+    Raises UsageError for a day before it begins, DtmlError for one after it ends.
     """
     exchange = _exchange(calendar)
     for day in days:
         if day < exchange.first:
-            raise _before(exchange, day)
+            raise _error_before_calendar(exchange, day)
         if day > exchange.last:
             raise DtmlError(
                 f"the calendar {exchange.code} ends on {exchange.last}, before {day}: choose an "
@@ -298,7 +307,7 @@ def _knowing(calendar: AnyCalendar, *days: date) -> _Exchange:
     return exchange
 
 
-def _before(exchange: _Exchange, day: date) -> UsageError:
+def _error_before_calendar(exchange: _Exchange, day: date) -> UsageError:
     return UsageError(
         f"the calendar {exchange.code} begins on {exchange.first}, after {day}: choose a later day"
     )

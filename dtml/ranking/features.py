@@ -19,11 +19,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dtml.prices.changes import Column, Places, before, change, reads_enough
 from dtml.ranking.panel import Features, Grid, Panel, There, mean_of_known, ranked
 
-STOCKS_AT_ONCE = 64  # whose windows are in memory together
+STOCKS_AT_ONCE = 64  # stocks whose windows are in memory together
 # The number of stocks that a stock moves with: their returns, less the mean of each day, have the
 # highest correlation with its own.
 PEERS = 10
-SESSIONS = 250  # before a month, in which peers moved together
+SESSIONS = 250  # sessions before a month, over which the correlations are taken
 LEAST_SESSIONS = 60  # with fewer returns a stock has no peers and is nobody's peer
 MONTH = 23  # sessions, at most
 
@@ -50,18 +50,20 @@ class Bars:
     @classmethod
     def of(cls, panel: Panel, *, max_return: float = np.inf) -> "Bars":
         """Return the bars of a panel."""
-        # Rows of the grid with a bar, then the others.
+        # For each stock, the rows of the grid with a bar, then the others.
         position = np.argsort(~panel.observed, axis=0, kind="stable")
 
         def by_bar(grid: Grid) -> Column:
+            """Move the values of each stock up, so that its bars follow one another."""
             return np.take_along_axis(grid, position, axis=0)
 
         close = by_bar(panel.close)
         returns = change(close)
         plausible = np.where(np.abs(returns) > max_return, np.nan, returns)
+        # Means over stocks are those of a session, so the returns go back to their sessions.
         grid = np.full_like(panel.close, np.nan)
         np.put_along_axis(grid, position, plausible, axis=0)
-        market = mean_of_known(grid, 1)[:, None]
+        market = mean_of_known(grid, 1)[:, None]  # [sessions 1]
         session_mean = np.broadcast_to(market, grid.shape)
         return cls(
             open=by_bar(panel.open),
@@ -93,7 +95,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Feature:
-    """A column and the number of bars, the session's own included, that it reads."""
+    """A feature: the function `of` that computes it, and the number of bars that it reads.
+
+    The session's own bar counts.
+    """
 
     bars: int
     of: Callable[[Bars], Column]
@@ -109,7 +114,7 @@ def rolling(values: Column, count: int, statistic: Callable[..., ndarray]) -> Co
         return result
     for first in range(0, values.shape[1], STOCKS_AT_ONCE):
         stocks = slice(first, first + STOCKS_AT_ONCE)
-        windows = sliding_window_view(values[:, stocks], count, axis=0)
+        windows = sliding_window_view(values[:, stocks], count, axis=0)  # [rows stocks count]
         result[count - 1 :, stocks] = statistic(windows, axis=-1)
     return result
 
@@ -270,6 +275,7 @@ def ranked_features(
     """
     bars = Bars.of(panel, max_return=max_return)
     is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
+    # The number of unit changes so far: bars with the same number share a unit.
     era = np.cumsum(is_unit_change, axis=0)
     there = panel.observed if among is None else panel.observed & among
     ranks = np.full((*panel.close.shape, len(FEATURES)), np.nan, dtype=np.float32)
@@ -277,8 +283,9 @@ def ranked_features(
     for name in names:
         feature = FEATURES[name]
         enough = reads_enough(bars.position, era, feature.bars)
-        grid = np.full_like(panel.close, np.nan)
         values = np.where(enough, feature.of(bars), np.nan)
+        # From bars back to sessions, where the stocks of a day are ranked.
+        grid = np.full_like(panel.close, np.nan)
         np.put_along_axis(grid, bars.position, values, axis=0)
         ranks[..., columns[name]] = ranked(np.where(there, grid, np.nan))
     return ranks
@@ -294,6 +301,7 @@ class _Moments:
 
 
 def _moments(values: Column, others: Column, count: int) -> _Moments:
+    """Return the moments of the last `count` values of two columns."""
     values_mean = mean(values, count)
     others_mean = mean(others, count)
     return _Moments(
@@ -304,6 +312,7 @@ def _moments(values: Column, others: Column, count: int) -> _Moments:
 
 
 def _share(part: Column, whole: Column) -> Column:
+    """Return part / whole, NaN where `whole` is not above 0."""
     missing = np.full_like(part, np.nan)
     return np.asarray(np.divide(part, whole, out=missing, where=whole > 0))
 
@@ -323,9 +332,8 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
         past = returns[max(0, first - SESSIONS) : first]
         if len(past) < LEAST_SESSIONS:
             continue
-        peers = _peers(past)
-        # [days, stocks, peers]
-        of_peers = np.where(peers < 0, np.nan, returns[days][:, peers])
+        peers = _peers(past)  # [stocks peers]
+        of_peers = np.where(peers < 0, np.nan, returns[days][:, peers])  # [days stocks peers]
         is_known = np.isfinite(of_peers).any(axis=-1)
         means[days] = np.where(is_known, mean_of_known(of_peers, -1), np.nan)
     return means
@@ -337,12 +345,15 @@ def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks p
     A missing return counts as the day's mean.
     """
     is_known = np.isfinite(returns)
-    day_mean = mean_of_known(returns, 1)[:, None]
+    day_mean = mean_of_known(returns, 1)[:, None]  # [sessions 1]
     excess = np.where(is_known, returns - day_mean, np.nan)
+    # Centred on each stock's own mean; a missing excess is 0 and does not enter a product.
     excess = np.where(is_known, excess - mean_of_known(excess, 0), 0.0)
     size = np.sqrt((excess**2).sum(axis=0))
     norm = np.maximum(np.outer(size, size), np.finfo(float).tiny)
     correlation = excess.T @ excess / norm
+    # A correlation of 0 makes no peer: no stock is its own, and one with few returns has none and
+    # is nobody's.
     np.fill_diagonal(correlation, 0.0)
     has_few = is_known.sum(axis=0) < LEAST_SESSIONS
     correlation[:, has_few] = 0.0

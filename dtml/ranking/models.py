@@ -17,7 +17,7 @@ from dtml.ranking.panel import ranked, with_ties
 Rows = Float[ndarray, "rows features"]
 Scores = Float[ndarray, " rows"]
 
-CHUNK_ROWS = 2**20  # that a ridge processes at once
+CHUNK_ROWS = 2**20  # rows that a ridge processes at once
 RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 
@@ -85,7 +85,7 @@ class Boosting:
         total = np.zeros(len(features))
         rows = np.arange(len(features))
         for tree in range(len(self.value)):
-            node = np.zeros(len(features), dtype=np.int64)
+            node = np.zeros(len(features), dtype=np.int64)  # of each row: all begin at the root
             for _ in range(self.depth):
                 value = features[rows, self.column[tree, node]]
                 goes_left = np.where(
@@ -108,6 +108,7 @@ def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
     """
     known_features, known_outcome = _known(features, outcome)
     rows, columns = known_features.shape
+    # The matrix and the right side of the normal equations, summed up part by part.
     gram = config.penalty * rows * RANK_VARIANCE * np.eye(columns)
     x_outcome = np.zeros(columns)
     for first in range(0, rows, CHUNK_ROWS):
@@ -151,7 +152,7 @@ def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
     """
     has_outcome = np.isfinite(outcome)
     if not has_outcome.any():
-        raise DtmlError("no stock-day of the training span has an outcome")
+        raise DtmlError("no stock-day of the training span has an outcome: fetch a longer history")
     if has_outcome.all():
         return features, outcome
     return features[has_outcome], outcome[has_outcome]
@@ -162,7 +163,7 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
 
     The mean outcome that they start from does not affect a ranking and is left out.
     """
-    shape = (len(trees), max(len(nodes) for nodes in trees))
+    shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
     column = np.zeros(shape, dtype=np.int64)
     threshold = np.zeros(shape)
     missing_left = np.zeros(shape, dtype=bool)
@@ -171,7 +172,7 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     value = np.zeros(shape)
     for tree, nodes in enumerate(trees):
         here = slice(0, len(nodes))
-        itself = np.arange(len(nodes))
+        itself = np.arange(len(nodes))  # a leaf is its own child
         is_leaf = nodes["is_leaf"].astype(bool)
         column[tree, here] = np.where(is_leaf, 0, nodes["feature_idx"])
         threshold[tree, here] = nodes["num_threshold"]

@@ -1,4 +1,7 @@
-"""The legs of a return that can be predicted at a close, and the outcome of each stock."""
+"""The legs of a return that can be predicted at a close, and the outcome of each stock.
+
+A leg is the time over which a return is measured: from one open or close to a later one.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -44,23 +47,23 @@ def sessions_to(leg: Leg) -> int:
 def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     """Return the return of each stock over a leg that begins at each session's close or after.
 
-    Ratios minus 1. Missing where either price is, and where during the leg a close moves by more
-    than `max_return` from the close before it, however many sessions earlier: a corporate action is
-    no return. An open that far from the close before it is discarded too.
+    Returns are ratios minus 1, NaN where either price is missing, and where during the leg a close
+    moves by more than `max_return` from the close before it, however many sessions earlier: a
+    corporate action is no return. An open that far from the close before it is discarded too.
     """
     start, end = ENDS[leg]
-    before = pd.DataFrame(panel.close).ffill().to_numpy()
+    last_close = pd.DataFrame(panel.close).ffill().to_numpy()  # of each session, or before it
     opened = panel.open.copy()
-    gap = np.abs(panel.open[1:] / before[:-1] - 1)
+    gap = np.abs(panel.open[1:] / last_close[:-1] - 1)
     opened[1:][gap > max_return] = np.nan
     price = {"open": opened, "close": panel.close}
     bought = _later(price[start.field], start.sessions)
     sold = _later(price[end.field], end.sessions)
     returns = sold / bought - 1
-    change = _later(panel.close, 1) / before - 1
-    is_action = (np.abs(change) > max_return).astype(float)
-    for step in range(end.sessions):
-        returns[_later(is_action, step) == 1] = np.nan
+    change_after = _later(panel.close, 1) / last_close - 1
+    is_action = (np.abs(change_after) > max_return).astype(float)
+    for sessions_on in range(end.sessions):  # every change up to the end of the leg
+        returns[_later(is_action, sessions_on) == 1] = np.nan
     return np.asarray(returns)
 
 

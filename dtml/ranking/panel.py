@@ -11,7 +11,7 @@ from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price, on_grid, sessions_met
 
 Grid = Float[ndarray, "sessions stocks"]
-There = Bool[ndarray, "sessions stocks"]
+There = Bool[ndarray, "sessions stocks"]  # whether a stock is ranked in a session
 Features = Float[ndarray, "sessions stocks features"]
 
 ROUNDING = 1e-12  # above the differences of sums of equal ranks, below those of unequal means
@@ -48,9 +48,10 @@ def panel_of(
     """Return the panel of these stocks on the sessions in which a quorum of them has a bar.
 
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns`
-    names the close that returns are taken from. An open, high or low of 0 or less becomes missing.
+    names the close that returns are taken from. A price of 0 or less becomes missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
+    # A stock that never had a volume keeps its bars: its source may have no volumes.
     has_volume = bars.sort_values("session")["volume"].gt(0)
     had_volume = has_volume.groupby(bars["symbol"]).cummax().reindex(bars.index)
     has_traded = bars["volume"].isna() | (bars["volume"] > 0)
@@ -58,6 +59,7 @@ def panel_of(
     factor = adjusted_price(bars, returns) / bars["close"]
 
     def adjusted(name: str) -> "pd.Series[float]":
+        """Return a price adjusted as the close of its bar is."""
         return (bars[name] * factor).where(bars[name] > 0)
 
     priced = bars.assign(
@@ -85,8 +87,8 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 
     Ties share their mean rank, NaN stays. A stock that is alone on its day has rank 0.
     """
-    places = pd.DataFrame(values).rank(axis=1).to_numpy()
-    others = np.isfinite(places).sum(axis=1, keepdims=True) - 1
+    places = pd.DataFrame(values).rank(axis=1).to_numpy()  # 1 for the lowest
+    others = np.isfinite(places).sum(axis=1, keepdims=True) - 1  # [days 1]
     alone = np.where(np.isfinite(places), 0.0, np.nan)
     scaled = (places - 1) / np.maximum(others, 1) - 0.5
     return np.where(others > 0, scaled, alone)
@@ -95,15 +97,16 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
     """Return the place of each stock in its day, 1 for the highest score.
 
-    NaN for one without a finite score. Rankings, portfolios, orders and the paper account all rank
-    stocks by this function. Of equal scores the first column comes first. Columns are in the order
-    of symbols, which every market's context sorts, so that a reader of the stored scores can decide
-    ties the same way.
+    It is NaN for one without a finite score. Rankings, portfolios, orders and the paper account all
+    rank stocks by this function. Of equal scores the first column comes first. Columns are in the
+    order of symbols, which every market's context sorts, so that a reader of the stored scores can
+    decide ties the same way.
     """
     has_score = np.isfinite(scores)
-    falling = np.where(has_score, -scores.astype(float), np.inf)
-    order = np.argsort(falling, axis=1, kind="stable")
-    place = np.argsort(order, axis=1) + 1.0
+    # In rising order the best score comes first and a missing one last.
+    negated = np.where(has_score, -scores.astype(float), np.inf)
+    order = np.argsort(negated, axis=1, kind="stable")  # the column of each place
+    place = np.argsort(order, axis=1) + 1.0  # the place of each column
     return np.where(has_score, place, np.nan)
 
 
@@ -114,11 +117,12 @@ def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stoc
     its terms, so that equal means would be ranked by chance. A mean ties with the next lower one of
     its day where they are at most `ROUNDING` apart.
     """
-    order = np.argsort(means, axis=1, kind="stable")
+    order = np.argsort(means, axis=1, kind="stable")  # NaN comes last
     rising = np.take_along_axis(means, order, axis=1)
+    # Ties are groups of neighbours in a rising day; each takes the mean that its group starts with.
     begins_group = np.diff(rising, axis=1, prepend=-np.inf) > ROUNDING
     group_start = np.where(begins_group, np.arange(means.shape[1]), 0)
-    first = np.maximum.accumulate(group_start, axis=1)
+    first = np.maximum.accumulate(group_start, axis=1)  # the place where the group of each starts
     tied_rising = np.take_along_axis(rising, first, axis=1)
     tied = np.empty_like(rising)
     np.put_along_axis(tied, order, tied_rising, axis=1)

@@ -71,8 +71,11 @@ class RankersConfig:
         return cls(leg, networks=tuple(networks))
 
     @property
-    def trained(self) -> dict[str, int]:
-        """Return the models that learn, and the number of folds that one training serves."""
+    def folds_per_training(self) -> dict[str, int]:
+        """Return, for each model, the number of consecutive folds of a walk that a training serves.
+
+        A training of a network, which takes minutes, serves several.
+        """
         folds = dict.fromkeys(KINDS, 1)
         for network in self.networks:
             folds[network.name] = network.folds
@@ -81,7 +84,7 @@ class RankersConfig:
 
 @dataclass(frozen=True)
 class Rankers:
-    """Fitted rankers by name, and the slope of the probabilities of each and of their blend.
+    """Fitted rankers by name, and the slope of the probabilities of each and of their blends.
 
     A stock whose score has rank r within its day, in [-0.5, 0.5], ends above the day's median with
     probability 1 / (1 + exp(-slope * r)).
@@ -92,9 +95,10 @@ class Rankers:
     own: Fitted | None = None  # a user's own code, which runs in a separate process
 
     def scores(self, features: Features, there: There, days: slice) -> Scores:
-        """Return the score of each stock that is there on some days, by ranker and by blend.
+        """Return the scores, [days stocks], by the name of each ranker and of each blend.
 
-        NaN for stocks that are not there.
+        `features` and `there` cover all sessions, `days` are those that are scored. Scores are NaN
+        where `there` is false.
         """
         scores = {
             name: _scores(model, features, there, days) for name, model in self.models.items()
@@ -117,7 +121,7 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
 
 
 def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker | Relative]:
-    return {name: _fit(name, history, days, config) for name in config.trained}
+    return {name: _fit(name, history, days, config) for name in config.folds_per_training}
 
 
 def spans_of(history: History) -> tuple[Split, slice]:
@@ -170,42 +174,49 @@ def walk(
     history: History,
     walked: Sequence[Split],
     config: RankersConfig,
-    once: Callable[[str, Train], PerStock] = lambda _name, train: train(),
+    train_or_load: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
     """Return the scores of rankers that are retrained as they walk, and of their blends.
 
-    NaN outside the folds. `once` receives the name of each training and a function that trains and
-    returns its scores; it may return scores stored earlier instead.
+    They are [sessions stocks], NaN outside the folds. `train_or_load` receives the name of each
+    training and a function that trains and returns the scores of its days, [days stocks]; it may
+    return scores stored earlier instead.
     """
     scores: Scores = {}
-    for name in config.trained:
+    for name in config.folds_per_training:
         scores[name] = np.full_like(history.outcome, np.nan)
     for training in trainings(history, walked, config):
         train = partial(training.run, history, config)
-        scores[training.predictor][training.days] = once(training.name, train)
+        scores[training.predictor][training.days] = train_or_load(training.name, train)
     return _blended(scores)
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training of a walk: a predictor, the days it learns from, and those it scores."""
+    """One training of a walk: a predictor, the days it learns from, and those it scores.
+
+    `name` identifies the training among those of its walk.
+    """
 
     predictor: str
     name: str
-    learnt: slice
+    train_days: slice
     days: slice
 
     def run(self, history: History, config: RankersConfig) -> PerStock:
         """Train, and return the scores of the days, which are the same in every process."""
-        model = _fit(self.predictor, history, self.learnt, config)
+        model = _fit(self.predictor, history, self.train_days, config)
         return _scores(model, history.features, history.there, self.days)
 
 
 def trainings(
     history: History, walked: Sequence[Split], config: RankersConfig
 ) -> Iterator[Training]:
-    """Yield every training of a walk."""
-    for predictor, folds in config.trained.items():
+    """Yield every training of a walk.
+
+    A training that serves several folds learns from the days of the first of them.
+    """
+    for predictor, folds in config.folds_per_training.items():
         for begin in range(0, len(walked), folds):
             served_folds = walked[begin : begin + folds]
             start = served_folds[0].scored.start
@@ -213,7 +224,7 @@ def trainings(
             yield Training(
                 predictor=predictor,
                 name=f"{predictor}-{history.panel.sessions[start].date()}",
-                learnt=served_folds[0].trained,
+                train_days=served_folds[0].trained,
                 days=slice(start, stop),
             )
 
@@ -221,7 +232,8 @@ def trainings(
 def slope_of(ranks: PerStock, relative: PerStock) -> float:
     """Return the slope of a logistic regression of "above the median" on the score's rank.
 
-    It has no intercept.
+    The regression has no intercept. `ranks` are those of the scores, `relative` those of the
+    outcomes, both within their day and in [-0.5, 0.5]. The slope is 0 if no stock has both.
     """
     is_known = np.isfinite(ranks) & np.isfinite(relative)
     rank = ranks[is_known]
@@ -250,8 +262,9 @@ def ranking_of_day(
     for name, score in scores.items():
         part = pd.DataFrame({"predictor": name, "symbol": symbols, "score": score})
         has_score = np.isfinite(part["score"])
+        # `places` ranks equal scores in the order of the columns.
         part = part[has_score].sort_values("symbol", ignore_index=True)
-        known_scores = part["score"].to_numpy(dtype=float)[None]
+        known_scores = part["score"].to_numpy(dtype=float)[None]  # [1 stocks], a single day
         rank = ranked(known_scores)[0]
         place = places(known_scores)[0].astype(int)
         probability = 1 / (1 + np.exp(-slopes[name] * rank)) if name in slopes else np.nan
@@ -281,7 +294,8 @@ def save_rankers(
     if rankers.own is not None:
         for name, value in rankers.own.arrays.items():
             tensors[name] = torch.from_numpy(value)
-        card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.told}
+        # In the checkpoints, the description is called `told`.
+        card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.description}
     sha = hash_of(tensors, card)
     file = stem.with_name(f"{stem.name}-{sha[:8]}-rankers.safetensors")
     write_tensors(file, tensors, card, write)
@@ -291,23 +305,33 @@ def save_rankers(
 def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     """Read the checkpoint whose SHA-256 is `sha`.
 
-    Raises DtmlError where the file is missing or changed.
+    Raises DtmlError where the file is missing, changed, or of another market or other features.
     """
-    if not file.exists() or sha256(file) != sha:
+    remedy = f"restore it from a backup, or train again with `dtml train {market}`"
+    if not file.exists():
+        raise DtmlError(f"checkpoint {file} does not exist: {remedy}")
+    actual_sha = sha256(file)
+    if actual_sha != sha:
         raise DtmlError(
-            f"checkpoint {file} is missing or changed: "
-            f"restore it from a backup, or train again with `dtml train {market}`"
+            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its training recorded "
+            f"{sha[:12]}...: it was changed or damaged; {remedy}"
         )
     tensors, card = read_tensors(file)
-    if card["market"] != market or card["config"]["features"] != list(FEATURES):
+    if card["market"] != market:
         raise DtmlError(
-            f"checkpoint {file} belongs to another market or to other features: "
+            f"checkpoint {file} was trained for market {card['market']}, not {market}: "
+            f"train again with `dtml train {market}`"
+        )
+    if card["config"]["features"] != list(FEATURES):
+        raise DtmlError(
+            f"checkpoint {file} was trained on other features than this version computes: "
             f"train again with `dtml train {market}`"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
     parts: dict[str, Any] = {**arrays, **card["scalars"]}
     models: dict[str, Ranker | Relative] = {}
     for name, kind in KINDS.items():
+        # The fields of Ridge and Boosting are the names under which `save_rankers` stored them.
         values = {part.name: parts[f"{name}.{part.name}"] for part in fields(kind)}
         models[name] = kind(**values)
     for network in card["config"]["networks"]:
@@ -317,7 +341,7 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     if "own" in card:
         own = Fitted(
             code=OwnCode(**card["own"]["code"]),
-            told=card["own"]["told"],
+            description=card["own"]["told"],
             arrays={name: value for name, value in parts.items() if name.startswith("own.")},
         )
     return Rankers(models=models, slopes=card["slopes"], own=own)

@@ -48,7 +48,6 @@ RECIPE = TrainingConfig(
 )
 DEVIATIONS = 12**0.5  # the factor that gives ranks in [-0.5, 0.5] variance 1
 
-
 NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
     "dtml": partial(ModelConfig, beta=0.0, normalisation="shared"),
     "lstm": partial(RecurrentConfig, attention=False),
@@ -61,7 +60,7 @@ OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their lo
 
 @dataclass(frozen=True)
 class RelativeModelConfig(NetworkConfig):
-    """The network that is asked, its shape and its loss; no index is used.
+    """The network that scores stocks, its shape and its loss; no index is used.
 
     `settings` are further settings of that network. Of the losses, `own` is that of its paper with
     "above the day's median" as the label (for DTML the cross-entropy), `squared` the squared error
@@ -89,7 +88,7 @@ class RelativeNetwork(Network):
 
     def __init__(self, network: Network, loss: Loss) -> None:
         super().__init__()
-        self.asked = network
+        self.asked = network  # the name is part of the parameters' names in checkpoints
         self.loss = loss
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
@@ -102,6 +101,7 @@ class RelativeNetwork(Network):
         `penalty` weighs the regularisation of the network's own loss; the other losses have none.
         """
         if self.loss == "own":
+            # Ranks above 0 are "above the median", which the network takes for a rise.
             return self.asked.objective(batch, penalty)
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         size = batch.counted.sum()
@@ -114,15 +114,19 @@ class RelativeNetwork(Network):
     def correct(
         self, logits: Float[Tensor, "*axes days stocks"], batch: Batch
     ) -> Float[Tensor, "*axes days stocks"]:
-        """Return, for each stock, the rank IC of its day."""
+        """Return the rank IC of each day, repeated for each of its stocks.
+
+        Validation averages it over stock-days, and keeps the epoch of the highest mean.
+        """
+        # Stocks that do not count come last, so that the others have the places 0, 1, 2, ...
         counted_logits = logits.masked_fill(~batch.counted, torch.inf)
         places = counted_logits.argsort(dim=-1).argsort(dim=-1)
         return self._by_stock(places.to(logits.dtype), batch)
 
     def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return, for each stock, its day's correlation of score and outcome.
+        """Return the correlation of score and outcome of each day, repeated for each of its stocks.
 
-        It is 0 where either is the same for all.
+        Only stocks that count enter it. It is 0 where either is the same for all of them.
         """
         counted = batch.counted.to(score.dtype)
         size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -135,7 +139,7 @@ class RelativeNetwork(Network):
         y = centred(batch.movement)
         x_squares = x.square().sum(-1, keepdim=True)
         y_squares = y.square().sum(-1, keepdim=True)
-        scale = (x_squares * y_squares + 1e-12).rsqrt()
+        scale = (x_squares * y_squares + 1e-12).rsqrt()  # finite where either is 0
         product = (x * y).sum(-1, keepdim=True)
         return (product * scale).expand_as(score)
 
@@ -145,7 +149,7 @@ class RelativeConfig:
     """All settings of the ranker.
 
     It is trained on the last `sessions` before a training; the last `validation` of these choose
-    the epoch. In a walk, one training serves `folds` folds.
+    the epoch. A window has `window` sessions. In a walk, one training serves `folds` folds.
     """
 
     features: tuple[str, ...] = PAPER
@@ -182,14 +186,16 @@ class RelativeConfig:
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
-        """Return the inputs of the network, with a last symbol for the index.
+        """Return the inputs of the network: a row for each session, below `window - 1` rows of 0.
 
-        A missing rank is set to the middle, 0, as are the sessions before the first.
+        With these, the first session has a whole window. A missing rank is 0 too, the middle of a
+        day, and so is the last symbol, which stands for the index.
         """
         columns = [list(FEATURES).index(name) for name in self.features]
         inputs = DEVIATIONS * np.nan_to_num(features[..., columns])
         sessions_before = self.window - 1
-        padded = np.pad(inputs, ((sessions_before, 0), (0, 1), (0, 0)))
+        added = ((sessions_before, 0), (0, 1), (0, 0))  # before and after: rows, symbols, features
+        padded = np.pad(inputs, added)
         return torch.from_numpy(padded.astype(np.float32))
 
 
@@ -204,14 +210,16 @@ class Relative:
     def scores(
         self, features: Features, there: There, days: slice
     ) -> Float[ndarray, "days stocks"]:
-        """Return the mean over the seeds of the rank of each stock that is there on some days.
+        """Return the mean over the seeds of the rank of each stock within its day.
 
-        It is NaN for stocks that are not there.
+        `features` and `there` cover all sessions; the result covers `days`, and is NaN where
+        `there` is false.
         """
-        first, stop, _ = days.indices(len(there))
+        first, stop, _step = days.indices(len(there))
         window = self.config.window
+        # The window of position p is rows p to p + window - 1, whose last one is session p.
         rows = self.config.rows(features)[first : stop + window - 1]
-        windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(window)
+        windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(window)  # [days window]
         observed = torch.from_numpy(there[days])
         network = self.config.model.build(there.shape[1]).eval()
         by_seed = {}
@@ -228,14 +236,14 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
 
     Raises DtmlError where these are too few.
     """
-    first, stop, _ = days.indices(len(history.there))
+    first, stop, _step = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)
     split = hold_out(stop, config.validation, horizon=sessions_to(history.leg))
     train_stop = split.trained.stop
     if train_stop <= train_start:
         raise DtmlError(
-            f"{stop - train_start} sessions, {config.validation} of them to choose the epoch, "
-            "are too few to train on"
+            f"{config.name}: {stop - train_start} sessions, {config.validation} of them to choose "
+            "the epoch, are too few to train on: fetch a longer history"
         )
     seeds = range(config.seeds)
     members = [Member(seed, config.model, config.training) for seed in seeds]
@@ -248,11 +256,12 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
-    """Return windows of ranked features whose `movement` is the rank of the outcome.
+    """Return the windows of some days, whose `movement` is the rank of the outcome.
 
-    The index is always 0.
+    They hold ranked features; those of the index are always 0.
     """
     rows = config.rows(history.features)
+    # `unfold` gives [sessions symbols features window]; a window is [window features].
     views = rows.unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
     # `target` appears only in errors: the end of a leg may be another session.
     sessions = history.panel.sessions[days]

@@ -7,7 +7,7 @@ import numpy as np
 from dtml.ranking.features import FEATURES
 from dtml.ranking.panel import Features, Grid
 
-# Name: the feature whose rank is the score, and 1 or -1 for the end that comes first.
+# The feature whose rank is the score, by the name of the rule; with -1 the lowest rank is the best.
 RULES: Mapping[str, tuple[str, int]] = {
     "day_losers": ("return_1", -1),
     "five_day_losers": ("return_5", -1),
@@ -15,7 +15,7 @@ RULES: Mapping[str, tuple[str, int]] = {
     "volume_shock": ("relative_volume_20", 1),
     "intraday_reversal": ("session", -1),
 }
-# The sessions that the rules read.
+# Sessions that the rules read, that of the ranking included.
 HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())
 
 

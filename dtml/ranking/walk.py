@@ -20,7 +20,7 @@ from dtml.ranking.features import ALL, Names, ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
-MINIMUM_TRAIN_DAYS = 126  # fewer days teach nothing
+MINIMUM_TRAIN_DAYS = 126  # a model is not trained on fewer
 RETRAIN_EVERY = 63  # sessions that each model scores
 
 
@@ -42,8 +42,8 @@ def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = 
 class History:
     """The inputs of a walk: ranked features of each session, and the outcomes of a leg.
 
-    The leg begins at the session's close. `there` are the stock-days that are ranked: constituents
-    with a bar.
+    A leg is the part of the following sessions over which a return is measured; it begins at the
+    session's close or later. `there` marks the stock-days that are ranked: constituents with a bar.
     """
 
     panel: Panel
@@ -64,7 +64,8 @@ class History:
     ) -> "History":
         """Return the history of a panel's constituents, with the features of these `names`.
 
-        A change beyond `max_return` is a corporate action.
+        `among` marks the stock-days of constituents, None for all. A change beyond `max_return` is
+        a corporate action.
         """
         there = panel.observed if among is None else panel.observed & among
         outcome = outcomes(panel, leg, max_return=max_return)
@@ -97,7 +98,7 @@ class History:
 def earliest(leg: Leg) -> int:
     """Return the first position of a panel that a walk can score.
 
-    Those before it suffice to train.
+    The outcomes of `MINIMUM_TRAIN_DAYS` are known `GAP` sessions before it.
     """
     return MINIMUM_TRAIN_DAYS + GAP + sessions_to(leg) - 1
 
@@ -118,7 +119,8 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Spl
     start = int(sessions.searchsorted(first, side="left"))
     stop = int(sessions.searchsorted(last, side="right"))
     outcome = history.outcome[start:stop]
-    known_outcome, _ = both_known(outcome, outcome)
+    known_outcome, _same = both_known(outcome, outcome)
+    # A day on which outcomes are too few or all equal has no rank IC, not even with themselves.
     self_correlation = rank_ics(known_outcome, known_outcome)
     if np.isnan(self_correlation).all():
         raise DtmlError(

@@ -29,7 +29,7 @@ from dtml.sources import Fetched, Source
 Shocks = Float[ndarray, "sessions stocks"]
 Events = Bool[ndarray, "sessions stocks"]
 
-BEST_OVER = 4000  # sessions, for a standard error of .002
+BEST_OVER = 4000  # sessions over which the best rank IC is measured; its standard error is .002
 DAILY_VOLATILITY = 0.018
 MARKET_SHARE = 0.4  # of the part of a follower's variance that its leader does not explain
 SECTOR_SHARE = 0.2  # of the same
@@ -43,9 +43,9 @@ LISTING = date(2019, 6, 3)
 
 @dataclass(frozen=True)
 class SimulatedMarket:
-    """The settings of the market.
+    """The settings of the market, and what is drawn from them.
 
-    `correlation` is that of a follower's return with its leader's last one.
+    `correlation` is that of a follower's return with its leader's return of the session before.
     """
 
     leaders: int = 10
@@ -106,6 +106,7 @@ class SimulatedMarket:
 
     def returns(self, sessions: int) -> Shocks:
         """Draw the total returns of all stocks as log returns, leaders first."""
+        # Everything is drawn in standard deviations, so that each stock has `DAILY_VOLATILITY`.
         leading = self.generator("leaders").standard_normal((sessions, self.leaders))
         no_news = np.zeros((1, self.leaders))
         last_leading = np.vstack([no_news, leading[:-1]])
@@ -121,13 +122,13 @@ class SimulatedMarket:
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
         own = self.generator("own").standard_normal((sessions, len(symbols)))
         sector_of_stock = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
-        sector = sectors[:, sector_of_stock]
+        sector = sectors[:, sector_of_stock]  # [sessions followers]
         own_share = 1 - MARKET_SHARE - SECTOR_SHARE
         common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sector
         return np.asarray(common + math.sqrt(own_share) * own)
 
     def happens(self, stream: str, sessions: int, rate: float) -> Events:
-        """Draw rare events, independent of each other and of the returns."""
+        """Draw the stock-days of an event, independent of each other and of the returns."""
         return self.generator(stream).random((sessions, len(self.symbols))) < rate
 
     def generator(self, stream: str) -> np.random.Generator:
@@ -173,7 +174,7 @@ class SimulatedSource(Source):
         returns = self.market.returns(len(sessions))
         index = returns.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
         traded = ~self.market.happens("halts", len(sessions), HALT_RATE)
-        if LISTED_LATE in self.market.symbols:
+        if LISTED_LATE in self.market.symbols:  # a market of other settings may lack it
             stock = self.market.symbols.index(LISTED_LATE)
             traded[sessions < pd.Timestamp(LISTING), stock] = False
         bars_of_stocks = self._priced(
@@ -201,19 +202,24 @@ class SimulatedSource(Source):
         *,
         actions: bool,
     ) -> pd.DataFrame:
-        """Turn log returns into bars.
+        """Turn log returns, [sessions stocks], into bars where a stock `traded`.
 
-        The adjusted close carries the total return, the close is the price paid.
+        The adjusted close carries the total return, the close is the price paid. With `actions`
+        there are splits and dividends.
         """
         total = 100 * np.exp(np.cumsum(returns, axis=0))
         split = np.ones_like(returns)
         paid = np.zeros_like(returns)
         if actions:
             split, paid = self._actions(*returns.shape)
-        shares = np.cumprod(split / (1 - paid), axis=0)  # per share of the first session
+        # A split multiplies the shares, and a dividend is reinvested in more of them. `shares`
+        # counts those that one share of the first session has become.
+        shares = np.cumprod(split / (1 - paid), axis=0)
         close = total / shares
+        # The adjusted close ends at the close: it is divided by the shares of the last bar.
         last_traded = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
         last_shares = shares[last_traded, np.arange(traded.shape[1])]
+        # The close of the session before, divided by the split of this one.
         prior = np.vstack([close[:1], close[:-1]]) / split
 
         stream = "stock" if actions else "index"
@@ -224,6 +230,7 @@ class SimulatedSource(Source):
         dividend = np.where(paid > 0, paid / (1 - paid) * close, np.nan)
 
         def of_bars(values: ndarray) -> ndarray:
+            """Return the values of the stock-days that have a bar, session by session."""
             return np.asarray(values[traded])
 
         session, stock = np.nonzero(traded)

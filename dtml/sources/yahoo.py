@@ -120,7 +120,7 @@ class _Batch:
         self._last = last
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._unanswered = 0  # symbols in a row
+        self._unanswered = 0  # symbols in a row without a usable answer
         self._stopped = ""  # why no more symbols are requested; empty while they are
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
@@ -128,6 +128,7 @@ class _Batch:
 
         An answer without bars gives the reason.
         """
+        # Read without the lock: requests that are under way when the batch stops are completed.
         if self._stopped:
             return _Answer("not_asked", self._stopped, no_bars())
         status, detail, table = self._request(source_symbol, first)

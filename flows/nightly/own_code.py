@@ -22,7 +22,7 @@ import pandas as pd
 from dtml.errors import DtmlError, UsageError
 from dtml.own.admission import past_of, require_admitted
 from dtml.own.code import OWN, OwnCode, OwnCodeError
-from dtml.own.process import Asked, Fitted
+from dtml.own.process import Fitted, IsolatedCode
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
@@ -95,7 +95,7 @@ def train_own(
         slope = slope_of(ranked(scores[split.scored]), relative)
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
         trust(model.code)
-        return rankers, {OWN: {**record, "features": model.told["features"]}}
+        return rankers, {OWN: {**record, "features": model.description["features"]}}
     except (OwnCodeError, UsageError) as error:
         return rankers, {OWN: {**record, "refused": str(error)}}
 
@@ -115,7 +115,7 @@ def walk_own(
     fold draws begins anew.
     """
     assert context.market.code is not None
-    code = Asked(OwnCode.read(context.market.code))
+    code = IsolatedCode(OwnCode.read(context.market.code))
     if not audited:
         require_admitted(code, past_of(context.market, bars), context.market.leg)
 
@@ -141,7 +141,7 @@ def ask_own(
     try:
         if not _is_of_the_file(context, fitted.code):
             require_trusted(fitted.code)
-        scores = Asked(fitted.code).night(history.panel, history.there, fitted)
+        scores = IsolatedCode(fitted.code).night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
         log.warning("%s: your own model has no scores tonight: %s", context.name, error)

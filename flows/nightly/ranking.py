@@ -225,7 +225,7 @@ def rank_night(
     """
     as_of = night_bars.as_of
     own = trained.rankers.own
-    sessions_read = max(HISTORY + SEEN, own.told["history"] if own else 0) + 2 * MAX_GAP
+    sessions_read = max(HISTORY + SEEN, own.description["history"] if own else 0) + 2 * MAX_GAP
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
     bars, _ = night_bars.known(first)
     symbols = tuple(sorted(context.constituents(as_of)))

@@ -11,7 +11,7 @@ from benchmarks.notebook import notebook_of
 from dtml.markets import load_market, load_market_file
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, load
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from dtml.sources import simulated
 from tests.support.nights import SIMULATED
 from tests.support.places import ROOT
@@ -54,7 +54,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_every_file_of_the_page_is_admitted(name: str) -> None:
     past = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
-    found = admit(Asked(OwnCode(name, FILES[name])), past, "next_close")
+    found = admit(IsolatedCode(OwnCode(name, FILES[name])), past, "next_close")
     assert [each["detail"] for each in found if not each["passed"]] == []
     assert found[-1]["what"] == "MODEL"
 

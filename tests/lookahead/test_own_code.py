@@ -20,7 +20,7 @@ from dtml.markets import load_market
 from dtml.own import admission, process
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, kept, load, ranks_of, restored, scored, values_of
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from dtml.ranking.outcomes import outcomes
 from dtml.ranking.panel import ranked
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
@@ -41,7 +41,7 @@ PAST = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
 
 def refused(text: str) -> dict[str, str]:
     """What the audit refuses in a file, with its reason."""
-    found = admit(Asked(OwnCode("mine.py", text)), PAST, "next_close")
+    found = admit(IsolatedCode(OwnCode("mine.py", text)), PAST, "next_close")
     return {each["what"]: each["detail"] for each in reversed(found) if not each["passed"]}
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from dtml.own import confinement, process
 from dtml.own.code import OwnCode, OwnCodeError
-from dtml.own.confinement import may_write, write_only_in
-from dtml.own.process import Asked
+from dtml.own.confinement import allow_writing, write_only_in
+from dtml.own.process import IsolatedCode
 from tests.support.panels import made_bars, made_panel
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ def test_without_landlock_no_file_grows_until_it_may(
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         write_only_in(own)
         if unlocks:
-            may_write()
+            allow_writing()
         (other / "new").write_text("kept")
 
     assert outcome_in_a_child(lambda: act(unlocks=False)) != 0
@@ -127,7 +127,7 @@ def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
     with pytest.raises(
         OwnCodeError, match=r"mine\.py, line 2: .*may write only in its working folder"
     ):
-        Asked(OwnCode("mine.py", text)).values(PANEL)
+        IsolatedCode(OwnCode("mine.py", text)).values(PANEL)
 
 
 TWO_LINES_AT_ONCE = (

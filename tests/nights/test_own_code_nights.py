@@ -21,7 +21,7 @@ from dtml.lookahead.pipeline import History
 from dtml.markets import load_market_file
 from dtml.markets.definition import Leg
 from dtml.own.code import OwnCodeError
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from dtml.prices.sessions import next_session
 from dtml.ranking.walk import folds
 from flows import audit
@@ -172,7 +172,7 @@ def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
 def test_a_bound_that_the_markets_file_lifts_is_asked_again_at_the_next_night(
     owned: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def believe(_: Asked, history: History, __: Leg) -> None:
+    def believe(_: IsolatedCode, history: History, __: Leg) -> None:
         if not history.market.checks.max_rank_ic:
             raise OwnCodeError("reversal is too good to be true")
 

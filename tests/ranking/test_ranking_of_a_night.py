@@ -277,7 +277,7 @@ def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engi
     for name, model in trained.rankers.models.items():
         for part, value in vars(model).items():
             np.testing.assert_array_equal(value, getattr(again.rankers.models[name], part))
-    with pytest.raises(DtmlError, match="is missing or changed: restore it from a backup"):
+    with pytest.raises(DtmlError, match="was changed or damaged; restore it from a backup"):
         ranking.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dtml.own.code import OwnCode
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from flows import working_folder
 from flows.service import forked_runs
 from flows.settings import prepare_prefect
@@ -103,7 +103,7 @@ def test_the_process_of_own_code_opens_no_file_of_a_stranger(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dtml.own.process._idle", [])
     with opened_files(tmp_path) as opened:
-        _, values = Asked(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(
+        _, values = IsolatedCode(OwnCode("own.py", "def f(bars):\n    return bars.close")).values(
             made_panel()
         )
     assert np.isfinite(values).any()

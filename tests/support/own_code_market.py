@@ -6,7 +6,7 @@ from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, OwnCodeError
-from dtml.own.process import Asked
+from dtml.own.process import IsolatedCode
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 
 LAST = date(2023, 12, 29)
@@ -23,7 +23,7 @@ def large_market() -> History:
 def refusal(text: str, past: History) -> str:
     """Why the audit refuses a file; nothing where it admits it."""
     try:
-        found = admit(Asked(OwnCode("mine.py", text)), past, "next_close")
+        found = admit(IsolatedCode(OwnCode("mine.py", text)), past, "next_close")
     except OwnCodeError as error:
         return str(error)
     return "; ".join(each["detail"] for each in found if not each["passed"])

@@ -16,7 +16,7 @@ class Cells:
     - rows: the number of rows below the header;
     - read: returns a column by its position, [rows]; parquet is read a column at a time;
     - separator: what separates the fields of a text; empty for parquet;
-    - row_in_file: the row of the file, from 0, of each row here, where a table was reshaped;
+    - row_in_file: the row of the file, from 0, of each row here; None unless it was reshaped;
     - left_out: lines that are no rows, such as a footer, in words.
     """
 
@@ -58,7 +58,10 @@ class Cells:
         return self.read(position).take(pa.array(rows))
 
     def distinct(self, position: int) -> tuple[list[object], ndarray]:
-        """Return the distinct values of a column, None last, and the position of each row's."""
+        """Return the distinct values of a column, then None, and the position of each row's value.
+
+        Arrow's missing values are at the position of None.
+        """
         encoded = plain(self.read(position)).combine_chunks().dictionary_encode()
         values: list[object] = encoded.dictionary.to_pylist()
         codes: ndarray = encoded.indices.fill_null(len(values)).to_numpy()

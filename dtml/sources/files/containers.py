@@ -29,7 +29,7 @@ XZ = b"\xfd7zXZ\x00"
 ZIP = b"PK\x03\x04"
 PARQUET = b"PAR1"
 WORKBOOK = "xl/workbook.xml"  # the member that makes a zip archive an .xlsx
-DEEPEST = 3  # packings in one another
+DEEPEST = 3  # packings in one another; what is packed deeper is not unpacked
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,10 @@ def stem_of(name: str) -> str:
 
 
 def _endings(name: str) -> str:
-    """Return the endings of a table's name as they are written, empty where there are none."""
+    """Return the endings of a table's name as they are written, empty where there are none.
+
+    An archive needs no ending of a table: `prices.zip` has `.zip`, `prices.csv.gz` has `.csv.gz`.
+    """
     lower = name.lower()
     packing = next((ending for ending in PACKINGS if lower.endswith(ending)), "")
     inner = lower.removesuffix(packing)
@@ -145,6 +148,7 @@ def _endings(name: str) -> str:
 
 
 def _unpacked(content: bytes) -> bytes:
+    """Return the content without its packings, of which there may be several in one another."""
     for _ in range(DEEPEST):
         if content.startswith(GZIP):
             content = gzip.decompress(content)
@@ -157,7 +161,7 @@ def _unpacked(content: bytes) -> bytes:
             content = lzma.decompress(content)
         elif content.startswith(ZIP):
             only_member = _only_member(content)
-            if only_member is None:
+            if only_member is None:  # a workbook stays packed
                 return content
             content = only_member
         else:

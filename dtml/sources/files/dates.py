@@ -70,8 +70,10 @@ def _moment(value: object) -> date | None:
 
 
 def _since_1970(value: object) -> datetime | None:
+    """Return the moment of a number of nanoseconds since 1970, None for any other value."""
     text = str(value).strip()
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
+    longest = 19  # digits of the largest number of nanoseconds in 64 bits
+    if not text.isascii() or not text.isdigit() or len(text) > longest:
         return None
     return EPOCH + timedelta(microseconds=int(text) // 1000)
 
@@ -79,7 +81,8 @@ def _since_1970(value: object) -> datetime | None:
 def _in_one_format(values: Sequence[object], formats: Sequence[str]) -> list[date | None]:
     """Return the dates that the one format gives which reads all cells.
 
-    Where none reads all, they are those of the format that reads most.
+    Where none reads all, they are those of the format that reads most. AmbiguousDateError is raised
+    where two formats read all and differ.
     """
     written = [None if value is None else str(value).strip() for value in values]
     readings = {}
@@ -98,6 +101,7 @@ def _in_one_format(values: Sequence[object], formats: Sequence[str]) -> list[dat
 def _refuse_two_readings(
     written: Sequence[str | None], days: Sequence[date | None], others: Sequence[date | None]
 ) -> None:
+    """Raise AmbiguousDateError for the first cell of which two formats give different dates."""
     for text, day, other in zip(written, days, others, strict=True):
         if day != other:
             raise AmbiguousDateError(f"{text!r} may be {day} or {other}")
@@ -116,6 +120,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _in_range(day: date | None) -> date | None:
+    """Return a date, or None for one that 64 bits of nanoseconds do not hold."""
     if day is None or not FIRST_YEAR <= day.year <= LAST_YEAR:
         return None
     return day

@@ -123,6 +123,7 @@ def _tables() -> dict[str, Any]:
 
 
 def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
+    """Return a table of `dialects.toml` as a layout; only its title and example are required."""
     columns = table.get("columns", {})
     return Dialect(
         name=name,

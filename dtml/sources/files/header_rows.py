@@ -15,10 +15,12 @@ from dtml.sources.files.cells import Cells, plain
 from dtml.sources.files.dialects import NAMES, header_key
 
 HEADER_ROWS = 3  # fields, tickers, and the name of the dates
+# What a row of fields, and one of tickers, begins with.
 FIELD_LABELS = ("price", "attributes")
 TICKER_LABELS = ("ticker", "tickers", "symbols")
 LABELS = ("", *FIELD_LABELS, *TICKER_LABELS)  # of the first two rows
 DATE_LABELS = ("date", "datetime")
+# The name of a parquet column that pandas wrote for two names: "('Close', 'AAA')".
 PAIR = re.compile(r"""\((['"])(?P<first>.*)\1, (['"])(?P<second>.*)\3\)""")
 # Columns of yfinance besides ours.
 OTHER_FIELDS = ("capital_gains", "repaired?")
@@ -88,12 +90,14 @@ def _fields_first(pairs: Sequence[tuple[str, str]], labels: tuple[str, str]) -> 
     if labels[1] in FIELD_LABELS or labels[0] in TICKER_LABELS:
         return False
     known = {*NAMES, *OTHER_FIELDS}
-    are_fields = [{header_key(pair[place]) for pair in pairs} <= known for place in (0, 1)]
-    if are_fields[0] == are_fields[1]:
+    first_are_fields, second_are_fields = (
+        {header_key(pair[place]) for pair in pairs} <= known for place in (0, 1)
+    )
+    if first_are_fields == second_are_fields:
         raise ValueError(
             "its two header rows do not tell fields from tickers: name the rows Price and Ticker"
         )
-    return are_fields[0]
+    return first_are_fields
 
 
 def _long(
@@ -101,11 +105,13 @@ def _long(
 ) -> Cells:
     """Return a row for each ticker and date that has any value.
 
-    `pairs` are the two names of each column but that of `dates`.
+    `pairs` are the two names of each column but that of `dates`. The result has the columns date,
+    symbol and each field, and the tickers one after the other. Raises ValueError for two columns of
+    one field and ticker.
     """
     positions = [position for position in range(len(cells.header)) if position != dates]
-    columns: dict[str, dict[str, int]] = {}
-    fields: dict[str, None] = {}
+    columns: dict[str, dict[str, int]] = {}  # positions by ticker and field
+    fields: dict[str, None] = {}  # in the order of the file
     for position, pair in zip(positions, pairs, strict=True):
         field, ticker = pair if are_fields_first else pair[::-1]
         of_ticker = columns.setdefault(ticker.strip(), {})
@@ -114,17 +120,17 @@ def _long(
         of_ticker[field] = position
         fields[field] = None
     parts = [_part(cells, ticker, of_ticker, list(fields)) for ticker, of_ticker in columns.items()]
-    rows = [np.flatnonzero(_has_value(part)) for part in parts]
-    kept = [part.take(pa.array(row)) for part, row in zip(parts, rows, strict=True)]
-    row = np.concatenate(rows)
-    day = plain(cells.read(dates)).take(pa.array(row))
-    table = pa.concat_tables(kept)
+    rows_of_parts = [np.flatnonzero(_has_value(part)) for part in parts]
+    filled = [part.take(pa.array(rows)) for part, rows in zip(parts, rows_of_parts, strict=True)]
+    row_in_file = np.concatenate(rows_of_parts)
+    day = plain(cells.read(dates)).take(pa.array(row_in_file))
+    table = pa.concat_tables(filled)
     table = table.add_column(0, "date", day)
     return Cells.of_table(
         ["date", *table.column_names[1:]],
         table,
         separator=cells.separator,
-        row_in_file=row,
+        row_in_file=row_in_file,
         left_out=cells.left_out,
     )
 
@@ -136,7 +142,7 @@ def _part(cells: Cells, ticker: str, of_ticker: dict[str, int], fields: list[str
         if field in of_ticker:
             arrays.append(_comparable(plain(cells.read(of_ticker[field]))))
         else:
-            kind = pa.string() if cells.separator else pa.float64()
+            kind = pa.string() if cells.separator else pa.float64()  # texts hold texts alone
             arrays.append(pa.chunked_array([pa.nulls(cells.rows, kind)]))
     return pa.table(arrays, names=["symbol", *fields])
 

@@ -26,7 +26,7 @@ WIDE = (
 )
 LONGEST = 80  # characters of a value that an error shows
 MOST_NAMES = 300  # characters of column names that an error shows
-MISSPELT = 0.75  # difflib's similarity from which a name counts as another one misspelt
+MISSPELT = 0.75  # difflib's similarity, from 0 to 1, from which a name is another one misspelt
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Layout:
     - header: as the file writes it;
     - columns: the position of each of `BAR_COLUMNS` that the file has;
     - dialect: the layout of others that was recognised, None for our own;
-    - dates: formats of its dates;
+    - dates: formats of its dates, as Python's strptime reads them; none is ISO 8601;
     - volume_unit: shares in a unit of volume;
     - numbers: how they are written; has_decimal says whether a market's file says so.
     """
@@ -72,8 +72,9 @@ class Layout:
 def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
     """Return what the columns of a file mean.
 
-    What a market's file states goes before what is recognised. Raises UsageError for two columns of
-    one meaning, a column that is stated and missing, and the columns of two dialects.
+    What a market's file states in [columns], `stated`, goes before what is recognised. Raises
+    UsageError for two columns of one meaning, a column that is stated and missing, and the columns
+    of two dialects.
     """
     known = _recognised(header, stated, place)
     of_header = dict(NAMES)
@@ -81,10 +82,11 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
         _require_needed(known, header, place)
         of_header |= known.fields
     columns = _stated_columns(header, stated, place)
-    is_stated = set(columns)
+    stated_fields = set(columns)
     for position, name in enumerate(header):
         field = of_header.get(header_key(name))
-        if field is None or field in is_stated or position in columns.values():
+        # What the market's file states has no second column, and its column no second meaning.
+        if field is None or field in stated_fields or position in columns.values():
             continue
         if field in columns:
             earlier = header[columns[field]]
@@ -105,6 +107,7 @@ def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
 
 
 def _recognised(header: Sequence[str], stated: Columns, place: Path) -> Dialect | None:
+    """Return the dialect of a header; UsageError for two unless the market's file names columns."""
     try:
         return recognised(header, place)
     except UsageError:
@@ -120,6 +123,10 @@ def has_columns(header: Sequence[str], stated: Columns) -> bool:
 
 
 def _stated_columns(header: Sequence[str], stated: Columns, place: Path) -> dict[str, int]:
+    """Return the positions of the columns that a market's file names.
+
+    Raises UsageError for one that is missing.
+    """
     keys = [header_key(name) for name in header]
     columns = {}
     for name, written in stated.headers.items():
@@ -173,8 +180,8 @@ def require(layout: Layout, place: Path, *fields: str) -> None:
         return
     lacking = ", ".join(_word(name) for name in missing)
     has_dates_only = {"close", "symbol"} <= set(missing) and "session" in layout.columns
-    is_wide = has_dates_only and len(layout.header) > 2
-    advice = WIDE if is_wide else ""
+    may_be_wide = has_dates_only and len(layout.header) > 2
+    advice = WIDE if may_be_wide else ""
     if missing == ["symbol"]:
         advice = "; a file of one stock is named after it: give the folder that holds it"
     raise UsageError(

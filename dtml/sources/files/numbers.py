@@ -47,7 +47,10 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def parsed(written: pd.Series, number_format: NumberFormat) -> tuple[pd.Series, pd.Series]:
-    """Return texts as numbers, float64, NaN for a blank; and which of them are no numbers."""
+    """Return texts as numbers, float64, NaN for a blank; and which of them are no numbers.
+
+    Those are NaN too.
+    """
     texts = written.str.strip()
     if number_format.signs:
         texts = texts.str.lstrip(number_format.signs)
@@ -56,6 +59,7 @@ def parsed(written: pd.Series, number_format: NumberFormat) -> tuple[pd.Series, 
     if number_format.thousands:
         texts = _without_thousands(texts, number_format)
     if number_format.decimal != ".":
+        # A point is then no decimal mark: its text must fail below, and not pass as a number.
         texts = texts.mask(texts.str.contains(".", regex=False, na=False), "no number")
         texts = texts.str.replace(number_format.decimal, ".", regex=False)
     if number_format.magnitudes:

@@ -39,9 +39,11 @@ class FileSource(Source):
         self._prices = prices
         self._is_folder = prices.is_dir()
         listed: list[Index | Constituent] = [market.index, *market.constituents]
-        self._own_symbols: dict[str, str] = {stock.source_symbol: stock.symbol for stock in listed}
+        self._market_symbols: dict[str, str] = {
+            stock.source_symbol: stock.symbol for stock in listed
+        }
         # A name that is both a symbol of Yahoo's and of the market's stays itself.
-        self._own_symbols.update({stock.symbol: stock.symbol for stock in listed})
+        self._market_symbols.update({stock.symbol: stock.symbol for stock in listed})
         self._tables = [self._table(container) for container in tables_of(prices)]
         self._is_folder |= len(self._tables) > 1
         self._index = None if index is None else self._index_file(index)
@@ -53,7 +55,7 @@ class FileSource(Source):
         """
         symbols = set(self._files_by_symbol) | set(self._unreadable)
         for table in self._long_tables:
-            symbols.update(self._own(written) for written in table.symbols())
+            symbols.update(self._market_symbol(written) for written in table.symbols())
         return sorted(symbols - {self._market.index.symbol})
 
     def last_session(self) -> date | None:
@@ -63,6 +65,7 @@ class FileSource(Source):
         is wrong, or most of the prices are old.
         """
         tables = self._readable_tables
+        # The rows of a date count its stocks, as a stock has one row for a date.
         sessions = np.concatenate([table.sessions for table in tables])
         dates, stocks = np.unique(sessions, return_counts=True)
         usual = np.median(stocks[-RECENT:])
@@ -162,10 +165,12 @@ class FileSource(Source):
         if not self._is_folder:
             return {}
         named = [table for table in self._readable_tables if not table.has_symbols]
-        symbols = [self._own(table.stem) for table in named]
+        symbols = [self._market_symbol(table.stem) for table in named]
         for symbol, times in Counter(symbols).items():
             if times > 1:
-                files = [str(table.path) for table in named if self._own(table.stem) == symbol]
+                files = [
+                    str(table.path) for table in named if self._market_symbol(table.stem) == symbol
+                ]
                 raise UsageError(
                     f"{self._prices}: {' and '.join(files)} hold the same symbol; keep one"
                 )
@@ -177,7 +182,7 @@ class FileSource(Source):
         unreadable = {}
         for table in self._tables:
             is_stock = table.path in self._faults and table.path not in self._strangers
-            symbol = self._own(table.container.stem)
+            symbol = self._market_symbol(table.container.stem)
             if is_stock and is_symbol(symbol):
                 unreadable[symbol] = str(self._faults[table.path])
         return unreadable
@@ -199,16 +204,20 @@ class FileSource(Source):
     ) -> Iterator[pd.DataFrame]:
         """Read the prices under the market's symbols; of a folder, only the files asked for."""
         for table in self._long_tables:
-            own_symbol = {written: self._own(written) for written in table.symbols()}
-            asked_for = [written for written, symbol in own_symbol.items() if symbol in first]
+            symbol_of = {written: self._market_symbol(written) for written in table.symbols()}
+            asked_for = [written for written, symbol in symbol_of.items() if symbol in first]
             rows = table.rows(earliest, last, with_symbol=True, only=asked_for)
-            yield bars_frame(rows.assign(symbol=rows["symbol"].map(own_symbol)))
+            yield bars_frame(rows.assign(symbol=rows["symbol"].map(symbol_of)))
         for symbol, table in self._files_by_symbol.items():
             if symbol in first:
                 rows = table.rows(earliest, last, with_symbol=False)
                 yield bars_frame(rows.assign(symbol=symbol))
 
     def _index_table(self, table: TableFile, earliest: date, last: date) -> pd.DataFrame:
+        """Read the bars of the index from its own file.
+
+        Raises UsageError if the file has several symbols, none of which is the index.
+        """
         index = self._market.index
         symbols = table.symbols()
         has_several = len(symbols) > 1
@@ -229,9 +238,9 @@ class FileSource(Source):
             return self._index.path
         return self._prices
 
-    def _own(self, symbol: str) -> str:
+    def _market_symbol(self, symbol: str) -> str:
         """Return the market's symbol for one of Yahoo's; a name that is both stays itself."""
-        return self._own_symbols.get(symbol, symbol)
+        return self._market_symbols.get(symbol, symbol)
 
     def _table(self, container: Container, *, is_index: bool = False) -> TableFile:
         return TableFile(
@@ -245,13 +254,14 @@ class FileSource(Source):
     def _index_file(self, index: Path) -> TableFile:
         containers = [] if index.is_dir() else tables_of(index)
         if len(containers) != 1:
-            raise UsageError(f"{index}: the index is one file with one table")
+            found = "a folder" if index.is_dir() else f"{len(containers)} tables"
+            raise UsageError(f"{index}: the index must be one file with one table, not {found}")
         return self._table(containers[0], is_index=True)
 
     @cached_property
     def _zero_filled(self) -> dict[str, str]:
         """The listed symbols of digits by what a spreadsheet leaves of them: 5930 for 005930."""
-        numbers = [symbol for symbol in self._own_symbols if symbol.isdigit()]
+        numbers = [symbol for symbol in self._market_symbols if symbol.isdigit()]
         left = [symbol.lstrip("0") for symbol in numbers]
         counts = Counter(left)
         return {
@@ -262,7 +272,7 @@ class FileSource(Source):
 
 
 def is_stranger(table: TableFile) -> bool:
-    """Say whether a file is no table of prices at all, as a list of names or a note is none."""
+    """Say whether a file is no table of prices at all, such as a list of names or a note."""
     try:
         return is_no_price_table(table.layout)
     except UsageError:

@@ -33,7 +33,7 @@ from dtml.sources.files.numbers import NumberFormat, decimal_mark, is_numeric, i
 from dtml.sources.files.text import read_text
 
 PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
-DIGITS = 4  # after the point of a volume in other units, beyond which there is rounding alone
+DIGITS = 4  # after the point of a volume that was multiplied; further ones are rounding alone
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TableFile:
         return sorted(self._symbols(np.arange(self._cells.rows)).unique())
 
     def restored_symbols(self) -> dict[str, str]:
-        """Return the symbols that have lost leading zeros, with the market's."""
+        """Return the symbols that have lost leading zeros, each with the market's symbol for it."""
         if not self.has_symbols or not self.zero_filled:
             return {}
         values, _ = self._cells.distinct(self.layout.columns["symbol"])
@@ -190,8 +190,9 @@ class TableFile:
         if self.is_stated_optional and not has_columns(cells.header, stated):
             stated = Columns()
             cells = self._stored(stated)
+        # A dialect that is recognised by the shape of the table, and not by its headers.
         known: Dialect | None = None
-        if cells.row_in_file is not None:
+        if cells.row_in_file is not None:  # it had two header rows, and was made long
             known = dialect("yfinance")
         layout = layout_of(cells.header, stated, self.path)
         dates = _dates_position(layout, cells)
@@ -200,6 +201,7 @@ class TableFile:
             known = dialect("wide")
             with self.container.readable():
                 cells = reshaped_wide(cells, dates)
+            # The headers that the market's file names were those of the wide table.
             layout = layout_of(cells.header, replace(stated, headers={}), self.path)
         elif dates is not None and "session" not in layout.columns:
             layout = replace(layout, columns={**layout.columns, "session": dates})
@@ -208,7 +210,7 @@ class TableFile:
         return cells, self._with_decimal_mark(layout, cells)
 
     def _stored(self, stated: Columns) -> Cells:
-        """Read the table as it is stored."""
+        """Read the table as it is stored; one with two names a column is made long."""
         if self.container.is_plain_parquet():
             return self._parquet(self.container.file)
         content = self.container.content()
@@ -219,6 +221,7 @@ class TableFile:
                 from dtml.sources.files.workbooks import csv_of_workbook
 
                 content = csv_of_workbook(content)
+                # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
                 stated = replace(stated, encoding=None, separator=",")
             elif _is_named_parquet(self.container):
                 raise ValueError("it does not begin as a parquet file")
@@ -241,9 +244,13 @@ class TableFile:
             return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
 
     def _with_decimal_mark(self, layout: Layout, cells: Cells) -> Layout:
-        """Return a layout with a decimal comma if the file writes its closes so."""
-        is_open = cells.separator not in ("", ",") and not layout.has_decimal
-        if not is_open or "close" not in layout.columns:
+        """Return a layout with a decimal comma if the file writes its closes so.
+
+        The mark of the layout stays if the market's file states it, for parquet, and for texts
+        whose fields are separated by commas. Raises UsageError where the comma may be either mark.
+        """
+        is_undecided = cells.separator not in ("", ",") and not layout.has_decimal
+        if not is_undecided or "close" not in layout.columns:
             return layout
         written = cells.read(layout.columns["close"]).to_pandas().astype(str)
         mark = decimal_mark(written)
@@ -277,7 +284,7 @@ class TableFile:
                 f"{self.layout.header_of('symbol')!r} has type {column.type}"
             )
         encoded = column.combine_chunks().dictionary_encode()  # few are distinct
-        distinct = [*encoded.dictionary.to_pylist(), ""]
+        distinct = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing symbols
         stripped = [symbol.strip() for symbol in distinct]
         names = pd.Series([self.zero_filled.get(name, name) for name in stripped], dtype=str)
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
@@ -291,6 +298,7 @@ class TableFile:
         return names.take(codes).reset_index(drop=True)
 
     def _symbols_of_numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return whole numbers as text if the market lists all as symbols, else the numbers."""
         written = column.cast(pa.string())
         unknown = set(written.unique().to_pylist()) - self.zero_filled.keys()
         return column if unknown else written
@@ -314,11 +322,15 @@ class TableFile:
         return numbers
 
     def _number_format(self, name: str) -> NumberFormat:
+        """Return how a column writes its numbers; only a volume may be written as 1.2M."""
         numbers = self.layout.numbers
         return numbers if name == "volume" else replace(numbers, magnitudes=False)
 
     def _converted(self, rows: pd.DataFrame, row: ndarray) -> pd.DataFrame:
-        """Return rows in shares and prices as we hold them, in place of those of the file."""
+        """Return rows in shares and prices as we hold them; `row` are their positions in the table.
+
+        The frame is changed in place. Raises UsageError for rows that the dialect does not mean.
+        """
         if self.layout.volume_unit != 1 and "volume" in rows:
             rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
         known = self.layout.dialect
@@ -326,7 +338,7 @@ class TableFile:
             return rows
         self._refuse_other_rows(known, row)
         if known.absolute:
-            for name in set(PER_SHARE).intersection(rows):
+            for name in set(PER_SHARE).intersection(rows):  # 0 stands for no price there
                 rows[name] = rows[name].abs().where(rows[name] != 0)
         if known.divisor is not None:
             self._adjust(known, rows, row)
@@ -345,6 +357,7 @@ class TableFile:
             rows["volume"] = (rows["volume"] * factor).round(DIGITS)
 
     def _factors(self, row: ndarray, *headers: str) -> pd.Series:
+        """Return the factors of rows from the first of these columns, NaN where not above 0."""
         position = self.layout.position(*headers)
         assert position is not None
         with self.container.readable():
@@ -391,7 +404,10 @@ class TableFile:
 
 
 def _dates_position(layout: Layout, cells: Cells) -> int | None:
-    """Return the column of dates: the one named so, or the first one where it has no name."""
+    """Return the position of the column of dates, None where there is none.
+
+    It is the one named so, or else a first or last column without a name that begins with a date.
+    """
     if "session" in layout.columns:
         return layout.columns["session"]
     for position, name in enumerate(cells.header):
@@ -399,6 +415,8 @@ def _dates_position(layout: Layout, cells: Cells) -> int | None:
         if header_key(name) in UNNAMED and is_at_an_end and cells.rows:
             first = plain(cells.rows_at(position, np.array([0]))).to_pylist()
             is_date = days_of(first, "UTC")[0] is not None
+            # Whole numbers without a name are taken for a count of rows, even one that could be the
+            # date 20260120.
             if is_date and not isinstance(first[0], int):
                 return position
     return None

@@ -16,7 +16,7 @@ SEPARATORS = (",", ";", "\t", "|")
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WEB_PAGE = (b"<!doctype html", b"<html", b"<?xml")
 JSON = (b"{", b"[")
-OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"
+OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"  # the first bytes of an .xls file
 LONGEST_FOOTER = 5  # lines
 FEWEST_WORDS = 4  # of a footer, which a row that was cut off does not have
 
@@ -28,25 +28,27 @@ def read_text(content: bytes, stated: Columns) -> Cells:
     """
     _refuse_other_formats(content)
     text = _in_utf8(content, stated.encoding)
-    if b"\n" not in text:
+    if b"\n" not in text:  # the line ends of old Macs
         text = text.replace(b"\r", b"\n")
     separator, text = _from_header(text, stated)
     text = _without_comments(text)
     header = _record(_first_line(text), separator)
     if not header:
         raise ValueError("the file is empty")
-    # Only such a header has others below it: the lines of other files may be long.
-    may_have_others = header_key(header[0]) in LABELS
-    beginning = list(_first_records(text, separator, HEADER_ROWS if may_have_others else 1))
-    is_of_tickers = has_header_rows(beginning)
-    rows = _after_lines(text, HEADER_ROWS if is_of_tickers else 1)
+    # More lines are read as headers only below one that begins with such a label: the lines of
+    # other files may be long.
+    may_have_several = header_key(header[0]) in LABELS
+    beginning = list(_first_records(text, separator, HEADER_ROWS if may_have_several else 1))
+    has_several = has_header_rows(beginning)
+    rows = _after_lines(text, HEADER_ROWS if has_several else 1)
     rows, left_out = _without_footer(rows, separator, len(header))
     table = _table(rows, separator, len(header))
     cells = Cells.of_table(header, table, separator=separator, left_out=left_out)
-    return reshaped(beginning, cells) if is_of_tickers else cells
+    return reshaped(beginning, cells) if has_several else cells
 
 
 def _refuse_other_formats(content: bytes) -> None:
+    """Raise ValueError for a web page, JSON or an old workbook, whatever the file's name."""
     beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     if beginning.startswith(WEB_PAGE):
         raise ValueError("this is a web page, not a table: download the file that the page offers")
@@ -94,7 +96,10 @@ def _encoding_of_header(first_line: bytes) -> str | None:
 
 
 def _from_header(text: bytes, stated: Columns) -> tuple[str, bytes]:
-    """Return the separator, and the text from its header on."""
+    """Return the separator, and the text from its header on.
+
+    Blank lines, comments and a line such as `sep=;`, which Excel reads, may stand above the header.
+    """
     text = _after_lines(text, stated.skip_rows)
     separator = stated.separator
     while text:
@@ -108,7 +113,10 @@ def _from_header(text: bytes, stated: Columns) -> tuple[str, bytes]:
 
 
 def _is_comment(text: bytes, separator: str | None) -> bool:
-    """Say whether a text begins with a comment; a header may begin with # as well."""
+    """Say whether a text begins with a comment; a header may begin with # as well.
+
+    A line with # is a header if it has as many fields as the first line below without one.
+    """
     line = _first_line(text)
     if not line.startswith("#"):
         return False
@@ -137,6 +145,7 @@ def _separator(line: str) -> str:
 
 
 def _record(line: str, separator: str) -> list[str]:
+    """Return the fields of a line, none of an empty one."""
     return next(csv.reader([line], delimiter=separator), [])
 
 
@@ -147,6 +156,7 @@ def _first_line(text: bytes) -> str:
 
 
 def _after_lines(text: bytes, lines: int) -> bytes:
+    """Return a text without its first lines."""
     start = 0
     for _ in range(lines):
         end = text.find(b"\n", start)
@@ -172,7 +182,11 @@ def _without_comments(text: bytes) -> bytes:
 
 
 def _without_footer(text: bytes, separator: str, fields: int) -> tuple[bytes, str]:
-    """Return the rows without the last lines that are a sentence; and these, in words."""
+    """Return the rows without the last lines that are sentences; and these, in words.
+
+    A text with a single column has no footer, as its rows look like one. Words are empty without a
+    footer.
+    """
     footer: list[str] = []
     rest = text.rstrip(b"\r\n")
     while fields > 1 and len(footer) < LONGEST_FOOTER:
