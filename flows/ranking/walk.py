@@ -50,7 +50,7 @@ from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, earliest, folds
 from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
-from flows.nightly.own_code import named, walk_own
+from flows.nightly.own_code import own_code_record, walk_own
 from flows.nightly.ranking import history_of
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
@@ -147,7 +147,7 @@ class Walk:
             "features": list(FEATURES),
             "max_return": market.checks.max_return,
             "trading": json.loads(trading_as_json),
-            **named(self.context),
+            **own_code_record(self.context),
         }
 
     @property

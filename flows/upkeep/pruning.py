@@ -34,7 +34,7 @@ KEPT_NIGHTS = 252  # by default: a year
 UNTOUCHED = timedelta(days=30)
 PAGE = re.compile(r"(\d{4}-\d\d-\d\d)(-level-[\d.]+)?\.html")
 INPUTS = "-inputs.json"  # after a model's name: what drift is measured against
-OVER = ".over"  # suffix of a state that is being removed
+REMOVING = ".over"  # suffix of the folder of a state that is being removed
 # Folders of states from which interrupted trainings, backtests and rankings resume.
 STATES = ("training", "training/backtests", "backtests", "rankings")
 NOT_STATES = ("backtests", "translation")  # in them: folders of states, and another program's
@@ -244,14 +244,14 @@ def _untouched_states(since: datetime) -> list[Path]:
         for folder in sorted((data_folder() / parent).glob("*")):
             if not folder.is_dir() or folder.is_symlink() or folder.name in NOT_STATES:
                 continue
-            if folder.name.endswith(OVER) or _last_touched(folder) < since:
+            if folder.name.endswith(REMOVING) or _last_touched(folder) < since:
                 states.append(folder)
     return states
 
 
 def _remove_state(folder: Path) -> None:
     """Rename the folder of a state and remove it: work must not resume from half a state."""
-    renamed = folder.with_name(f"{folder.name.removesuffix(OVER)}{OVER}")
+    renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
     if folder != renamed:
         shutil.rmtree(renamed, ignore_errors=True)
         folder.rename(renamed)
