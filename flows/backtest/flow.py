@@ -29,7 +29,7 @@ from flows.signals import end_with_parent, signals_of
 KILL_EVERY_S = 0.2  # seconds from one killing of a pool's workers to the next
 WORKER_GONE = (
     "a process that trained folds was killed, perhaps because the machine ran out of memory: run "
-    "the same command again with fewer --workers; it goes on from the folds that are done"
+    "the same command again with fewer --workers; it goes on where this one stopped"
 )
 
 

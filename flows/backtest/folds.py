@@ -223,9 +223,9 @@ def _require_known(context: MarketContext, as_of: date) -> None:
     symbols = set(bars["symbol"])
     if shortage(context, as_of, symbols) is not None:
         raise UsageError(
-            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC the store had only "
-            f"{len(symbols)} bars of {context.name} for {as_of}, because it was filled later: "
-            "choose a --from after nights had begun to fetch the bars, or leave out the option"
+            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC the store knew {len(symbols)} "
+            f"bars of {context.name} for {as_of}, because it was filled later: choose a --from "
+            "after nights had begun to fetch the bars, or leave out the option"
         )
 
 
@@ -417,9 +417,7 @@ class Nights:
         predictions = predict_night(self.context, model, as_of, bars)
         if too_few(self.context, as_of, predictions):
             constituents = len(self.context.constituents(as_of))
-            raise DtmlError(
-                f"only {len(predictions)} of {constituents} constituents can be predicted"
-            )
+            raise DtmlError(f"{len(predictions)} of {constituents} constituents can be predicted")
         return predictions.assign(known_at=bars["known_at"].max())
 
 
