@@ -21,7 +21,8 @@ from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.night import Night, NightRefusedError, run_night
 from flows.nightly.predict import shortage
 
-LIMIT = 30  # sessions looked back for missed nights: for older ones there is `dtml backtest`
+# Sessions up to the last one among which nights can be missed. `dtml backtest` predicts older ones.
+LIMIT = 30
 
 
 @dataclass

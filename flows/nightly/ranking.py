@@ -160,6 +160,7 @@ def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> b
     if has_own_code_changed:
         return True
     policy = context.market.retrain
+    # The number of sessions after the last one trained on.
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     return isinstance(policy, int) and age >= policy
 

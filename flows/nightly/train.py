@@ -90,6 +90,7 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
     if index != context.market.index.symbol:
         now = context.market.index.symbol
         return f"the index is {now}, but {latest['id']} was trained on {index}"
+    # The number of sessions after the last one trained on.
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     policy = context.market.retrain
     if isinstance(policy, int) and age >= policy:
@@ -236,6 +237,7 @@ def fit_bars(
     members = context.experiment.members_of(*seeds)
     begin = None
     if previous is not None:
+        # Each seed with the weights of the same seed.
         begin = [previous.ensemble.member(place) for place in range(len(members))]
     fits = fit_members(
         train,

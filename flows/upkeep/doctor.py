@@ -214,7 +214,7 @@ def _calendars() -> str:
     calendar = min(ends, key=ends.__getitem__)
     if ends[calendar] - datetime.now(UTC).date() <= CALENDAR_WARNING:
         raise DtmlError(end_of_calendar(calendar, ends[calendar]))
-    return f"{len(ends)} known; the first to end does so on {ends[calendar]}"
+    return f"{len(ends)} calendars; the first of them ends on {ends[calendar]}"
 
 
 def _prefect() -> str:

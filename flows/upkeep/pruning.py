@@ -163,6 +163,7 @@ def compact_if_worth_it(engine: Engine) -> bool:
 
 @contextmanager
 def _every_market_locked(engine: Engine) -> Iterator[None]:
+    """Hold the locks of all markets of the store, so that none has a night meanwhile."""
     with reading(engine) as conn:
         names = markets.markets(conn)
     with ExitStack() as locks:
