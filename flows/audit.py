@@ -27,8 +27,7 @@ from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Fold, Nights
 from flows.nightly.bars import NightBars
-from flows.nightly.context import MarketContext, stored_bars
-from flows.nightly.fetch import save_universe
+from flows.nightly.context import MarketContext, save_universe, stored_bars
 from flows.nightly.predict import forecast
 from flows.nightly.ranking import rankers_for
 from flows.nightly.train import load_model, train_model

@@ -26,10 +26,10 @@ from flows.nightly.context import RunRequest
 from flows.progress import fold_progress
 from flows.signals import end_with_parent, signals_of
 
-KILL_EVERY_S = 0.2  # a pool's workers
+KILL_EVERY_S = 0.2  # seconds from one killing of a pool's workers to the next
 WORKER_GONE = (
     "a process that trained folds was killed, perhaps because the machine ran out of memory: run "
-    "the same command again with fewer --workers; it resumes"
+    "the same command again with fewer --workers; it goes on where this one stopped"
 )
 
 
@@ -66,18 +66,20 @@ def backtest(
     """Run a backtest over the stored prices of a market.
 
     See `flows.backtest.results.run_backtest`. Its folds run one by one in this process or, with
-    `submit`, on the flow's task runner: on so many threads each, or, without `threads`, each seed
-    of a fold as a task before it.
+    `submit`, on the flow's task runner. There each fold trains on so many `threads`. Without
+    `threads`, as on a cluster, each seed of a fold is a task of its own, and the fold follows them.
     """
     opened = open_backtest(request, plan)
     experiment = opened.context.experiment
     is_done = [job.card.exists() for job in jobs_of(opened)]
+    # With a warm start, seeds begin with the weights of the fold before, which must be done.
     seeds_are_tasks = threads is None and experiment.seeds > 1 and not experiment.warm_start
 
     def submit_fold(job: Job) -> PrefectFuture[Path]:
         """Submit a fold and the seeds before it.
 
-        The fold trains a seed that failed again, and then says why.
+        The fold begins even if a seed failed: it trains that seed again, and raises the error if
+        the seed fails again.
         """
         seeds: list[Any] = []
         if seeds_are_tasks and not job.card.exists():
@@ -109,7 +111,10 @@ def backtest_flow(
     workers: int,
     cluster: str | None,
 ) -> Result:
-    """Run a backtest in this process, in so many workers beside it, or on a Dask cluster."""
+    """Run a backtest on the Dask cluster at the address `cluster`, or else on this machine.
+
+    On this machine it runs in this process, or in so many `workers` beside it if they are several.
+    """
     if cluster is not None:
         try:
             from prefect_dask.task_runners import DaskTaskRunner
@@ -132,11 +137,12 @@ def _backtest_on(task_runner: Any) -> Callable[..., Result]:
 
 
 class WorkerPool(ProcessPoolTaskRunner):
-    """Run tasks on Prefect's pool of processes, and end when a worker is ended from outside.
+    """Run tasks on Prefect's pool of processes, and end when a worker is killed from outside.
 
     By default a pool that lost a worker asks the others to end and waits for them. It would wait
-    for ever for a worker that was just starting, for one in whose task Prefect turns that request
-    into an exception, and, when this process ends, for a pipe's lock that the lost worker held.
+    for ever in three cases: for a worker that was just starting, for a worker in whose task Prefect
+    turns that request into an exception, and, when this process ends, for the lock of a pipe that
+    the lost worker held. Where a worker was lost, this pool kills the others instead.
     """
 
     def cancel_all(self) -> None:
@@ -145,6 +151,7 @@ class WorkerPool(ProcessPoolTaskRunner):
             killer = Thread(target=_kill, args=(self._executor._processes,), daemon=True)
             killer.start()
             if self._subprocess_message_queue is not None:
+                # The thread that feeds the queue may wait for the lock that the lost worker held.
                 self._subprocess_message_queue.cancel_join_thread()
         super().cancel_all()
 

@@ -1,8 +1,9 @@
 """Walk forward through history as the nights would have.
 
-Here are the plan of a backtest and its folds, a job each. A job trains and predicts, and writes its
-results to files, nothing to the store. So jobs can run here, in other processes or on other
-machines, and one process stores their results (`flows.backtest.results`).
+A backtest is divided into folds: each trains one model and predicts the sessions after its
+training. A job runs one fold and writes its results to files, nothing to the store. So jobs can run
+in this process, in other processes or on other machines. One process stores the results of all
+(`flows.backtest.results`).
 """
 
 import hashlib
@@ -38,7 +39,7 @@ from translation.atomic_files import write_whole
 # Columns of a run that JSON keeps as text.
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")
-# Every bar as known now, or as known before the session it helps to predict.
+# Whether nights see every bar as known now, or as known before the session that they predict.
 PricesKnown = Literal["now", "then"]
 
 
@@ -70,13 +71,15 @@ class Plan:
     def __post_init__(self) -> None:
         if self.first > self.last:
             raise UsageError(f"--from {self.first} is after --to {self.last}")
-        assert self.strategies  # a strategy checks its own values
+        # Builds the strategies only because each raises UsageError for a wrong `top` or weight.
+        assert self.strategies
 
     @property
     def strategies(self) -> list[Strategy]:
-        """Return every form, filled at the next open with costs.
+        """Return the strategies that are traded: every form of portfolio in two versions.
 
-        As papers do it, each is filled at the close without any costs too.
+        One is filled at the next open, with the costs of the plan. The other is filled at the close
+        without any costs, as papers do it.
         """
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
         strategies: list[Strategy] = []
@@ -98,8 +101,8 @@ class Plan:
 class Backtest:
     """Hold a plan with its market opened and its folds laid out.
 
-    Bars are read as known at `known_at`. If the plan's prices are those known "then", this holds
-    for outcomes alone.
+    Bars are read as known at `known_at`, the watermark of the bars when the backtest was opened. If
+    the plan's `prices_known` is "then", this moment counts for outcomes only.
     """
 
     context: MarketContext
@@ -107,7 +110,7 @@ class Backtest:
     plan: Plan
     folds: tuple[Fold, ...]
     known_at: datetime
-    digest: str  # of the bars it reads
+    digest: str  # of the bars as known at `known_at`
 
     @cached_property
     def id(self) -> str:
@@ -137,23 +140,26 @@ class Backtest:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return the settings as JSON gives them back."""
+        """Return the settings as they come back from stored JSON."""
         settings = {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
         return dict(json.loads(json.dumps(settings, default=str)))
 
 
 @dataclass(frozen=True)
 class Job:
-    """Describe one fold in plain values, which can be sent to another process."""
+    """Describe one fold in plain values, which can be sent to another process.
+
+    The fields of the same name are those of the backtest, its plan and its request.
+    """
 
     request: RunRequest
     fold: Fold
     known_at: datetime
-    folder: Path
+    folder: Path  # into which the results are written
     store: str  # where the store is, without its password
     prices_known: PricesKnown
     previous: Path | None = None  # the card of the fold before, for a warm start
-    threads: int | None = None
+    threads: int | None = None  # of torch; None: as it chooses
 
     @property
     def card(self) -> Path:
@@ -167,15 +173,16 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
-    Raises UsageError where not every session predicted has happened.
+    Raises UsageError where the store lacks prices of the last sessions of the plan, or where too
+    few bars were known "then".
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
     last = context.source.last_session()
     if last is None or plan.last > last:
         raise UsageError(
-            f"the store has prices of {context.name} up to {last}, "
-            f"but a backtest to {plan.last} needs prices up to that day"
+            f"the store has prices of {context.name} up to {last}, but a backtest to {plan.last} "
+            "needs prices up to that day: choose an earlier --to, or fetch later prices"
         )
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid_out = folds(sessions, plan.first, plan.last, plan.retrain_every)
@@ -196,10 +203,10 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
 def known_before(
     context: MarketContext, as_of: date, known_at: datetime, prices_known: PricesKnown
 ) -> datetime:
-    """Return the moment for which a training or a night of `as_of` reads its bars.
+    """Return the moment as known at which a training or a night of `as_of` reads its bars.
 
-    It reads what was known by then. With "now" the moment is `known_at`; with "then" it is the open
-    of the session that follows, as in a night that is caught up, and at the latest `known_at`.
+    If `prices_known` is "now", it is `known_at`. If it is "then", it is the open of the session
+    after `as_of`, as for a night that is run late, but not after `known_at`.
     """
     if prices_known == "now":
         return known_at
@@ -216,10 +223,9 @@ def _require_known(context: MarketContext, as_of: date) -> None:
     symbols = set(bars["symbol"])
     if shortage(context, as_of, symbols) is not None:
         raise UsageError(
-            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC "
-            f"the store knew {len(symbols)} bars of {context.name} for {as_of}, because it was "
-            "filled later: choose a --from by which nights had fetched the bars, "
-            "or leave out the option"
+            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC the store knew {len(symbols)} "
+            f"bars of {context.name} for {as_of}, because it was filled later: choose a --from "
+            "after nights had begun to fetch the bars, or leave out the option"
         )
 
 
@@ -231,7 +237,7 @@ def digest_of(bars: pd.DataFrame) -> str:
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:
-    """Return a job for each fold; a job whose card exists is done."""
+    """Return a job for each fold, in order; a job whose card exists is done."""
     jobs = [
         Job(
             request=backtest.request,
@@ -257,8 +263,8 @@ def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
 def run_fold(job: Job) -> Path:
     """Train as of the fold's day, predict each of its sessions, and write the results to files.
 
-    Each session is predicted as its night would have. Returns the card's path. The training of a
-    killed job resumes where it was.
+    Each session is predicted as its night would have. Returns the path of the card, which is
+    written last. If a job is killed, the next one resumes its training.
     """
     if job.card.exists():
         return job.card
@@ -292,7 +298,7 @@ def run_fold(job: Job) -> Path:
 
 
 def run_seed(job: Job, seed: int) -> None:
-    """Train one seed of a fold with fresh weights, and leave its state for `run_fold`."""
+    """Train one seed of a fold from random weights, and leave its state for `run_fold`."""
     context, nights, known_at = _opened(job)
     fit_seed(
         context, job.fold.as_of, seed, kind="backtest", known_at=known_at, serves=nights.digest
@@ -300,7 +306,10 @@ def run_seed(job: Job, seed: int) -> None:
 
 
 def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
-    """Return the market, the nights to be predicted, and when the training's bars were known."""
+    """Return the market, the nights to predict, and the moment for which the training reads bars.
+
+    Raises UsageError where this process has another store than the backtest.
+    """
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     context = open_stored_context(job.request)
@@ -314,10 +323,10 @@ def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """Read the result of a fold.
+    """Read the card that `run_fold` wrote, with days and moments converted from text.
 
-    It has `fold`, the row of its `run`, `bands`, the nights `refused` and why, and `seconds`. Its
-    predictions are in a Parquet file beside the card: as_of, target, symbol, probability,
+    It has `fold`, the row of its `run`, `bands`, `refused` (the reason by night), and `seconds`.
+    The predictions are in a Parquet file beside the card: as_of, target, symbol, probability,
     probability_std, known_at.
     """
     content: dict[str, Any] = json.loads(card.read_text())
@@ -335,7 +344,8 @@ def read_card(card: Path) -> dict[str, Any]:
 class Nights:
     """Predict the nights of a fold.
 
-    The bars are read once, or for each night where they are those known then.
+    If prices are those known "now", all bars are read once. If they are those known "then", each
+    night reads its own.
     """
 
     def __init__(
@@ -356,7 +366,10 @@ class Nights:
 
     @property
     def digest(self) -> str:
-        """Return a digest of all that decides the predictions and the refused nights."""
+        """Return a text of digests and settings that decide predictions and refused nights.
+
+        It distinguishes runs whose models are equal but predict from different bars.
+        """
         digests_of_nights = ""
         if self.prices_known == "then":
             digests_of_nights = " ".join(digest_of(self.bars_of(day)) for day in self._days())
@@ -364,11 +377,11 @@ class Nights:
         return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and for each refused night the reason.
+        """Return the predictions of every night, and the reason of each refused night by its day.
 
         They are what the nightly job would have predicted and refused.
         """
-        predictions = [pd.DataFrame()]
+        predictions = [pd.DataFrame()]  # `concat` needs a frame even if every night is refused
         refused: dict[str, str] = {}
         for as_of in self._days():
             try:
@@ -378,7 +391,7 @@ class Nights:
         return pd.concat(predictions, ignore_index=True), refused
 
     def _days(self) -> list[date]:
-        """Return the session of each night, whose bars are the last that it reads."""
+        """Return the `as_of` of each night: the session before each one that the fold predicts."""
         calendar = self.context.market.calendar
         last = previous_session(calendar, self.fold.last)
         return [day.date() for day in sessions_between(calendar, self.fold.as_of, last)]
@@ -411,8 +424,8 @@ class Nights:
 def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
     """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
 
-    `sessions` are those of the exchange, with at least one before `first`. Raises UsageError for a
-    span without a session.
+    `sessions` are those of the exchange, with at least one before `first`. The last fold may be
+    shorter. Raises UsageError for a span without a session.
     """
     if retrain_every < 1:
         raise UsageError(f"--retrain-every must be 1 session or more, got {retrain_every}")
@@ -420,7 +433,8 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
     if start >= stop:
         raise UsageError(f"there is no session from {first} to {last}")
-    # A model is trained as of the session before its first one; its experiment leaves the gap.
+    # A model is trained as of the session before the first one that it predicts. No gap is left
+    # here: the experiment itself leaves out what the training must not see.
     splits = walk_forward(start, stop, retrain_every=retrain_every, horizon=1, gap=0)
     days = sessions.date
     return [

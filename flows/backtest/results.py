@@ -1,4 +1,4 @@
-"""Store, score and publish the results of a backtest's folds, and trade them by portfolios."""
+"""Store, score and publish the results of a backtest's folds, and trade them in portfolios."""
 
 import shutil
 import time
@@ -65,9 +65,10 @@ def run_backtest(
 ) -> Result:
     """Train and predict fold by fold, then score.
 
-    Work that an interrupted backtest finished is not repeated. Attention between stocks is stored
-    for the sessions of `attention_on`, also for a backtest that is finished. Raises DtmlError when
-    another process is running the same backtest.
+    Folds that an interrupted backtest has finished are not run again. Attention between stocks is
+    stored for the sessions of `attention_on`, also where the backtest itself is already stored.
+    Raises UsageError for such a day outside the backtest, and DtmlError when another process is
+    running the same backtest.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +77,7 @@ def run_backtest(
         with lock.acquire(timeout=0):
             if stored_backtest(backtest.context.engine, backtest.id) is None:
                 _walk(backtest, runner, on_fold)
+            # All results are in the store now.
             shutil.rmtree(backtest.folder, ignore_errors=True)
             keep_attention(backtest, attention_on)
             stored = stored_backtest(backtest.context.engine, backtest.id)
@@ -95,6 +97,7 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
         backtests.save_backtest(conn, _row(backtest))
     start = time.perf_counter()
     jobs = jobs_of(backtest)
+    # The time that an earlier process spent is not known.
     is_resumed = any(job.card.exists() for job in jobs)
     for number, card in enumerate(runner(jobs), start=1):
         _store_fold(backtest, card)
@@ -114,9 +117,9 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
-    """Store the attention between stocks on predicted sessions, by the models of their folds.
+    """Store the attention between stocks when the sessions `days` were predicted.
 
-    A refused night has none.
+    Each is predicted again by the model of its fold. Nothing is stored for a refused night.
     """
     context = backtest.context
     with reading(context.engine) as conn:
@@ -125,7 +128,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         target = pd.Timestamp(day)
         fold = folds[(folds["first"] <= target) & (target <= folds["last"])].iloc[0]
         as_of = previous_session(context.market.calendar, day)
-        if str(as_of) in fold["refused"]:
+        if str(as_of) in fold["refused"]:  # the reasons by night
             continue
         with reading(context.engine) as conn:
             model = load_run(context, runs.run(conn, fold["run_id"]))
@@ -156,10 +159,10 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
-    """Return the mean over the seeds of the validation accuracy in the chosen epoch."""
+    """Return the validation accuracy in the chosen epoch of each seed, as a mean over the seeds."""
     accuracies: list[float] = []
     for seed in run["losses"]:
-        best_epoch = seed["epochs"][seed["best_epoch"] - 1]
+        best_epoch = seed["epochs"][seed["best_epoch"] - 1]  # epochs are numbered from 1
         accuracies.append(best_epoch["validation_acc"])
     return float(np.mean(accuracies))
 
@@ -204,6 +207,7 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
         if card["bands"]:
             bands = pd.DataFrame(card["bands"])
             calibration.save_bands(conn, run["id"], bands, default=market.level)
+        # One call stores predictions from bars of one watermark; without any, there is no column.
         moments = predicted["known_at"].unique() if len(predicted) else ()
         for known_at in moments:
             rows = predicted[predicted["known_at"] == known_at].assign(run_id=run["id"])
@@ -221,27 +225,32 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
 class TrackRecord:
     """Hold the predictions and the outcomes of all predicted sessions.
 
-    `probability` is NaN where nothing was predicted. `movement` is a ratio minus 1, NaN where it is
-    not known. `losers` is the fall to each `as_of` from the session before: a rule that orders
-    stocks.
+    A day has the session `as_of`, from whose bars it was predicted, and the session `target` that
+    follows. `probability` is that of a rise, NaN where nothing was predicted. `movement` is the
+    return from `as_of` to `target`, a ratio minus 1, NaN where it is not known. `losers` is the
+    negative return to `as_of` from the session before it: a rule that ranks the losers first.
     """
 
     probability: Float[ndarray, "days stocks"]
     movement: Float[ndarray, "days stocks"]
     as_of: pd.DatetimeIndex
     target: pd.DatetimeIndex
-    fold: Int[ndarray, " days"]
+    fold: Int[ndarray, " days"]  # the number of each day's fold
     symbols: tuple[str, ...]
     rules: pd.DataFrame  # a column a rule, a row a day
     losers: Float[ndarray, "days stocks"]
 
     def directions(self) -> Directions:
-        """Return the directions that the model and each rule predicted, stock by stock."""
+        """Return the directions that the model and each rule predicted, [days stocks].
+
+        They are 1 for a rise, 0 for a fall and NaN for none. A rule says the same of all stocks.
+        """
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
         directions = {MODEL: model}
         all_stocks = np.ones_like(self.probability)
         for rule in self.rules:
-            directions[str(rule)] = all_stocks * self.rules[rule].to_numpy()[:, None]
+            direction_of_day = self.rules[rule].to_numpy()[:, None]  # [days 1]
+            directions[str(rule)] = all_stocks * direction_of_day
         return directions
 
 
@@ -252,7 +261,7 @@ def scored_bars(backtest: Backtest) -> pd.DataFrame:
 
 
 def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
-    """Read the predictions of all folds, and their outcomes from `bars`.
+    """Read the predictions of all folds, and compute their outcomes from `bars`.
 
     Raises DtmlError if no night has a prediction.
     """
@@ -282,7 +291,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
 
 
 def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
-    """Raise DtmlError for a backtest in which every night was refused."""
+    """Raise DtmlError for a backtest in which every night was refused, with the first reason."""
     reasons: list[str] = []
     for reasons_by_night in folds["refused"]:
         reasons += reasons_by_night.values()
@@ -290,7 +299,7 @@ def _raise_all_refused(folds: pd.DataFrame) -> NoReturn:
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
-    """Store the outcome of every prediction, as a night's scoring would."""
+    """Store the outcome of every prediction whose return is known, as a night's scoring would."""
     is_settled = np.isfinite(record.probability) & np.isfinite(record.movement)
     day, stock = np.nonzero(is_settled)
     symbols = pd.Index(record.symbols)[stock]
@@ -306,13 +315,17 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:
-    """Score and follow the predictions, and store the figures."""
+    """Score the predictions, trade them in portfolios, and store all figures in one transaction.
+
+    `seconds` is the time that the folds took; None where it is not known.
+    """
     context = backtest.context
     bars = scored_bars(backtest)
     record = read_record(backtest, bars)
     scores = _slice_scores(record)
     followed = _followed(backtest, record, bars)
     trials = _trials(backtest, followed)
+    # The yearly Sharpe ratio that the best of so many strategies without any skill would have.
     best = 0.0
     if np.isfinite(trials).any():
         best = expected_best(trials) * np.sqrt(YEAR)
@@ -359,8 +372,9 @@ def _slice_scores(record: TrackRecord) -> pd.DataFrame:
 class _Followed:
     """Hold the daily returns of each portfolio in `tracks`, by its name.
 
-    `strategies` and `indices` are those of the portfolios that follow predictions. The index is
-    bought at the same moment as its portfolio's stocks, so that the two have the same sessions.
+    `strategies` has the settings of the portfolios that follow predictions. `indices` has the track
+    of the index with which a portfolio is compared: bought at the same moment as its stocks, so
+    that the two have the same sessions.
     """
 
     tracks: dict[str, pd.DataFrame]
@@ -369,7 +383,11 @@ class _Followed:
 
 
 def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
-    """Return the Sharpe ratio per session of every strategy tried, also in earlier backtests."""
+    """Return the Sharpe ratio per session of every strategy tried on this market.
+
+    Those of earlier backtests count too: the more strategies are tried, the better the best one
+    looks by chance.
+    """
     with reading(backtest.context.engine) as conn:
         yearly = backtests.sharpe_ratios(conn, backtest.context.name, other_than=backtest.id)
     sharpe_ratios = list(yearly / np.sqrt(YEAR))
@@ -380,9 +398,10 @@ def _trials(backtest: Backtest, followed: _Followed) -> list[float]:
 
 
 def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the figures of each portfolio.
+    """Return a row of figures for each portfolio.
 
-    `trials` count for those that follow predictions.
+    `trials`, the Sharpe ratios of all strategies tried, concern only the portfolios that follow
+    predictions.
     """
     rows: list[dict[str, Any]] = []
     for name, track in followed.tracks.items():
@@ -397,7 +416,7 @@ def _performances(followed: _Followed, trials: Sequence[float]) -> list[dict[str
 
 
 def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _Followed:
-    """Trade the predictions by each strategy; beside it, hold the index, and equal parts."""
+    """Trade the predictions by each strategy, and hold the index and equal parts for comparison."""
     context = backtest.context
     quotes = quotes_of(context, bars, record.symbols)
     index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
@@ -417,13 +436,16 @@ def _followed(backtest: Backtest, record: TrackRecord, bars: pd.DataFrame) -> _F
     tracks["equal weight"] = equal_weight_track(
         record.probability, record.as_of, quotes, "next_open"
     )
-    # An index may have no opens.
+    # An index may have no opens, so that a portfolio bought at the open has no session.
     with_sessions = {name: track for name, track in tracks.items() if len(track)}
     return _Followed(tracks=with_sessions, strategies=strategies, indices=indices)
 
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
-    """Count the days of membership in the span, and those of them without a bar."""
+    """Count the stock-days of constituents in the span, and those of them without a bar.
+
+    The share of those without a bar tells how many delisted stocks the prices may lack.
+    """
     market = backtest.context.market
     days = sessions_between(market.calendar, backtest.plan.first, backtest.plan.last)
     has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))

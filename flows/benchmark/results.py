@@ -52,8 +52,8 @@ class Benchmark:
 class Chosen:
     """Hold all that is decided before the test span is read."""
 
-    models: Mapping[str, list[Trial]]  # the best configuration on validation comes first
-    best_rule: str
+    models: Mapping[str, list[Trial]]  # by model; the best trial on validation comes first
+    best_rule: str  # the naive rule that was best on the training span
     seconds: float | None  # of all trainings; None if an earlier process did a part
 
 
@@ -61,15 +61,17 @@ class Chosen:
 class Test:
     """Hold the test span as read, and the predictions of every model and rule for it.
 
-    `movement` is in double precision, a ratio minus 1, NaN where it is unknown.
+    `probabilities` has the probabilities of each model's trials, in the order of `Chosen.models`.
+    `rules` has a row for each day and a column for each rule: 1 for a rise, 0 for a fall, or NaN.
+    `days` are the windows of DTML's length, whose stock-days are scored. `movement` is the return
+    in double precision, a ratio minus 1, NaN where it is unknown.
     """
 
     read_at: datetime
     known_at: datetime
     windows: Mapping[int, Windows]  # by their length
-    # Probabilities by model and configuration.
-    said: Mapping[str, list[Float[ndarray, "members days stocks"]]]
-    rules: pd.DataFrame  # directions
+    probabilities: Mapping[str, list[Float[ndarray, "members days stocks"]]]
+    rules: pd.DataFrame
     days: Windows
     movement: Float[ndarray, "days stocks"]
 
@@ -77,9 +79,10 @@ class Test:
 def run_benchmark(
     experiment: PublishedExperiment, stage: Stage = directly, on_epoch: EpochReport = no_report
 ) -> Benchmark:
-    """Train every model, then read the test span and store its scores.
+    """Train every model, then read the test span once and store its scores.
 
-    A benchmark that is already stored is returned without training.
+    A benchmark that is already stored is returned without training. Raises DtmlError where the
+    store lacks a part of the test span.
     """
     experiment.require_test_span()
     stored = stored_benchmark(experiment.context.engine, experiment.id)
@@ -103,6 +106,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
             return None
         scores = benchmarks.benchmark_scores(conn, benchmark_id)
         seeds = benchmarks.benchmark_seeds(conn, benchmark_id)
+        # How often the test span of the set has been read: the benchmarks are in that order.
         ids_of_set = benchmarks.benchmarks(conn, row["market"])["id"].tolist()
         number = ids_of_set.index(benchmark_id) + 1
         page_file = page_of("benchmark", row)
@@ -118,9 +122,10 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
 def _curves(
     conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
-    """Return the calibration of each model's ensemble, by the name of the model.
+    """Return the calibration curve of each model's ensemble, by the name of the model.
 
-    All are computed on the stock-days that the scoreboard has under 'all'.
+    All are computed on the stock-days that the scoreboard has under the label protocol "all": those
+    with an outcome that every model predicted.
     """
     history = predictions.prediction_history(
         conn,
@@ -133,6 +138,7 @@ def _curves(
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
     is_of_run = history["run_id"].isin(runs.values())
     has_outcome = history["realised_return"].notna()
+    # A row a stock-day, a column a run.
     probabilities = (
         history[is_of_run & has_outcome]
         .pivot(
@@ -147,8 +153,9 @@ def _curves(
 
 
 def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
-    """Train every model, and order the trials of each by their accuracy on validation."""
+    """Train every model, and sort the trials of each by accuracy on validation, best first."""
     start = time.perf_counter()
+    # An earlier process may have done a part, whose time is not known.
     is_whole = not was_begun(experiment)
     models: dict[str, list[Trial]] = {}
     for name, trials in train_models(experiment, on_epoch).items():
@@ -160,7 +167,7 @@ def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
 
 
 def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
-    """Load the test span and predict it with every model."""
+    """Load the test span and predict it with every trial of every model."""
     read_at = datetime.now(UTC)
     windows, bars, known_at = experiment.read_test()
     days = windows[experiment.window]
@@ -168,7 +175,8 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
         name: [trial.probability(windows[trial.window]) for trial in trials]
         for name, trials in chosen.models.items()
     }
-    # In double precision, from prices, as a night's outcomes are.
+    # The movement of the windows is in single precision. These returns are computed in double
+    # precision, as a night's outcomes are, for the stock-days on which the windows have one.
     returns = returns_between(
         bars, days.as_of, days.target, days.symbols, experiment.context.market.returns
     )
@@ -177,7 +185,7 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
         read_at=read_at,
         known_at=known_at,
         windows=windows,
-        said=probabilities,
+        probabilities=probabilities,
         rules=experiment.rule_directions(bars, days),
         days=days,
         movement=movement,
@@ -195,6 +203,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     scores["run_id"] = [
         None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()
     ]
+    # Seeds are scored on the stock-days that all predictors have.
     is_common = common_stock_days(predictors, test.movement, test.days.target)
     seeds = _seeds(chosen, test, np.where(is_common, test.movement, np.nan))
     row = _benchmark_row(experiment, chosen, test)
@@ -214,7 +223,8 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
             recorded_at=test.read_at,
         )
         benchmarks.save_benchmark(conn, row, scores, seeds)
-    page_of("benchmark", row).unlink(missing_ok=True)  # it may be left from another store
+    # A page of this name may be left from another store: `stored_benchmark` then writes a new one.
+    page_of("benchmark", row).unlink(missing_ok=True)
 
 
 def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
@@ -222,17 +232,22 @@ def _predictors(chosen: Chosen, test: Test) -> list[Predictor]:
     predictors: list[Predictor] = []
     for name, trials in chosen.models.items():
         configurations = sum(trial.tried for trial in trials)
-        predictors.append(Predictor(name, test.said[name][0], configurations=configurations))
+        of_chosen_trial = test.probabilities[name][0]
+        predictors.append(Predictor(name, of_chosen_trial, configurations=configurations))
     for rule in test.rules.columns:
         by_day = test.rules[rule].to_numpy(dtype=float)
-        # A rule is one member that says the same of every stock.
+        # A rule is one member that says the same of every stock: [1 member, days, stocks].
         directions = np.broadcast_to(by_day[None, :, None], (1, *test.movement.shape))
         predictors.append(Predictor(rule, directions, is_rule=True))
     return predictors
 
 
 def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the published figures beside a score: NaN unless it is of the paper's labels."""
+    """Return the published figures of the predictor of a score, under the names of columns.
+
+    They are NaN for a predictor that was not published, and unless the score is on the paper's
+    labels.
+    """
     figure = None
     if row["protocol"] == "published":
         figure = experiment.paper.published.get(row["predictor"])
@@ -245,7 +260,8 @@ def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[
 def _benchmark_row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
     """Return the row of a benchmark: its spans, and the settings of the chosen trials.
 
-    A model's chosen trial is its first. Notes on the data lie beside the settings.
+    A model's chosen trial is its first. If the published set has notes on its data, they lie beside
+    the settings, under "data".
     """
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
@@ -274,7 +290,7 @@ def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) 
     rows: list[dict[str, Any]] = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
-            acc, mcc = member_scores(test.said[name][number], movement)
+            acc, mcc = member_scores(test.probabilities[name][number], movement)
             for position, member in enumerate(trial.members):
                 rows.append(
                     {
@@ -296,7 +312,10 @@ def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) 
 def _store_run(
     conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test
 ) -> None:
-    """Store a model as a run with its predictions of the test span, and its weights on disk."""
+    """Store a model as a run with its predictions of the test span, and its weights on disk.
+
+    A classifier has no weights to store.
+    """
     run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
     sha = None
@@ -325,7 +344,7 @@ def _store_run(
         "computed_by": computed_by(choose_device(experiment.context.device)),
     }
     stored_runs.save_run(conn, run)
-    probabilities = test.said[name][0]
+    probabilities = test.probabilities[name][0]  # [members days stocks] of the chosen trial
     rows = _long(
         test.windows[trial.window],
         probability=probabilities.mean(axis=0),
@@ -338,7 +357,10 @@ def _store_run(
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return one row for each stock-day that has the first of the values."""
+    """Return a row for each stock-day on which the first of the values is known.
+
+    Columns: as_of, target, symbol, and the values under their names.
+    """
     first_values = next(iter(values.values()))
     day, stock = np.nonzero(np.isfinite(first_values))
     columns: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Train the models of the published experiment, and decide everything before its test span is read.
 
 Only `PublishedExperiment.read_test` loads bars of the test span, and `flows.benchmark.results`
-calls it once: models, epochs, configurations and the rule to beat are chosen on the spans before
-it.
+calls it once. Models, epochs, configurations and the naive rule to beat are chosen on the training
+and validation spans, which lie before it.
 """
 
 import hashlib
@@ -61,23 +61,27 @@ class Trial:
     window: int
     members: list[TrainedMember]
     probability: Probabilities
-    tried: int = 1  # configurations that a fit compared on validation
+    tried: int = 1  # settings that the fit of a classifier compared on validation
     ensemble: Ensemble | None = None  # the weights, of a network
 
     @property
     def validation_acc(self) -> float:
-        """Return the mean over the seeds, by which a configuration is chosen."""
+        """Return the mean accuracy over the seeds, by which a configuration is chosen."""
         return float(np.mean([member.validation_acc for member in self.members]))
 
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """Hold a published set, the models to train on it, and the prices before its test span."""
+    """Hold a published set, the models to train on it, and the prices before its test span.
+
+    Prices and windows are read and built when they are first asked for.
+    """
 
     context: MarketContext
     paper: PublishedSet
     seeds: tuple[int, ...]
-    with_grid: bool = False
+    with_grid: bool = False  # whether DTML is trained with other configurations too
+    # By length; of the days up to the end of validation.
     _windows: dict[int, Windows] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -89,7 +93,8 @@ class PublishedExperiment:
     def last_session(self) -> date | None:
         """Return the last session that the index and at least half of the stocks reach.
 
-        It is at most the end of the test span, and None if the store lacks too many of these.
+        It is at most the end of the test span. It is None if the store lacks the index or more than
+        half of the stocks.
         """
         with reading(self.context.engine) as conn:
             stored = prices.last_sessions(conn, self.context.name)
@@ -98,14 +103,16 @@ class PublishedExperiment:
         latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
         if index not in stored or 2 * len(latest_first) < len(stocks):
             return None
-        of_half_the_stocks = latest_first[(len(stocks) - 1) // 2].date()
+        # So many stocks, together with this one, are at least half of all.
+        stocks_before = (len(stocks) - 1) // 2
+        of_half_the_stocks = latest_first[stocks_before].date()
         of_index = stored[index].date()
         return min(of_half_the_stocks, of_index, self.paper.test[1])
 
     def require_test_span(self) -> None:
         """Raise DtmlError unless the store holds the test span to its end.
 
-        Of a set whose last prices are not public, that is the end of the public ones.
+        If the last prices of a set are not public, the end is that of the public prices.
         """
         due = self.paper.last_session
         last = self.last_session
@@ -171,7 +178,7 @@ class PublishedExperiment:
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
 
     def spans(self, window: int) -> tuple[Windows, Windows]:
-        """Return training and validation days, in windows of so many sessions."""
+        """Return the training days and the validation days, in windows of this length."""
         if window not in self._windows:
             bars, _ = self.known
             self._windows[window] = self._built(bars, window)
@@ -181,7 +188,7 @@ class PublishedExperiment:
         return train, validation
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """Read the test days by the length of the window, all bars, and their watermark.
+        """Return the test days by the length of their windows, all bars, and their watermark.
 
         Nothing else loads bars of the test span.
         """
@@ -224,7 +231,10 @@ class PublishedExperiment:
 
 
 def _with_outcomes(windows: Windows) -> Windows:
-    """Return the days from the first to the last with a known return: none follows the last bar."""
+    """Return the days from the first to the last one on which a return is known.
+
+    Without this, the day after the last bar would be the last one, with no outcome.
+    """
     has_return = windows.movement.isfinite().any(dim=1)
     days = has_return.nonzero()
     return windows.days(slice(int(days[0]), int(days[-1]) + 1))
@@ -243,7 +253,7 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
 def train_models(
     experiment: PublishedExperiment, on_epoch: EpochReport = no_report
 ) -> dict[str, list[Trial]]:
-    """Fit every configuration of every model with every seed, and return them by model.
+    """Fit every configuration of every model with every seed, and return the trials by model.
 
     A training that was interrupted resumes where it stopped.
     """
@@ -254,10 +264,7 @@ def train_models(
 
 
 def was_begun(experiment: PublishedExperiment) -> bool:
-    """Return whether an earlier process left the state of a training.
-
-    If so, the time of the whole training is unknown.
-    """
+    """Return whether an earlier process left the state of a training, which then resumes."""
     device = choose_device(experiment.context.device)
     for window in experiment.windows:
         train, validation = experiment.spans(window)
@@ -273,7 +280,7 @@ def members_of(
 ) -> dict[tuple[str, Recipe, int], Member]:
     """Return the networks to train, by model, configuration and seed.
 
-    These are the networks with a window of so many sessions, or all if `window` is None.
+    They are those with a window of this length, or all if `window` is None.
     """
     members: dict[tuple[str, Recipe, int], Member] = {}
     for name, recipes in experiment.recipes.items():
@@ -288,7 +295,10 @@ def members_of(
 def _train_networks(
     experiment: PublishedExperiment, on_epoch: EpochReport
 ) -> dict[str, list[Trial]]:
-    """Train the networks of every window; those of one window side by side."""
+    """Train all networks, and return their trials by model in the order of the recipes.
+
+    Networks with windows of the same length read the same days and are trained side by side.
+    """
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in experiment.windows:
         train, validation = experiment.spans(window)
@@ -336,7 +346,7 @@ def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[F
 
 
 def _trained_member(fit: Fit) -> TrainedMember:
-    best = fit.epochs[fit.best_epoch - 1]
+    best = fit.epochs[fit.best_epoch - 1]  # epochs are numbered from 1
     return TrainedMember(
         seed=fit.member.seed,
         validation_acc=best.validation_acc,
@@ -377,7 +387,11 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
 
 
 def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:
-    """Return the folder from which trainings on exactly these days resume."""
+    """Return the folder from which trainings on exactly these days resume.
+
+    Its name has a digest of the days and of the versions that compute, so that a training never
+    resumes from a state of other days or versions.
+    """
     versions = f"{version('dtml-nightshift')} {version('torch')}"
     digest = hashlib.sha256(versions.encode())
     for windows in (train, validation):

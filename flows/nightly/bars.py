@@ -18,22 +18,30 @@ from dtml.ranking import features as ranking_features
 from dtml.ranking.relative import RelativeConfig
 from flows.nightly.context import MarketContext, no_bars_error, with_watermark
 
-# Sessions before the last one that a ranker may look at.
-SEEN = RelativeConfig().window - 1
-# What a usual night reads: the inputs of its rankers, and those that are watched for drift.
-USUAL_SESSIONS = max(
-    ranking_features.HISTORY + SEEN + 2 * MAX_GAP,
-    features.HISTORY + drift.RECENT + 2 * MAX_GAP,
-)
+# Sessions that are read beyond those that a feature counts. Up to MAX_GAP sessions may be missing
+# between the bars of a feature (`dtml.prices.changes.reads_enough`). As many again are a reserve: a
+# session may be missing for the whole market, and a return reaches back to the bar before.
+SESSIONS_FOR_GAPS = 2 * MAX_GAP
+# Sessions that rankers read to score a night. A network among them looks at a window that ends with
+# the night's session, and the features of the window's first session read HISTORY sessions.
+RANKER_SESSIONS = ranking_features.HISTORY + RelativeConfig().window - 1
+# Sessions that a usual night reads, for its rankers and for what `flows.nightly.drift` watches. A
+# stage that asks for earlier ones makes the night read all its bars a second time. So this must be
+# no less than what `flows.nightly.ranking.rank_night` and `flows.nightly.drift` ask for; only a
+# user's own code, whose HISTORY may be longer, asks for more.
+USUAL_SESSIONS = SESSIONS_FOR_GAPS + max(RANKER_SESSIONS, features.HISTORY + drift.RECENT)
 
 
 @dataclass
 class _StoredBars:
-    """The bars of a market up to a session, as known at a moment (None: now), held once read."""
+    """Read the bars of a market up to a session, as known at a moment (None: now), and hold them.
+
+    `bars` are those of first..last, of all symbols; both fields are None until something is read.
+    """
 
     engine: Engine
     market: str
-    usual_first: date
+    usual_first: date  # the first read begins here, or earlier if it is asked to
     last: date
     known_at: datetime | None
     first: date | None = field(default=None, init=False)
@@ -42,14 +50,16 @@ class _StoredBars:
     def between(
         self, first: date, last: date, symbols: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """Return the bars of first..last.
+        """Return the bars of first..last, of all symbols or of these `symbols` alone.
 
-        Where earlier sessions are held than `first`, nothing is read. Otherwise all bars from it on
-        are read and held, but the bars of a few `symbols`, or of sessions after the last one, are
-        read for this call alone.
+        They are cut from the bars held. If `first` lies before these, all bars from `first` to
+        `self.last` are read and held instead. Two kinds of bars are read for this call alone and
+        not held: those after `self.last`, and those of a few `symbols` before the bars held.
         """
         held_from = self.first or self.usual_first
-        if last > self.last or (symbols is not None and first < held_from):
+        ends_later = last > self.last
+        asks_few_symbols_earlier = symbols is not None and first < held_from
+        if ends_later or asks_few_symbols_earlier:
             with reading(self.engine) as conn:
                 return prices.prices(
                     conn, self.market, first, last, known_at=self.known_at, symbols=symbols
@@ -64,11 +74,12 @@ class _StoredBars:
 
 
 class NightBars:
-    """The bars that a night of `context` works with, up to the session `as_of` that it stands on.
+    """Give each stage of a night its bars, up to the session `as_of` from which the night predicts.
 
     Predictions and rankings come from the bars as `known` at a moment (`known_at`; None: now), and
-    earlier nights are scored by the `newest` ones. Each is read once, when a stage first asks, and
-    cut for the other stages. Trainings read their longer history themselves.
+    earlier nights are scored by the `newest` versions of the bars. Each of the two is read once,
+    when a stage first asks for it, and cut for the other stages. Trainings read their longer
+    history themselves.
     """
 
     def __init__(
@@ -86,7 +97,8 @@ class NightBars:
     def known(self, first: date) -> tuple[pd.DataFrame, datetime]:
         """Return the bars from `first` on as the night knew them, and their watermark.
 
-        That is when the newest of them was fetched. Raises DtmlError when there is none.
+        The watermark is the moment since which the newest of these bars is known. Raises DtmlError
+        when there are no such bars.
         """
         bars = self._known.between(first, self.as_of)
         if bars.empty:
@@ -94,9 +106,9 @@ class NightBars:
         return with_watermark(bars)
 
     def newest_or_error(self, first: date) -> pd.DataFrame:
-        """Return the newest version of the bars from `first` on, without `known_at`.
+        """Return the newest version of the bars from `first` on, without the column `known_at`.
 
-        Raises DtmlError when there is none.
+        Raises DtmlError when there are no such bars.
         """
         bars = self.newest(first)
         if bars.empty:
@@ -111,8 +123,8 @@ class NightBars:
     def newest(
         self, first: date, last: date | None = None, symbols: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """Return the newest version of the bars of first..last, with `known_at`; maybe none.
+        """Return the newest version of the bars of first..last, with the column `known_at`.
 
-        They end at `as_of` unless `last` is given, which may lie after it.
+        `last` is `as_of` by default, and may lie after it. There may be no such bars.
         """
         return self._newest.between(first, last or self.as_of, symbols)

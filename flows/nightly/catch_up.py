@@ -1,6 +1,6 @@
 """Run the nights of a market that were missed.
 
-They are found in the store, fetched for all at once, and run in order.
+The store says which nights are missing. Their bars are fetched together, and they run in order.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,8 @@ from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.night import Night, NightRefusedError, run_night
 from flows.nightly.predict import shortage
 
-LIMIT = 30  # sessions looked back for missed nights: for older ones there is `dtml backtest`
+# Sessions up to the last one among which nights can be missed. `dtml backtest` predicts older ones.
+LIMIT = 30
 
 
 @dataclass
@@ -33,7 +34,10 @@ class CaughtUp:
 
     @property
     def reason(self) -> str:
-        """Return why nights were refused: the first of them in full, the others by their day."""
+        """Return why nights were refused: the first of them in full, the others by their day.
+
+        At least one night must have been refused.
+        """
         first, *others = self.refused.items()
         _, error = first
         if not others:
@@ -43,10 +47,10 @@ class CaughtUp:
 
 
 def missed_nights(context: MarketContext, last: date) -> list[date]:
-    """Return which of the last 30 sessions up to `last` lack a complete night.
+    """Return which of the last 30 sessions up to `last` lack a complete night, oldest first.
 
-    They begin with the market's first complete night. Before it, or without one, that is `last`
-    alone.
+    Sessions before the market's first complete night are not missed. If there is no complete night
+    up to `last`, only `last` itself is.
     """
     with reading(context.engine) as conn:
         stored = nights.nights(conn, context.name)
@@ -57,9 +61,10 @@ def missed_nights(context: MarketContext, last: date) -> list[date]:
 
 
 def known_then(context: MarketContext, day: date) -> datetime | None:
-    """Return the open of the session that a night predicts, if its bars were known by then.
+    """Return the moment for which a missed night of `day` reads its bars; None stands for now.
 
-    Else None, for now.
+    It is the open of the session that the night predicts, if enough bars of `day` were known by
+    then. Otherwise it is now, as it is where the calendar does not know that session.
     """
     calendar = context.market.calendar
     target = next_known_session(calendar, day)
@@ -73,12 +78,12 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 
 
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
-    """Run every missed night up to `last`; a refused one does not keep the next from running.
+    """Run every missed night up to `last`; after a refused night the next ones still run.
 
     The source is asked once. A night sees the bars that were known before the session that it
-    predicts, if they suffice; else those known now, up to its own session. `run` takes the
-    arguments of `run_night`, as in a flow. Raises StoreBusyError when another process is running a
-    night.
+    predicts, if they suffice; otherwise it sees those known now, up to its own session. `run` takes
+    the arguments of `run_night`; a flow passes one whose stages are tasks. Raises StoreBusyError
+    when another process is running a night.
     """
     caught_up = CaughtUp()
     fetch = _asked_once(context, last)
@@ -95,10 +100,10 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
 def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
     """Return a function that gives each night its part of one fetch up to `last`.
 
-    A failure of the fetch is every night's.
+    The first call fetches. If the fetch fails, every call raises the same error.
     """
 
-    @cache
+    @cache  # which keeps results only, so an error is returned as one
     def answer() -> FetchResult | Exception:
         try:
             return fetch_bars(context, last)
@@ -115,9 +120,10 @@ def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchRes
 
 
 def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
-    """Return what of a fetch concerns an earlier night: its rejected bars.
+    """Return what of a fetch concerns the earlier night of `day`: its rejected bars.
 
-    The rest counts for the last night.
+    The counts of bars asked for, fetched and stored belong to the last night alone, so that the
+    nights together count each bar once. The answers by symbol concern every night.
     """
     rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
     return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

@@ -1,8 +1,8 @@
 """Choose whose ranking a night shows, where a market's file says `ranker = "earned"`.
 
-A first champion is chosen by a walk through the stored history; another replaces it when the nights
-since have shown, by a test that is valid at every look, that it ranks better
-(`dtml.evaluation.evidence`).
+The first champion is chosen by a walk through the stored history. Another candidate replaces it
+when the nights since then have shown that it ranks better, by a test that is valid however often it
+is made (`dtml.evaluation.evidence`).
 """
 
 import logging
@@ -26,7 +26,7 @@ from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)
 
-WALKED = 252  # sessions on which a first champion is chosen
+WALKED_SESSIONS = 252  # the last ones of the history, on which a first champion is chosen
 
 
 def choose_ranker(
@@ -38,8 +38,9 @@ def choose_ranker(
 ) -> str:
     """Return the ranker whose ranking the night of `as_of` shows.
 
-    The first champion is chosen on the `history`. Without a history, and without a champion, it is
-    `otherwise`, whom the training named.
+    Where the champion is to be earned and none is stored, the first one is chosen on the `history`
+    and stored. Without a `history` nothing is stored, and the answer is `otherwise`, the ranker
+    that was chosen when the rankers were trained, or the first candidate listed.
     """
     market = context.market
     if market.ranker != EARNED:
@@ -47,6 +48,7 @@ def choose_ranker(
     target = next_session(market.calendar, as_of)
     with reading(context.engine) as conn:
         champion = stored.champion(conn, context.name, target)
+    # The market's file may have dropped the champion from its candidates since.
     if champion is not None and champion["predictor"] in market.candidates:
         return str(champion["predictor"])
     if history is None:
@@ -58,33 +60,37 @@ def choose_ranker(
 
 
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
-    """Return the candidate with the best rank IC of a walk, and the days walked.
+    """Return the candidate with the highest mean rank IC in a walk, and its number of days.
 
-    It is among those that train in seconds. Where none of them is a candidate, or the history is
-    too short to walk, it is the first one listed.
+    Only candidates that train in seconds are walked. Where none of them is a candidate, or the
+    history is too short to walk, return the first candidate listed, and 0 days.
     """
     candidates = context.market.candidates
     sessions = history.panel.sessions
+    first_walked = sessions[-WALKED_SESSIONS:][0]
     try:
-        walked = folds(history, sessions[-min(WALKED, len(sessions))], sessions[-1])
-    except DtmlError:
+        walked = folds(history, first_walked, sessions[-1])
+    except DtmlError:  # too few sessions to train on, or too few stocks to rank
         return candidates[0], 0
+    # This config has no networks, which train for minutes.
     scores = walk(history, walked, RankersConfig(context.market.leg))
-    daily = pd.DataFrame(
+    # A row a session, a column a ranker.
+    daily_rank_ics = pd.DataFrame(
         {name: rank_ics(*both_known(score, history.outcome)) for name, score in scores.items()}
     )
-    mean = daily.mean().reindex(list(candidates)).dropna()
+    mean = daily_rank_ics.mean().reindex(list(candidates)).dropna()
     if mean.empty:
         return candidates[0], 0
     best = str(mean.idxmax())
-    return best, int(daily[best].count())
+    return best, int(daily_rank_ics[best].count())
 
 
 def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[str, Any] | None:
-    """Replace the champion from the next night on, if a candidate proved better since it began.
+    """Replace the champion if another candidate has proved better since the champion was chosen.
 
-    Only scores of the sessions up to `as_of` count: a night may be run after later ones. The next
-    night is the first that is not ranked yet. Returns the new row of `champion`, or None.
+    The new one serves from the first session that is not ranked yet. Only scores of the sessions up
+    to `as_of` count: a night may be run after later ones. Returns the new row of the table
+    `champion`, or None where the champion stays or the market's file names a fixed ranker.
     """
     market = context.market
     row = stored.champion(conn, context.name) if market.ranker == EARNED else None
@@ -93,26 +99,29 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     champion = row["predictor"]
     nights = stored.rank_scores(conn, context.name, span="night", leg=market.leg)
     nights = nights[nights["target"].between(pd.Timestamp(row["since"]), pd.Timestamp(as_of))]
-    daily = nights.pivot(index="target", columns="predictor", values="rank_ic").astype(float)
-    challengers = [name for name in market.candidates if name != champion and name in daily]
-    if champion not in daily or not challengers:
+    # A row a session, a column a predictor.
+    daily_rank_ics = nights.pivot(index="target", columns="predictor", values="rank_ic")
+    daily_rank_ics = daily_rank_ics.astype(float)
+    scored_candidates = [name for name in market.candidates if name in daily_rank_ics]
+    challengers = [name for name in scored_candidates if name != champion]
+    if champion not in daily_rank_ics or not challengers:
         return None
     gathered = []
     for name in challengers:
-        gain = (daily[name] - daily[champion]).to_numpy()
+        gain = (daily_rank_ics[name] - daily_rank_ics[champion]).to_numpy()
         gathered.append(evidence(name, gain, challengers=len(challengers)))
     winner = promoted(gathered)
     if winner is None:
         return None
-    # By the champion, whether that night is stored yet or not.
-    ranked = [next_session(market.calendar, as_of)]
+    # The night of `as_of` shows the present champion, whether its ranking is stored yet or not.
+    ranked_sessions = [next_session(market.calendar, as_of)]
     last_ranked = stored.last_ranked(conn, context.name)
     if last_ranked is not None:
-        ranked.append(last_ranked)
+        ranked_sessions.append(last_ranked)
     return _save_champion(
         conn,
         context,
-        since=next_session(market.calendar, max(ranked)),
+        since=next_session(market.calendar, max(ranked_sessions)),
         predictor=winner.challenger,
         replaced=champion,
         nights=winner.nights,
@@ -130,7 +139,11 @@ def _save_champion(
     nights: int,
     proof: Evidence | None = None,
 ) -> dict[str, Any]:
-    """Store the champion from a session on, with the proof where one was needed."""
+    """Store and return the row of the champion from the session `since` on.
+
+    `proof` is the evidence for it against the champion that it `replaced`; both are None for the
+    first champion. `nights` is the number of days on which it was chosen.
+    """
     row = {
         "market": context.name,
         "since": since,

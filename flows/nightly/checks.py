@@ -1,4 +1,4 @@
-"""Check the bars that a fetch brought, beside what the store knows of them."""
+"""Check the bars that a fetch brought, also against what the store knows about them."""
 
 from datetime import date
 
@@ -13,23 +13,27 @@ from dtml.prices.sessions import last_known_day, next_known_session, sessions_be
 from flows.nightly.context import MarketContext
 
 REJECTED = ["symbol", "session", "reason", "value"]
-# share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
+# A larger share of a symbol's bars on no session means that its dates are wrong. Holidays that a
+# source filled in with bars make up to .08, a wrong time zone makes .2.
 OFF_CALENDAR = 0.1
-# Bars of a symbol; fewer may all lie a day beside sessions because a holiday was filled in.
+# Bars of a symbol from which its dates can be called shifted. Of fewer, all that lie on no session
+# may be holidays that a source filled in.
 ENOUGH_TO_SHIFT = 6
 # Reasons that need a bar before or after: without it, the same bad bar would now pass.
 NEEDS_NEIGHBOURS = ("unexplained_return", "stale_day", *HINDSIGHT)
-FEW = 100  # symbols with which an index does not come to be judged
+# Where a fetch brings at most so many symbols, the index is judged beside the stored stocks too.
+FEW_SYMBOLS = 100
 
 
 def check_bars(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
-    """Check bars, and reject the first of each symbol again that an earlier fetch rejected.
+    """Check bars, and reject again the first bars of symbols that an earlier fetch rejected.
 
-    That fetch compared it with the bar before it. Here nothing lies before it: it would pass, and
-    the next bar would be compared with it.
+    The earlier fetch compared such a bar with the bar before it. This fetch begins with it, so it
+    would pass, and the next bar would be compared with a bad one. So it is set aside and the others
+    are checked again, until the first bar of no symbol was rejected before.
     """
     checked = _check(context, bars, last)
-    set_aside = [checked.rejected[:0]]
+    set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
     rejected_before = _rejected_before(context, checked.accepted)
     while not rejected_before.empty:
         set_aside.append(rejected_before)
@@ -45,6 +49,7 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
     """Check bars by the rules of the market."""
     market = context.market
     first = last if bars.empty else bars["session"].min().date()
+    # A bar of the session that is still open is then told apart from a bar on no session.
     following = next_known_session(market.calendar, last) or last
     return check(
         bars,
@@ -58,9 +63,9 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
 
 
 def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataFrame:
-    """Return the first accepted bars of symbols that an earlier fetch rejected.
+    """Return the first accepted bar of each symbol where an earlier fetch rejected that bar.
 
-    Columns: symbol, session, reason, value.
+    Columns: symbol, session, and the reason and value of the earlier rejection.
     """
     opening = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
     if opening.empty:
@@ -75,9 +80,9 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
 
 
 def bars_shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars that only later ones showed to be bad, as the source has them.
+    """Return the rejected bars that only a later bar showed to be bad, with all their columns.
 
-    The column `reason` says why.
+    An earlier fetch may have accepted and stored them. The column `reason` says what is wrong.
     """
     in_hindsight = rejected["reason"].isin(HINDSIGHT)
     reasons = rejected.loc[in_hindsight, ["symbol", "session", "reason"]]
@@ -93,11 +98,11 @@ def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
 
 
 def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
-    """Raise DtmlError when too many bars of a symbol lie on no session.
+    """Raise DtmlError when more than `OFF_CALENDAR` of a symbol's bars lie on no session.
 
-    Its dates are shifted, or those of another exchange. A long history is enough to say so; a short
-    one is when its bars fit the sessions better a day later or earlier. That is judged for each
-    symbol with `ENOUGH_TO_SHIFT` bars, and for all bars together.
+    Its dates are then shifted, or those of another exchange. From `ENOUGH` bars on, the share alone
+    is enough to say so. From `ENOUGH_TO_SHIFT` bars on, the bars must also fit the sessions better
+    a day later or earlier. Where no symbol is found so, all bars are judged together.
     """
     if bars.empty:
         return
@@ -147,36 +152,40 @@ def _misfits(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shifted_together(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the symbols with bars on no session, where a day's move puts every bar on one.
+    """Return the rows of `_misfits` with bars on no session, if one day's move mends all bars.
 
-    So few bars as each symbol has say nothing alone, but all of them do together.
+    Each symbol may have too few bars to be judged alone; all bars together have enough. Without
+    such a shift, no row is returned.
     """
     total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
-    is_perfect = total[["a_day_on", "a_day_back"]].min() == 0
+    fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
     is_many = total["off"] > OFF_CALENDAR * total["bars"]
-    if is_perfect and is_many:
+    if fits_when_moved and is_many:
         return counts[counts["off"] > 0]
     return counts[:0]
 
 
 def _better_day(worst: pd.Series) -> str:
-    """Return in words how many bars would lie on no session a day later or earlier, if fewer do."""
+    """Return in words how many bars would lie on no session if dated a day later or earlier.
+
+    `worst` is a row of `_misfits`. Empty where that would not be fewer than now.
+    """
     best = min(worst["a_day_on"], worst["a_day_back"])
     if best >= worst["off"]:
         return ""
     later = worst["a_day_on"] <= worst["a_day_back"]
     side = "later" if later else "earlier"
-    return f"; dated a day {side}, only {best:,.0f} would"
+    return f"; dated a day {side}, only {best:,.0f} would be"
 
 
 def require_dates_as_stored(
     context: MarketContext, stored: pd.DataFrame, fresh: pd.DataFrame
 ) -> None:
-    """Raise DtmlError for bars whose closes the store holds beside the next or the last session."""
+    """Raise DtmlError for fresh bars whose closes are stored for the session before or after."""
     redated = redated_symbols(stored, fresh)
     if not redated:
         return
-    symbol, shift = next(iter(redated.items()))
+    symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
     name = f"the index {symbol}" if symbol == context.market.index.symbol else symbol
     side = "early" if shift < 0 else "late"
     neighbour = "next" if shift < 0 else "previous"
@@ -188,21 +197,21 @@ def require_dates_as_stored(
 
 
 def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
-    """Raise DtmlError for an index of other dates than its stocks.
+    """Raise DtmlError where the index has other dates than its stocks, or is one of them.
 
-    It is judged when enough of its bars come. Where few stocks come with it, the others are read
-    from the store.
+    It is judged only if more than `ENOUGH_OF_INDEX` of its bars were accepted. Where few symbols
+    came with it, the bars of the others are read from the store.
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]
     if len(sessions) <= ENOUGH_OF_INDEX:
         return
     known = accepted
-    if accepted["symbol"].nunique() <= FEW:
+    if accepted["symbol"].nunique() <= FEW_SYMBOLS:
         with reading(context.engine) as conn:
             stored = prices.prices(conn, context.name, sessions.min().date(), sessions.max().date())
         known = pd.concat([accepted, stored[list(BAR_COLUMNS)]])
-        known = known.drop_duplicates(["symbol", "session"])
+        known = known.drop_duplicates(["symbol", "session"])  # of two, the accepted one stays
     fault = index_fault(known, index, context.market.returns)
     if fault is not None:
         raise DtmlError(

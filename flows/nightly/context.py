@@ -1,6 +1,6 @@
-"""Open what a night works with.
+"""Open what a night works with: a market, its source of prices, the store, and its experiment.
 
-That is a market, where its prices come from, the store, and the experiment it trains.
+The experiment is the model that the market's nights train, with its settings.
 """
 
 from collections.abc import Mapping
@@ -79,11 +79,12 @@ def open_context(request: RunRequest) -> MarketContext:
     """Open everything that a run request names; an empty database gets its tables."""
     market = read_market(request.market, request.market_file)
     if market.code is not None:
-        warm()  # while Prefect starts and prices come
+        # The process for own code imports its packages while Prefect starts and prices come.
+        warm()
     source_name = request.source or ("files" if request.prices else market.source)
     source = open_source(source_name, market, prices=request.prices, index=request.index)
     context = _context(request, market, source, open_store())
-    if isinstance(source, SimulatedSource | FileSource):
+    if isinstance(source, SimulatedSource | FileSource):  # the sources that have a remark
         notices = [notice for notice in (context.notice, source.remark()) if notice]
         return replace(context, notice="; ".join(notices) or None)
     return context
@@ -113,6 +114,7 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
     Raises DtmlError for settings that this version lacks.
     """
     config = dict(run["config"])
+    # Runs whose model has a gain per stock list its stocks too: they are no setting.
     config.pop("stocks", None)
     try:
         return Experiment(
@@ -124,16 +126,18 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
     except (KeyError, TypeError) as error:
         code = run["code_version"]
         raise DtmlError(
-            f"this version cannot read the settings of {run['id']}, trained by code {code}"
+            f"this version cannot read the settings of {run['id']}: use dtml {code}, which "
+            "trained it"
         ) from error
 
 
 def read_bars(
     context: MarketContext, first: date, last: date, known_at: datetime | None = None
 ) -> pd.DataFrame:
-    """Read the bars of first .. last as known at a moment (None: now).
+    """Read the bars of first..last as known at a moment (None: now).
 
-    Each has the moment it is known since. Raises DtmlError when there is none.
+    `known_at` of each row is the moment since which it is known. Raises DtmlError when there is no
+    bar.
     """
     with reading(context.engine) as conn:
         bars = stored_prices.prices(conn, context.name, first, last, known_at=known_at)
@@ -156,9 +160,9 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
 def stored_bars(
     context: MarketContext, first: date, last: date, known_at: datetime | None = None
 ) -> tuple[pd.DataFrame, datetime]:
-    """Read the bars of `read_bars` alone, and their watermark.
+    """Read the bars of `read_bars` without their column `known_at`, and return its newest moment.
 
-    That is when the newest of them was fetched.
+    This moment is the watermark of the bars.
     """
     return with_watermark(read_bars(context, first, last, known_at))
 
@@ -170,9 +174,10 @@ def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
 
 
 def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars rejected for a return that stayed.
+    """Return the bars that were rejected for an unexplained return after which the price stayed.
 
-    Where the price came back, nothing had moved.
+    A bar that was also rejected for a reason of `HINDSIGHT` is left out: a later bar showed that
+    the price came back.
     """
     key = ["symbol", "session"]
     came_back = pd.MultiIndex.from_frame(rejected.loc[rejected["reason"].isin(HINDSIGHT), key])
@@ -181,9 +186,9 @@ def _moved(rejected: pd.DataFrame) -> pd.DataFrame:
 
 
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
-    """Return what stocks, or the index, could be traded at on the sessions of the bars.
+    """Return the prices at which these symbols could be traded on the sessions of the bars.
 
-    Limits are those of the market's file.
+    `symbols` are stocks, or the index alone. Limits on prices are those of the market's file.
     """
     with reading(context.engine) as conn:
         return quotes_on(conn, context.market, bars, symbols)
@@ -192,7 +197,7 @@ def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ..
 def quotes_on(
     conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]
 ) -> Quotes:
-    """Return the quotes of `quotes_of` by an open connection."""
+    """Return the quotes of `quotes_of`, read with an open connection."""
     days = bars["session"]
     sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
     first = sessions[0].date()
@@ -212,7 +217,7 @@ def quotes_on(
 def _context(request: RunRequest, market: Market, source: Source, engine: Engine) -> MarketContext:
     """Choose the stocks of a market and the experiment that a request asks for."""
     universe, notice = _universe(market, source, request.universe)
-    # The same order, whatever named the stocks.
+    # The stocks of a model are in the same order, whatever lists them.
     ordered = universe.with_symbols(sorted(universe.symbols))
     return MarketContext(
         market=ordered,
@@ -265,9 +270,11 @@ class StoredSource:
 def _universe(
     market: Market, source: Source, universe: Universe | None
 ) -> tuple[Market, str | None]:
-    """Return the market's own list, or the stocks of the source, and a notice for the user.
+    """Return the market with the stocks of its own list or of the source, and a notice.
 
-    The source's are taken where the list is missing or outdated.
+    The source's stocks are taken where the user asks for them, where the market has no list, and
+    where the source lacks more of the list than the market's checks allow. In the last case the
+    notice tells the user; otherwise it is None.
     """
     source_symbols = source.symbols()
     if source_symbols is None or universe == "list":
@@ -291,20 +298,50 @@ def _universe(
     return market.with_symbols(source_symbols), notice
 
 
-def choose_as_of(context: MarketContext, asked: date | None, now: datetime | None = None) -> date:
-    """Return the session a night stands on.
+def save_universe(conn: Connection, context: MarketContext) -> None:
+    """Record the market's index and stocks, and when each was a constituent."""
+    market = context.market
+    if market.file is not None:
+        path, text = market.file
+        markets.save_file(conn, market.name, str(path), text, saved_at=datetime.now(UTC))
+    stays = pd.DataFrame(
+        [
+            (stay.symbol, stay.source_symbol, stay.name, stay.sector, stay.since, stay.until)
+            for stay in market.constituents
+        ],
+        columns=["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"],
+    )
+    stocks = stays[["symbol", "source_symbol", "name", "sector"]].drop_duplicates("symbol")
+    index = pd.DataFrame(
+        [(market.index.symbol, market.index.source_symbol, market.index.name)],
+        columns=["symbol", "source_symbol", "name"],
+    )
+    instruments = pd.concat(
+        [stocks.assign(kind="stock"), index.assign(kind="index", sector=None)], ignore_index=True
+    )
+    markets.save_instruments(conn, market.name, instruments)
+    source = market.facts[0] if market.facts else f"the file of market {market.name}"
+    stays = stays.assign(source=source)
+    stays = stays.astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
+    markets.save_constituents(conn, market.name, stays)
 
-    It is the one asked for, else the last closed one that the source can know. Raises UsageError
-    for one that has not closed yet.
+
+def choose_as_of(context: MarketContext, asked: date | None, now: datetime | None = None) -> date:
+    """Return the session `as_of` of a night: the last one whose bars it knows.
+
+    It is the session asked for, or else the last closed one that the source has. Raises UsageError
+    for a day that is no session, or whose session has not closed yet.
     """
     calendar = context.market.calendar
     now = now or datetime.now(UTC)
     last_known = last_known_day(calendar)
     if asked is not None and asked <= last_known < now.date():
-        return require_session(calendar, asked)  # all sessions that the calendar knows have closed
+        # All sessions of the calendar have closed. `last_closed_session` would raise an error for
+        # a calendar that ends before now.
+        return require_session(calendar, asked)
     closed = last_closed_session(calendar, now)
     if asked is not None:
-        # A calendar may end before a day that is far ahead.
+        # The calendar may not reach a day that is far ahead: it is not asked about such a day.
         is_far = asked > closed + timedelta(days=7)
         if asked > closed and (is_far or is_session(calendar, asked)):
             raise UsageError(

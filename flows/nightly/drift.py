@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 
 def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
-    """Store what has drifted in a night.
+    """Measure and store the drift of a night: a row a measure, whether or not it has drifted.
 
-    What was stored stands, and a failure is a warning.
+    Rows that are already stored stay as they are. Inputs that cannot be compared are a warning.
     """
     as_of = night_bars.as_of
     with reading(context.engine) as conn:
@@ -54,9 +54,10 @@ def watch_drift(context: MarketContext, night_bars: NightBars) -> None:
 
 
 def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
-    """Return the inputs that a run was trained on.
+    """Return a summary of the inputs that a run was trained on.
 
-    They are those of a file, or measured again where it is missing or damaged.
+    It is read from the run's file, or measured and written there where the file is missing or
+    damaged.
     """
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
     with suppress(OSError, ValueError, TypeError):
@@ -70,6 +71,7 @@ def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
 def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> np.ndarray:
     """Return the features of the last `sessions` up to a night, [sessions, stocks, features]."""
     market = context.market
+    # The features of the first of them read HISTORY bars, MAX_GAP sessions of which may be missing.
     grid = sessions_up_to(market.calendar, night_bars.as_of, sessions + HISTORY + MAX_GAP)
     bars = night_bars.newest_or_error(grid[0].date())
     panel = panel_on(bars, grid, market.symbols, market.returns)
@@ -79,15 +81,19 @@ def _features(context: MarketContext, night_bars: NightBars, sessions: int) -> n
 
 
 def _drift_of_outcomes(context: MarketContext, as_of: date) -> list[dict[str, Any]]:
-    """Return the drift of the champion's rank IC and of the band's coverage, where there is any."""
+    """Return a row for the champion's rank IC and one for the band's coverage.
+
+    A measure that has too few nights has no row.
+    """
     market = context.market
     target = next_session(market.calendar, as_of)
     with reading(context.engine) as conn:
         ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
         champion = rankings.chosen_predictor(conn, context.name, target)
         counts = calibration.band_counts(conn, context.name, as_of)
-    is_until = ranks["target"] <= pd.Timestamp(as_of)
-    champion_ranks = ranks[(ranks["predictor"] == champion) & is_until]
+    is_of_champion = ranks["predictor"] == champion
+    is_known_by_night = ranks["target"] <= pd.Timestamp(as_of)
+    champion_ranks = ranks[is_of_champion & is_known_by_night]
     skill = skill_drift(champion_ranks["rank_ic"].to_numpy(dtype=float))
     band = counts[np.isclose(counts["level"].astype(float), market.level)]
     covered = (band["covered"] / band["n"]).to_numpy(dtype=float)

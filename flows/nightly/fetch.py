@@ -1,11 +1,11 @@
-"""Fetch the bars that the store lacks, have them checked, and store them."""
+"""Fetch the bars that the store lacks, have them checked, and store those that are good."""
 
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +28,7 @@ from flows.nightly.checks import (
     require_sessions,
     unadjusted_stocks,
 )
-from flows.nightly.context import MarketContext
+from flows.nightly.context import MarketContext, save_universe
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,15 @@ OVERLAP = 10
 class FetchResult:
     """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
 
-    `unadjusted` are the stocks without any adjusted close in a market whose returns are of that
-    price; the close stands in. `doubtful` are stocks whose prices show a fault that no single bar
-    does: symbol, reason, value in words.
+    `rejected` has a row for each rejected bar, `outcomes` one for each symbol asked for. `restated`
+    are the symbols whose past the source has changed. `unadjusted` are the stocks without any
+    adjusted close in a market whose returns are of that price; the close stands in. `doubtful` are
+    stocks whose prices show a fault that no single bar does: symbol, reason, value in words.
     """
 
-    asked: int = 0
-    fetched: int = 0
-    stored: int = 0
+    asked: int = 0  # symbols
+    fetched: int = 0  # bars
+    stored: int = 0  # bars that are new or differ from the stored ones
     rejected: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=REJECTED))
     outcomes: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=OUTCOME_COLUMNS))
     restated: list[str] = field(default_factory=list)
@@ -94,7 +95,7 @@ class _Wanted:
     asked_from: dict[str, date]  # the first session that was ever asked for, by symbol
     computed: frozenset[str]  # symbols that no source has
     newest_stored: dict[str, pd.Timestamp]  # the last session of each symbol in the store
-    whole: bool = False  # everything that was ever asked for
+    whole: bool = False  # whether everything that was ever asked for is wanted again
 
     @property
     def asked(self) -> dict[str, date]:
@@ -144,14 +145,14 @@ def fetch_bars(
 
 @dataclass(frozen=True)
 class _Part:
-    """Hold some symbols' bars, fetched and checked.
+    """Hold some symbols' bars, fetched and checked, until all parts are stored together.
 
-    Of several parts each waits in a file, so that memory holds one.
+    A single part waits in memory. Of several parts each waits in a file, so that memory holds one.
     """
 
     held: pd.DataFrame | Path
     fetched: FetchResult  # nothing of it stored yet
-    judged: Sequence[str]
+    judged: Sequence[str]  # the symbols with enough bars for `fetched.doubtful` to judge them
     # Bars that only later ones showed to be bad, with the reason: stored, they are withdrawn.
     shown_bad: pd.DataFrame
 
@@ -160,22 +161,24 @@ class _Part:
         """Return the bars that were accepted."""
         if isinstance(self.held, pd.DataFrame):
             return self.held
+        # With the types of a bars frame, which the file does not keep.
         return pd.read_parquet(self.held).astype({"symbol": str, "session": "datetime64[ns]"})
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, some at a time; without any, there is one empty part.
+    """Fetch and check the symbols wanted, some at a time; without any, yield one empty part.
 
     Once a source stops answering, it is asked no more.
     """
     asked = list(wanted.asked.items())
-    stopped = ""
+    stopped = ""  # the reason why the source stopped answering; empty while it answers
     index_bars = no_bars()
-    for number, begin in enumerate(range(0, len(asked) or 1, SYMBOLS_AT_ONCE)):
+    begins = range(0, max(1, len(asked)), SYMBOLS_AT_ONCE)
+    for number, begin in enumerate(begins):
         first_sessions = dict(asked[begin : begin + SYMBOLS_AT_ONCE])
         brought = _asked(context, first_sessions, wanted.last, stopped)
         part = _checked(context, wanted, brought, index_bars)
-        if number == 0:
+        if number == 0:  # the index comes first, so this part has it if any has
             accepted = part.accepted
             index_bars = accepted[accepted["symbol"] == context.market.index.symbol]
         if len(asked) > SYMBOLS_AT_ONCE:
@@ -187,7 +190,7 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
 
 
 def _why_stopped(outcomes: pd.DataFrame) -> str:
-    """Return the last reason why a source stopped answering, or nothing while it answers."""
+    """Return the last reason why a source stopped answering; empty while it answers."""
     is_silent = outcomes["status"].isin(["rate_limited", "not_asked"])
     return str(outcomes.loc[is_silent, "detail"].iloc[-1]) if is_silent.any() else ""
 
@@ -205,7 +208,10 @@ def _asked(
 def _checked(
     context: MarketContext, wanted: _Wanted, brought: Fetched, index_bars: pd.DataFrame
 ) -> _Part:
-    """Check what a source brought; `index_bars` came in an earlier part."""
+    """Check the symbols of a part; `index_bars` are those of the index if an earlier part had it.
+
+    Raises DtmlError where dates do not fit the exchange's sessions or the index.
+    """
     brought, restated = _with_restated_histories(context, wanted, brought)
     checked = check_bars(context, brought.bars, wanted.last)
     accepted = checked.accepted
@@ -236,7 +242,10 @@ def _stored(
     wanted: _Wanted,
     parts: Sequence[_Part],
 ) -> FetchResult:
-    """Store all parts, known from one moment, or nothing."""
+    """Store all parts in one transaction, so that all bars are known from the same moment.
+
+    Rejected bars, warnings and the fetch itself are recorded in the same transaction.
+    """
     result = FetchResult.of([part.fetched for part in parts])
     index_bars = _computed_index(context, wanted, parts)
     with transaction(context.engine) as conn:
@@ -288,8 +297,9 @@ def _store_bars(
 
 
 def _newly_asked(wanted: _Wanted, result: FetchResult, index_bars: pd.DataFrame) -> dict[str, date]:
-    """Return the symbols that were answered from an earlier session than ever before, with it."""
-    # A symbol without an answer, or of which a source knows nothing, is asked for as a whole again.
+    """Return the first session of each symbol that was answered from further back than before."""
+    # Symbols without an answer, or of which the source has no data, are left out: the next fetch
+    # then asks for them from the same session again.
     answered = set(result.outcomes.loc[result.outcomes["status"] == "ok", "symbol"])
     answered |= set(index_bars["symbol"])
     earlier = {
@@ -321,7 +331,8 @@ def _doubtful(
 def _histories(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) -> pd.DataFrame:
     """Return the bars of stocks that come with a history, or with a new split or dividend.
 
-    Of the latter a night fetches too few to know an ordinary day by: the store has the others.
+    A night fetches only a few bars of the latter, too few to tell what an ordinary day of the stock
+    looks like. So their earlier bars are added from the store.
     """
     is_whole = accepted["symbol"].isin(judged(accepted))
     newest = pd.to_datetime(accepted["symbol"].map(wanted.newest_stored))
@@ -334,7 +345,7 @@ def _histories(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) 
         begin = history_start(context, new_bars["session"].min().date())
         stored = prices.prices(conn, context.name, begin, wanted.last, symbols=acting)
     known = pd.concat([new_bars, stored[list(BAR_COLUMNS)]])
-    known = known.drop_duplicates(["symbol", "session"])
+    known = known.drop_duplicates(["symbol", "session"])  # of two, the new one stays
     return pd.concat([accepted[is_whole], known], ignore_index=True)
 
 
@@ -343,38 +354,10 @@ def history_start(context: MarketContext, as_of: date) -> date:
     return sessions_up_to(context.market.calendar, as_of, context.experiment.history)[0].date()
 
 
-def save_universe(conn: Connection, context: MarketContext) -> None:
-    """Record the market's index and stocks, and when each was a constituent."""
-    market = context.market
-    if market.file is not None:
-        path, text = market.file
-        markets.save_file(conn, market.name, str(path), text, saved_at=datetime.now(UTC))
-    stays = pd.DataFrame(
-        [
-            (stay.symbol, stay.source_symbol, stay.name, stay.sector, stay.since, stay.until)
-            for stay in market.constituents
-        ],
-        columns=["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"],
-    )
-    stocks = stays[["symbol", "source_symbol", "name", "sector"]].drop_duplicates("symbol")
-    index = pd.DataFrame(
-        [(market.index.symbol, market.index.source_symbol, market.index.name)],
-        columns=["symbol", "source_symbol", "name"],
-    )
-    instruments = pd.concat(
-        [stocks.assign(kind="stock"), index.assign(kind="index", sector=None)], ignore_index=True
-    )
-    markets.save_instruments(conn, market.name, instruments)
-    source = market.facts[0] if market.facts else f"the file of market {market.name}"
-    stays = stays.assign(source=source)
-    stays = stays.astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
-    markets.save_constituents(conn, market.name, stays)
-
-
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
-    """Return what the store lacks up to `as_of`; with `whole`, also everything that it holds.
+    """Return what to fetch: what the store lacks up to `as_of`, or with `whole` all of its history.
 
-    It may lack the newest sessions, and earlier ones that were never asked for.
+    The store may lack the newest sessions, and earlier ones that were never asked for.
     """
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
@@ -402,9 +385,9 @@ def _span_of_all(
     newest_stored: dict[str, pd.Timestamp],
     asked_from: dict[str, date],
 ) -> tuple[dict[str, date], date]:
-    """Return the first session of each symbol that was ever asked for, and the last of all.
+    """Return the first session ever asked for of each symbol, and the last session of all.
 
-    Sessions after `as_of` count too: a restatement changes them all.
+    The last one is the newest stored, if that is after `as_of`: a restatement may change any bar.
     """
     start = history_start(context, as_of)
     symbols = (context.market.index.symbol, *context.market.symbols)
@@ -419,21 +402,24 @@ def _span_lacking(
     newest_stored: dict[str, pd.Timestamp],
     asked_from: dict[str, date],
 ) -> tuple[dict[str, date], date]:
-    """Return the first session that the store lacks of each symbol, and the last of all.
+    """Return from which session to fetch each symbol that lacks bars, and to which to fetch all.
 
-    A symbol that lacks nothing is left out.
+    A symbol that lacks nothing is left out. What is fetched always meets what is stored, so that no
+    session between the two is left out.
     """
     start = history_start(context, as_of)
-    market_start = min([start, *asked_from.values()])  # where a stock without bars begins
+    # A symbol without bars begins with the longest history of the market.
+    market_start = min([start, *asked_from.values()])
     first = {}
     last = as_of
     for symbol in (context.market.index.symbol, *context.market.symbols):
         newest = newest_stored.get(symbol)
         if newest is None or symbol not in asked_from or start < asked_from[symbol]:
             first[symbol] = market_start if newest is None else start
-            last = max(last, asked_from.get(symbol, as_of))  # no hole before what is stored
+            # Where the stored bars begin after `as_of`, fetch up to them.
+            last = max(last, asked_from.get(symbol, as_of))
         elif newest.date() < as_of:
-            # No hole after it either.
+            # The last stored sessions are fetched again, to be compared.
             overlap = sessions_up_to(context.market.calendar, newest.date(), OVERLAP)
             first[symbol] = overlap[0].date()
     return first, last
@@ -442,9 +428,10 @@ def _span_lacking(
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
 ) -> tuple[Fetched, list[str]]:
-    """Replace the bars of restated symbols by their whole history; return these symbols too.
+    """Fetch restated symbols again from their start; return what was brought, and these symbols.
 
-    Without an answer nothing replaces them.
+    The new answers replace the first ones. A symbol that is not answered the second time has no
+    bars then: a part of a restated history must not be stored.
     """
     if brought.bars.empty:
         return brought, []
@@ -452,10 +439,10 @@ def _with_restated_histories(
     symbols = brought.bars["symbol"].unique()
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, first, wanted.last, symbols=symbols)
-    if not wanted.whole:
+    if not wanted.whole:  # a fetch of everything may correct wrong dates in the store
         require_dates_as_stored(context, stored, brought.bars)
     restated = restated_symbols(stored, brought.bars)
-    lacking = {}
+    lacking = {}  # the first session of each symbol that did not come from its start
     for symbol in restated:
         begin = min(wanted.first[symbol], wanted.asked_from.get(symbol, wanted.last))
         if begin < wanted.first[symbol]:
@@ -477,10 +464,11 @@ def _with_restated_histories(
 def _computed_index(
     context: MarketContext, wanted: _Wanted, parts: Sequence[_Part]
 ) -> pd.DataFrame:
-    """Return the bars of an index of constituents that the store lacks.
+    """Return the bars that the store lacks of an index that is computed from its constituents.
 
-    They are chained to the last one that it holds. A history that begins earlier than before, or
-    that is asked for as a whole, gets a new chain from its start.
+    They go on from the level of the index that is stored. If the history begins earlier than
+    before, or is asked for as a whole, the index is computed anew from its start. There are no bars
+    for an index that a source has.
     """
     symbol = context.market.index.symbol
     first = wanted.first.get(symbol) if symbol in wanted.computed else None
@@ -493,6 +481,8 @@ def _computed_index(
     held = stored[stored["symbol"] == symbol].sort_values("session")
     if held.empty or first <= wanted.asked_from[symbol]:
         return index_of_constituents(context.market, known)
+    # Start from the stored level of the first session that was fetched again, and keep the bars
+    # after the last stored one.
     known = known[known["session"] >= held["session"].iloc[0]]
     chained = index_of_constituents(context.market, known, level=held["close"].iloc[0])
     newer: pd.DataFrame = chained[chained["session"] > held["session"].iloc[-1]]

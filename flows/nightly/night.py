@@ -1,7 +1,8 @@
 """Run one night of one market, up to stored predictions of its next session.
 
-A night begins with the last closed session. Once earlier predictions are scored, it measures
-whether inputs, skill and coverage are still what the model was trained on.
+A night stands on the last closed session. After its predictions it scores earlier ones, follows
+its ranking in the paper account, measures whether inputs, skill and coverage are still as in the
+training, and writes its page.
 """
 
 import logging
@@ -42,6 +43,7 @@ from flows.upkeep.parquet_export import export_if_asked
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# Runs a stage of a night, given its name and its work, and returns what the work returns.
 Stage = Callable[[str, Callable[[], Any]], Any]
 
 
@@ -58,14 +60,16 @@ class NightRefusedError(DtmlError):
 class Night:
     """Hold how a night ended.
 
-    `row` is its row in the store; `fetch_result` is missing when nothing had to be done.
+    `row` is its row in the store, `report` its page. If an earlier run had completed the night,
+    `fetch_result` and `scored` are None, and `changed` says how the market's own code has changed
+    since its rankers were trained; it is empty otherwise, and where the code has not changed.
     """
 
     row: dict[str, Any]
     report: Path
     fetch_result: FetchResult | None = None
     scored: Scored | None = None
-    changed: str = ""  # of own code, since the market's rankers were trained
+    changed: str = ""
 
     @property
     def was_done_before(self) -> bool:
@@ -80,9 +84,9 @@ def directly(name: str, work: Callable[[], T]) -> T:
 
 
 def stored_stages(context: MarketContext, as_of: date, stage: Stage) -> Stage:
-    """Return a way to run the stages of a night that stores how long each took and how it ended.
+    """Return a function that runs a stage by `stage`, and stores how long it took and its end.
 
-    A stage is stored when it begins, so that the store says which one a night is in.
+    A stage is stored when it begins too, so that the store says which stage a night is in.
     """
 
     def run_stage(name: str, work: Callable[[], Any]) -> Any:
@@ -130,11 +134,11 @@ def run_night(
 
     With `only_stored` the source is not asked and nothing is trained: the latest model predicts
     from the stored bars. `fetch` replaces the night's own fetch, and the model sees bars as known
-    at a moment (None: now).
+    at the moment `known_at` (None: now).
 
     A complete night is left as it is. An interrupted or refused one runs again from what is stored.
     Where the calendar does not know the next session yet, a night fetches, stores and scores, and
-    is refused: it predicts when it runs again and the calendar does.
+    is refused. It predicts when it runs again after the calendar has been extended.
 
     Every stage is stored with the time that it took, and the night's end is logged in one line.
     Raises NightRefusedError, after recording the reason, when the bars do not allow predictions,
@@ -176,9 +180,10 @@ def _locked_night(
     with market_lock(context.engine, context.name):
         completed = finished_night(context, as_of)
         if completed is not None:
+            # A run that was killed after it completed the night may have left these.
             drop_states(context.name, as_of)
-            report = _ended(context, completed)
-            return Night(row=completed, report=report, changed=_changed(context, as_of))
+            report = _ensure_last_stages(context, completed)
+            return Night(row=completed, report=report, changed=_own_code_change(context, as_of))
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
             fetch_result = stored_stage("fetch", bars_of_night)  # which checks and stores the bars
@@ -187,7 +192,7 @@ def _locked_night(
             _require_bars(context, night_bars, fetch_result)
             _require_target(context, night_bars, stored_stage)
             _predict(context, night_bars, stored_stage, fetch_result, only_stored=only_stored)
-        scored, report = _end(context, night_bars, stored_stage)
+        scored, report = _run_last_stages(context, night_bars, stored_stage)
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(row=finished, report=report, fetch_result=fetch_result, scored=scored)
@@ -233,8 +238,13 @@ def _predict(
     stage("store", lambda: _store(context, night_bars, fetch_result, model, predicted, ranking))
 
 
-def _end(context: MarketContext, night_bars: NightBars, stage: Stage) -> tuple[Scored, Path]:
-    """Do what follows the predictions of a night, and return what was scored and the page."""
+def _run_last_stages(
+    context: MarketContext, night_bars: NightBars, stage: Stage
+) -> tuple[Scored, Path]:
+    """Run the stages that follow the predictions of a night; return what was scored and the page.
+
+    All of them may run again after a run that was killed.
+    """
     scored = stage("score", lambda: score_market(context, night_bars))
     stage("paper account", lambda: follow_rankings(context, night_bars))
     stage("drift", lambda: watch_drift(context, night_bars))
@@ -243,11 +253,12 @@ def _end(context: MarketContext, night_bars: NightBars, stage: Stage) -> tuple[S
     return scored, report
 
 
-def _ended(context: MarketContext, completed: Mapping[str, Any]) -> Path:
-    """Return the page of a complete night, after the stages that end it if they are not done.
+def _ensure_last_stages(context: MarketContext, completed: Mapping[str, Any]) -> Path:
+    """Run the last stages of a complete night if they are not done, and return its page.
 
-    The run that completed the night may have ended before them. The page is the last of them: one
-    that was written since, and since the newest fetch up to that session, says that all are done.
+    The run that completed the night may have been killed before them. The page is written last: if
+    it is newer than the night's predictions and than the newest fetch up to that session, all
+    stages are done.
     """
     as_of = completed["as_of"]
     page = page_file(context, as_of, context.market.level)
@@ -258,14 +269,14 @@ def _ended(context: MarketContext, completed: Mapping[str, Any]) -> Path:
         export_if_asked(context.engine, context.name)
         return page
     night_bars = NightBars(context, as_of, completed["known_at"])
-    _, page = _end(context, night_bars, stored_stages(context, as_of, directly))
+    _, page = _run_last_stages(context, night_bars, stored_stages(context, as_of, directly))
     return page
 
 
-def _changed(context: MarketContext, as_of: date) -> str:
-    """Return how the market's own code changed since the training, which the next night audits.
+def _own_code_change(context: MarketContext, as_of: date) -> str:
+    """Say how the market's own code has changed since its rankers were trained; empty if not.
 
-    Nothing when it did not.
+    The next night audits the new code.
     """
     with reading(context.engine) as conn:
         latest = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
@@ -279,7 +290,8 @@ def _changed(context: MarketContext, as_of: date) -> str:
 def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[FetchResult]]:
     """Record why a night failed; raise NightRefusedError for the failures that a night can expect.
 
-    The list that it yields takes what the night has fetched.
+    The body of the `with` appends to the list yielded what the night has fetched, so that its
+    counts are recorded with the failure.
     """
     fetched = [FetchResult()]
     try:
@@ -288,7 +300,8 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
         _refuse(context, as_of, str(error), fetched[-1])
         code = getattr(error, "exit_code", 1)
         message = f"night {as_of} of {context.name} refused: {error}"
-        # Out of reach, or limited the rate, or answered nonsense.
+        # The status "no_data" is an answer. With any other failure the source was out of reach,
+        # limited the rate of requests, or sent what cannot be read.
         is_source_failure = fetched[-1].failures["status"] != "no_data"
         raise NightRefusedError(message, code, may_pass=bool(is_source_failure.any())) from error
     except Exception as error:
@@ -297,7 +310,7 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
 
 
 def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: FetchResult) -> None:
-    """Raise DtmlError for a night without its index, or with too many stocks missing."""
+    """Raise DtmlError where the session has no bar of the index, or too few stocks have one."""
     short = shortage(context, night_bars.as_of, night_bars.symbols_of_the_session())
     if short is None:
         return
@@ -309,7 +322,10 @@ def _require_bars(context: MarketContext, night_bars: NightBars, fetch_result: F
 
 
 def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage) -> None:
-    """Score what was predicted and raise DtmlError where the next session is not known yet."""
+    """Score earlier nights and raise DtmlError where the calendar does not know the next session.
+
+    Otherwise do nothing: a night that can predict scores later.
+    """
     as_of = night_bars.as_of
     calendar = context.market.calendar
     if next_known_session(calendar, as_of) is not None:
@@ -324,7 +340,7 @@ def _require_target(context: MarketContext, night_bars: NightBars, stage: Stage)
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
-    """Return the most common reason why these symbols have no bar, and what to do."""
+    """Return the most common reason why these symbols have no bar, and what to do if anything."""
     failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
@@ -368,9 +384,9 @@ def _store(
     predicted: Forecast,
     ranking: pd.DataFrame,
 ) -> None:
-    """Write the predictions and the night's end: a night is stored whole or not at all.
+    """Store the predictions and the end of the night in one transaction.
 
-    A night that another process completed meanwhile stays as that one left it.
+    A night that another process has completed meanwhile stays as it is.
     """
     now = datetime.now(UTC)
     as_of = night_bars.as_of

@@ -1,11 +1,11 @@
-"""Audit a user's own file when it is new, train it, and ask it in a market's nights.
+"""Audit a user's own code when it is new, train it, and ask it for scores in a market's nights.
 
-What fails in it ends it alone.
+If the own code fails, a night goes on without it.
 
-A model carries the text of the own code that it was trained with, and a store or a backup may be a
-stranger's: only such text runs as this user once gave in a market's file. The texts that this
-user's nights trained lie in a folder of the user, outside of the data folder: no store, backup or
-cloned working folder brings files there.
+Stored rankers hold the text of the own code that they were trained with, and a store or a backup
+may come from somebody else. So a text runs only if this user once gave it in a market's file. The
+texts that this user's nights trained are kept in a folder of the user outside the data folder,
+where no store, backup or cloned working folder brings files.
 """
 
 import hashlib
@@ -32,10 +32,11 @@ from translation.atomic_files import write_whole
 log = logging.getLogger(__name__)
 
 
-def named(context: MarketContext) -> dict[str, Any]:
-    """Return what is recorded of a market's file, by which a change is seen.
+def own_code_record(context: MarketContext) -> dict[str, Any]:
+    """Return what a training records of the market's own code, under the key `OWN`.
 
-    Nothing without a file.
+    It has the name and SHA-256 of the file, and `max_rank_ic` where the market's file sets it. A
+    market without own code has an empty record.
     """
     file = context.market.code
     if file is None:
@@ -47,9 +48,13 @@ def named(context: MarketContext) -> dict[str, Any]:
 
 
 def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether a market's file is another than a training recorded, and what to say of it."""
+    """Return whether the market's own code differs from that in a training's `config`, and how.
+
+    The second value says it in words, empty where the code is the same. A file that cannot be read
+    counts as the same, and the words say why.
+    """
     try:
-        record_now = named(context).get(OWN, {})
+        record_now = own_code_record(context).get(OWN, {})
     except UsageError as error:
         return False, str(error)
     now = _words(record_now)
@@ -60,7 +65,10 @@ def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str
 
 
 def _words(record: Mapping[str, Any]) -> str:
-    """Say which file a training saw, and what rank IC its market believes."""
+    """Say which file a training recorded, and the highest rank IC that the market believes, if set.
+
+    `record` is what `own_code_record` has under `OWN`; empty is "none".
+    """
     if not record:
         return "none"
     words = f"{record['file']} ({str(record['sha256'])[:12]})"
@@ -74,23 +82,26 @@ def train_own(
     history: History,
     bars: pd.DataFrame,
     rankers: Rankers,
-    before: Mapping[str, Any],
+    previous_config: Mapping[str, Any],
 ) -> tuple[Rankers, dict[str, Any]]:
-    """Return rankers with the market's own model, and what is recorded of it.
+    """Return the rankers with the market's own model added, and what is recorded of it.
 
-    It is audited, unless the config of a training `before` recorded it. Where it fails, the record
-    says why.
+    The code is audited, unless the config of the previous training recorded the same code without
+    a refusal. Where it fails, the rankers come back as they are, and the record says why under
+    "refused". The record is empty for a market without own code.
     """
     if context.market.code is None:
         return rankers, {}
     record = {"file": context.market.code.name, "sha256": None}
     try:
-        record = named(context)[OWN]
-        record_before = before.get(OWN, {})
-        is_audited = "refused" not in record_before and _words(record_before) == _words(record)
+        record = own_code_record(context)[OWN]
+        previous_record = previous_config.get(OWN, {})
+        is_audited = "refused" not in previous_record and _words(previous_record) == _words(record)
         split, whole = spans_of(history)
-        spans = [(split.trained, split.scored), (whole, slice(0, 0))]
-        scores, model = walk_own(context, history, bars, spans, audited=is_audited)
+        # The first fold gives scores on validation days, from which the slope is measured. The
+        # second one scores no day: its model, fitted on the whole history, is the one returned.
+        folds = [(split.trained, split.scored), (whole, slice(0, 0))]
+        scores, model = walk_own(context, history, bars, folds, audited=is_audited)
         relative = history.relative[split.scored]
         slope = slope_of(ranked(scores[split.scored]), relative)
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
@@ -109,10 +120,12 @@ def walk_own(
     audited: bool = False,
     workers: int = 1,
 ) -> tuple[Grid, Fitted]:
-    """Return the own model's scores over folds (days fitted, days scored), and the last model.
+    """Return the own model's scores over the days of all folds, and the model of the last fold.
 
-    Raises OwnCodeError if it fails. So many `workers` ask for a part of the folds each; what each
-    fold draws begins anew.
+    A fold is a pair of slices of the history's days: those fitted and those scored. Other days have
+    NaN. Each of the `workers` asks for a part of the folds, which does not change the scores: the
+    random numbers begin anew in each fold. The code is audited first, unless it is `audited`.
+    Raises OwnCodeError if it fails.
     """
     assert context.market.code is not None
     code = IsolatedCode(OwnCode.read(context.market.code))
@@ -122,25 +135,30 @@ def walk_own(
     def walk(part: Sequence[Any]) -> tuple[Grid, Fitted]:
         return code.walk(history.panel, history.there, history.relative, part)
 
+    # Fold number n goes to part n % workers.
     parts = [folds[start::workers] for start in range(min(workers, len(folds)))]
     with ThreadPoolExecutor(len(parts)) as pool:
         walked = list(pool.map(walk, parts))
+    # Each day is scored by one part and NaN in the others, which `fmax` passes over.
     scores = np.fmax.reduce([part_scores for part_scores, _ in walked])
-    _, last_model = walked[(len(folds) - 1) % workers]
+    part_of_last_fold = (len(folds) - 1) % workers
+    _, last_model = walked[part_of_last_fold]
     return scores, last_model
 
 
 def ask_own(
     context: MarketContext, fitted: Fitted, history: History
 ) -> tuple[dict[str, Grid], str]:
-    """Return the scores of the last day, [stocks], by the code stored with the rankers.
+    """Return the scores of the last day by the code stored with the rankers, and a note.
 
-    Where there are none, the text beside them says why: for one, the code came with the store and
-    this user never ran it from a file.
+    The scores, [stocks], lie under the key `OWN`, and the note is empty. Where the code fails or
+    must not run, there are no scores, and the note says why. It must not run, for example, if it
+    came with the store and this user never ran it from a file.
     """
     try:
         if not _is_of_the_file(context, fitted.code):
             require_trusted(fitted.code)
+        # [1 day, stocks]
         scores = IsolatedCode(fitted.code).night(history.panel, history.there, fitted)
         return {OWN: scores[0]}, ""
     except DtmlError as error:
@@ -149,13 +167,16 @@ def ask_own(
 
 
 def _is_of_the_file(context: MarketContext, code: OwnCode) -> bool:
-    """Whether the market's file names this very text now."""
+    """Return whether the file that the market names now has exactly this text."""
     file = context.market.code
     return file is not None and file.exists() and OwnCode.read(file).sha256 == code.sha256
 
 
 def trusted_folder() -> Path:
-    """Return the folder of the texts that may run: below `XDG_STATE_HOME`, or `~/.local/state`."""
+    """Return the folder of the own code that may run.
+
+    It is `dtml/own_code` below `XDG_STATE_HOME`, or below `~/.local/state`.
+    """
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else Path.home() / ".local" / "state"
     return home / "dtml" / "own_code"
@@ -180,9 +201,9 @@ def trust(code: OwnCode) -> None:
 
 
 def require_trusted(code: OwnCode) -> None:
-    """Raise OwnCodeError for a text that no file of this user's ever held.
+    """Raise OwnCodeError for a text that this user never gave in a market's file.
 
-    The text is then written beside the trusted ones, to be read.
+    The text is then written to the folder `refused` beside the trusted ones, for the user to read.
     """
     trusted = trusted_folder() / _file_name(code)
     if trusted.is_file() and hashlib.sha256(trusted.read_bytes()).hexdigest() == code.sha256:

@@ -1,6 +1,8 @@
-"""Follow the ranking of each night in a paper account.
+"""Follow the ranking of each night in a paper account, which holds stocks without real money.
 
-It says what to hold next, filled at the real next open, at the market's costs.
+A ranking decides which shares of the account's equity to hold (the targets). They are filled at the
+prices of the next open, at the market's costs. Once the open after that is known, the return
+between the two is booked.
 """
 
 import logging
@@ -40,9 +42,11 @@ from flows.nightly.context import MarketContext, quotes_of, quotes_on
 
 log = logging.getLogger(__name__)
 
-BOOKED = ("session", "gross", "turnover", "cost", "net")
-# Of the wanted share: within it a stock of the user's own that is kept is not traded.
-NEAR = (0.5, 2.0)
+BOOKED = ("session", "gross", "turnover", "cost", "net")  # the columns of a track that are stored
+# A stock that the user holds and that is kept is not traded while its share of the equity is within
+# these multiples of the share wanted.
+KEPT_MULTIPLES = (0.5, 2.0)
+# The names of the paper account and its yardsticks in the store.
 ACCOUNT = "account"
 FREE_ACCOUNT = "account, no costs"
 EQUAL = "equal parts"
@@ -50,17 +54,17 @@ INDEX = "index"
 
 
 def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
-    """Decide what each ranking up to the night makes the account hold, and fill it.
+    """Store the targets of each ranking up to the night, then fill those whose open has passed.
 
-    Filled is what was decided before. What was decided or booked once stands, so this may run at
-    any time and again; each of the two is stored whole or not at all. What the account cannot do
-    is a warning: it costs no night its page, and the next night goes on.
+    What is stored never changes, so this may run at any time and again. The targets are stored in
+    one transaction, and the returns and positions in another. An error of the account is only a
+    warning: the night still gets its page, and the next night goes on from what is stored.
     """
     try:
-        aims = pd.DataFrame(list(_aims(context, night_bars.as_of)))
-        if len(aims):
+        targets = pd.DataFrame(list(_new_targets(context, night_bars.as_of)))
+        if len(targets):
             with transaction(context.engine) as conn:
-                stored.save_targets(conn, context.name, aims, decided_at=datetime.now(UTC))
+                stored.save_targets(conn, context.name, targets, decided_at=datetime.now(UTC))
         booked = _booked(context, night_bars)
         if booked is not None:
             with transaction(context.engine) as conn:
@@ -69,8 +73,11 @@ def follow_rankings(context: MarketContext, night_bars: NightBars) -> None:
         log.warning("the paper account of %s is not updated: %s", context.name, error)
 
 
-def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
-    """Yield what to hold after each ranking that nothing was decided from yet, the oldest first."""
+def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
+    """Yield a row for each stock to hold after each ranking that has no targets yet, oldest first.
+
+    A row is `target, symbol, weight, kept`, as `save_targets` stores it.
+    """
     trading = context.market.trading
     calendar = context.market.calendar
     symbols = context.market.symbols
@@ -78,28 +85,33 @@ def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
         last = stored.last_target(conn, context.name)
         if last is None:
             first = date.min
-            before = pd.DataFrame({"symbol": []})
+            last_targets = pd.DataFrame({"symbol": []})
         else:
+            # Targets come from the mean rank of the last `smooth` nights.
             first = sessions_up_to(calendar, last, trading.smooth)[0].date()
-            before = stored.targets(conn, context.name, last, last)
+            last_targets = stored.targets(conn, context.name, last, last)
         last_ranked = next_known_session(calendar, as_of) or as_of
         rankings = stored.night_rankings(conn, context.name, first=first, last=last_ranked)
+    # Of a session that was ranked more than once, the newest ranking counts.
     rankings = rankings[rankings["chosen"].astype(bool)].sort_values("made_at")
     rankings = rankings.drop_duplicates(["target", "symbol"], keep="last")
     if rankings.empty:
         return
-    targets = rankings["target"]
-    sessions = sessions_between(calendar, targets.min().date(), targets.max().date())
-    scores = on_grid(rankings.rename(columns={"target": "session"}), "score", sessions, symbols)
-    is_aimed = np.isin(list(symbols), before["symbol"])
+    ranked = rankings["target"]
+    sessions = sessions_between(calendar, ranked.min().date(), ranked.max().date())
+    by_session = rankings.rename(columns={"target": "session"})
+    scores = on_grid(by_session, "score", sessions, symbols)  # [sessions stocks]
+    is_target = np.isin(list(symbols), last_targets["symbol"])  # [stocks], of the night before
     for number, session in enumerate(sessions):
         is_decided = last is not None and session.date() <= last
-        if is_decided or not np.isfinite(scores[number]).any():
+        has_ranking = np.isfinite(scores[number]).any()
+        if is_decided or not has_ranking:
             continue
-        nights = scores[max(0, number + 1 - trading.smooth) : number + 1]
-        weights, kept = target_of_night(nights, trading, is_aimed)
-        is_aimed = weights > 0
-        for stock in np.flatnonzero(is_aimed):
+        first_night = max(0, number + 1 - trading.smooth)
+        nights = scores[first_night : number + 1]
+        weights, kept = target_of_night(nights, trading, is_target)
+        is_target = weights > 0
+        for stock in np.flatnonzero(is_target):
             yield {
                 "target": session,
                 "symbol": symbols[stock],
@@ -110,44 +122,50 @@ def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
 
 @dataclass(frozen=True)
 class _Booked:
-    """Hold the new returns of the account and its yardsticks, and what the account held."""
+    """Hold the new returns of the account and its yardsticks, and what the account held.
+
+    The columns are those that `db.rows.rankings.save_paper_account` stores.
+    """
 
     returns: pd.DataFrame
     positions: pd.DataFrame
 
 
 def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
-    """Fill what was decided since the last return booked, up to the night.
+    """Fill the targets of each session after the last return booked, up to the night.
 
-    None where nothing is to be filled.
+    Returns None where there is nothing to fill.
     """
     as_of = night_bars.as_of
     market = context.market
     calendar = market.calendar
     with reading(context.engine) as conn:
-        last = stored.last_booked(conn, context.name)
-        last_day = last[ACCOUNT][0] if last else None
+        last_booked = stored.last_booked(conn, context.name)  # session and equity of each portfolio
+        last_day = last_booked[ACCOUNT][0] if last_booked else None
         after = next_known_session(calendar, last_day) if last_day else None
         if last_day and after is None:
             return None  # the calendar ends there
-        aims = stored.targets(conn, context.name, after, as_of)
-        before = stored.paper_positions(conn, context.name, last_day, last_day)
+        targets = stored.targets(conn, context.name, after, as_of)
+        last_positions = stored.paper_positions(conn, context.name, last_day, last_day)
+    # The account is filled on every session after the last one booked, also without new targets:
+    # what it holds earns a return. Its first fill is that of the first targets.
     first = after
-    if first is None and len(aims):
-        first = aims["target"].min().date()
+    if first is None and len(targets):
+        first = targets["target"].min().date()
     if first is None or first > as_of:
         return None
     fills = sessions_between(calendar, first, as_of)
-    symbols = tuple(sorted({*market.symbols, *before["symbol"], *aims["symbol"]}))
+    symbols = tuple(sorted({*market.symbols, *last_positions["symbol"], *targets["symbol"]}))
     begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
     bars = night_bars.newest_or_error(begin)
     quotes = quotes_of(context, bars, symbols)
+    # `follow_on` is given the session before each fill, after whose close it was decided.
     decided = quotes.sessions[quotes.sessions.get_indexer(fills) - 1]
-    weights, kept = _grids(aims, fills, symbols)
+    weights, kept = _grids(targets, fills, symbols)
     held_before = None
     if last_day:
-        weights_before = before.set_index("symbol")["weight"]
-        held_before = weights_before.reindex(list(symbols)).fillna(0.0).to_numpy()
+        last_weights = last_positions.set_index("symbol")["weight"]
+        held_before = last_weights.reindex(list(symbols)).fillna(0.0).to_numpy()
     account = follow_on(
         weights,
         decided,
@@ -161,20 +179,26 @@ def _booked(context: MarketContext, night_bars: NightBars) -> _Booked | None:
         FREE_ACCOUNT: account.track.assign(cost=0.0, net=account.track["gross"]),
         **_yardsticks(context, bars, quotes, fills),
     }
-    equities = {name: equity for name, (_, equity) in last.items()}
+    equities = {name: equity for name, (_, equity) in last_booked.items()}
     return _Booked(_returns(tracks, equities), _positions(account.held, fills, symbols))
 
 
 def _yardsticks(
     context: MarketContext, bars: pd.DataFrame, quotes: Quotes, fills: pd.DatetimeIndex
 ) -> dict[str, pd.DataFrame]:
-    """Return what equal parts of the constituents and the index earned at the same fills."""
+    """Return the tracks of equal parts of the constituents and of the index, at the same fills.
+
+    Neither has costs, and their turnover counts as 0.
+    """
     market = context.market
     index_quotes = quotes_of(context, bars, (market.index.symbol,))
     place = quotes.sessions.get_indexer(fills)
     decided = quotes.sessions[place - 1]
-    is_priced = market.is_constituent(fills, quotes.symbols) & np.isfinite(quotes.open[place])
-    equal_parts = equal_weight_track(np.where(is_priced, 0.5, np.nan), decided, quotes, "next_open")
+    has_open = np.isfinite(quotes.open[place])
+    is_held = market.is_constituent(fills, quotes.symbols) & has_open
+    # Any probability stands for a stock that is held: all of them get the same weight.
+    probability = np.where(is_held, 0.5, np.nan)
+    equal_parts = equal_weight_track(probability, decided, quotes, "next_open")
     return {
         EQUAL: equal_parts.assign(turnover=0.0),
         INDEX: index_track(index_quotes, decided, "next_open").assign(turnover=0.0),
@@ -182,11 +206,14 @@ def _yardsticks(
 
 
 def _returns(tracks: dict[str, pd.DataFrame], equities: dict[str, float]) -> pd.DataFrame:
-    """Return the rows of new returns, each with the equity that it grows the last one to."""
+    """Return the rows of new returns, each with the equity after it.
+
+    `equities` are those of each portfolio before these returns; a new portfolio begins with 1.
+    """
     rows = []
     for name, track in tracks.items():
         growth = [equities.get(name, 1.0), *(1 + track["net"])]
-        equity = np.multiply.accumulate(growth)[1:]
+        equity = np.multiply.accumulate(growth)[1:]  # without the equity before
         rows.append(track[list(BOOKED)].assign(portfolio=name, equity=equity))
     return pd.concat(rows, ignore_index=True)
 
@@ -194,7 +221,7 @@ def _returns(tracks: dict[str, pd.DataFrame], equities: dict[str, float]) -> pd.
 def _positions(
     held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> pd.DataFrame:
-    """Return a row for each share held."""
+    """Return a row `session, symbol, weight` for each stock that is held after each fill."""
     fill, stock = np.nonzero(held)
     return pd.DataFrame(
         {
@@ -206,13 +233,15 @@ def _positions(
 
 
 def _grids(
-    aims: pd.DataFrame, fills: pd.DatetimeIndex, symbols: tuple[str, ...]
+    targets: pd.DataFrame, fills: pd.DatetimeIndex, symbols: tuple[str, ...]
 ) -> tuple[Float[ndarray, "fills stocks"], Bool[ndarray, "fills stocks"]]:
-    """Return the shares to hold and which stocks are kept, by fill.
+    """Return the share of equity to hold of each stock, and which stocks are kept, by fill.
 
-    The shares are NaN throughout where nothing was decided.
+    A fill without targets has only NaN, so that nothing is traded. In the others a stock without a
+    target has 0, so that it is sold.
     """
-    rows = aims.rename(columns={"target": "session"}).assign(kept=aims["kept"].astype(float))
+    rows = targets.rename(columns={"target": "session"})
+    rows = rows.assign(kept=targets["kept"].astype(float))
     weights = on_grid(rows, "weight", fills, symbols)
     kept = on_grid(rows, "kept", fills, symbols)
     is_decided = np.isfinite(weights).any(axis=1, keepdims=True)
@@ -221,7 +250,10 @@ def _grids(
 
 @dataclass(frozen=True)
 class Orders:
-    """Hold what to trade at the open of `target`: a row a stock, and the cash left after it."""
+    """Hold what to trade at the open of `target`, and the cash left after it.
+
+    `rows` has a row for each stock to trade, in the columns that `next_orders` describes.
+    """
 
     target: date
     rows: pd.DataFrame
@@ -231,41 +263,45 @@ class Orders:
 def next_orders(
     conn: Connection, market: Market, capital: float, holdings: "pd.Series[float] | None" = None
 ) -> Orders | None:
-    """Return the orders that turn what was held yesterday into what the newest night wants.
+    """Return the orders that turn the holdings of the last close into the newest night's targets.
 
-    None without a night. `holdings` are shares by symbol, by default those of the paper account, of
-    so much `capital` at the last close. Columns: symbol, side, shares (in whole lots), price (the
-    last close), value, cost (as expected), weight. Raises DtmlError for a stock without a close,
-    and where the paper account stopped before the last open.
+    None where no night has targets. `holdings` are numbers of shares by symbol; by default they are
+    those of the paper account if it is worth `capital` at the last close. Columns: symbol, side
+    ("buy", "sell"), shares (in whole lots), price (the last close), value, cost (as expected),
+    weight (the share of `capital` to hold). Raises DtmlError for a stock without a close, and where
+    the paper account has not been filled up to the last open.
     """
     target = stored.last_target(conn, market.name)
     if target is None:
         return None
     trading = market.trading
     last = previous_session(market.calendar, target)
-    aims = stored.targets(conn, market.name, target, target).set_index("symbol")
+    targets = stored.targets(conn, market.name, target, target).set_index("symbol")
     first = sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date()
     bars = prices.prices(conn, market.name, first, last)
     close = bars.groupby("symbol")["close"].last()
     held = _account_shares(conn, market, last, capital, bars) if holdings is None else holdings
-    symbols = sorted({*aims.index, *held.index})
+    symbols = sorted({*targets.index, *held.index})
     missing = sorted(set(symbols) - set(close.index))
     if missing:
         raise DtmlError(
-            f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: "
+            f"{market.name} has no close of {', '.join(missing[:5])} from {first} to {last}: "
             "leave out these positions"
         )
     price = close.reindex(symbols)
     held_symbols = held.index
     held = held.reindex(symbols).fillna(0.0)
-    weight = aims["weight"].reindex(symbols).fillna(0.0)
-    kept = aims["kept"].reindex(symbols).fillna(value=False).astype(bool)
+    weight = targets["weight"].reindex(symbols).fillna(0.0)
+    kept = targets["kept"].reindex(symbols).fillna(value=False).astype(bool)
     if holdings is None:
-        # What the account could not buy when it was wanted first is bought now, as its fill does.
+        # Only a stock that is held is kept. One that could not be bought when it was first wanted
+        # is bought now, as in the fill of the account itself.
         kept &= kept.index.isin(held_symbols)
     else:
-        kept &= (held * price / capital).div(weight).between(*NEAR)
-    bought, sold = (float(rate[0]) for rate in trading.costs.of_trades(pd.DatetimeIndex([target])))
+        share_of_capital = held * price / capital
+        kept &= share_of_capital.div(weight).between(*KEPT_MULTIPLES)
+    costs_on_target = trading.costs.of_trades(pd.DatetimeIndex([target]))
+    purchase_rate, sale_rate = (float(rate[0]) for rate in costs_on_target)
     change = trades(
         held.to_numpy(dtype=float),
         weight.to_numpy(dtype=float),
@@ -273,11 +309,12 @@ def next_orders(
         capital=capital,
         lot=trading.lot,
         kept=kept.to_numpy(),
-        rates=(bought, sold),
+        rates=(purchase_rate, sale_rate),
     )
     value = np.abs(change) * price
-    cost = value * np.where(change > 0, bought, sold)
-    cash = capital - float(((held + change) * price).sum()) - float(cost.sum())
+    cost = value * np.where(change > 0, purchase_rate, sale_rate)
+    value_held_after = ((held + change) * price).sum()
+    cash = capital - float(value_held_after) - float(cost.sum())
     return Orders(target=target, rows=_order_rows(change, price, value, cost, weight), cash=cash)
 
 
@@ -306,10 +343,11 @@ def _order_rows(
 def _account_shares(
     conn: Connection, market: Market, last: date, capital: float, bars: pd.DataFrame
 ) -> "pd.Series[float]":
-    """Return the whole lots that the paper account holds at the close of `last`, by symbol.
+    """Return the shares that the paper account holds at the close of `last`, in whole lots.
 
-    The account is taken to be worth `capital`. Rounded down, as what is wanted is: together they
-    are worth no more than the capital.
+    The account is taken to be worth `capital` at that close. Shares are rounded down, so that all
+    together are worth no more than the capital. Raises DtmlError where targets were decided up to
+    `last`, but the account has not been filled at its open.
     """
     positions = stored.paper_positions(conn, market.name, last, last)
     weight = positions.set_index("symbol")["weight"].astype(float)
@@ -322,9 +360,10 @@ def _account_shares(
         return weight
     symbols = tuple(weight.index)
     quotes = quotes_on(conn, market, bars, symbols)
-    grown = quotes.marks("close")[-1] / quotes.marks("next_open")[-1]
-    value = weight * grown
-    equity = value.sum() + 1 - weight.sum()
+    # Weights are shares of the equity at the open of `last`; values are in units of that equity.
+    growth_to_close = quotes.marks("close")[-1] / quotes.marks("next_open")[-1]
+    value = weight * growth_to_close
+    equity = value.sum() + 1 - weight.sum()  # what is not in stocks is cash
     close = bars.groupby("symbol")["close"].last().reindex(symbols)
     shares = value / equity * capital / close
     return pd.Series(whole_lots(shares.to_numpy(), market.trading.lot), index=weight.index)

@@ -9,25 +9,27 @@ import pandas as pd
 from db.engine import reading
 from db.rows import prices
 from dtml.attention.weights import Attention
-from dtml.features import MAX_GAP
 from dtml.inference import attention, choose_device, predict
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.bars import NightBars
+from flows.nightly.bars import SESSIONS_FOR_GAPS, NightBars
 from flows.nightly.context import MarketContext
 from flows.nightly.train import Model, windows_of
 
-LOOKS = 3  # stocks kept for each stock: all pairs of 500 would be 250,000 rows a night
+# Stocks that are stored for each stock as those it looked at most: all pairs of 500 stocks would be
+# 250,000 rows a night.
+LOOKS = 3
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Hold the predictions of one night, and its inputs' watermark.
+    """Hold the predictions of one night for the session `target`.
 
     `predictions` has the rows of `dtml.inference.predict` and their `calibrated` probability (NaN
     for a model that was not calibrated); `gaps` maps each constituent left out to the reason;
-    `inputs_hash` digests the windows that the model read; `looks` has the `LOOKS` stocks that each
-    stock looked at most: `target, symbol, source, weight`.
+    `known_at` is the watermark of the bars read; `inputs_hash` is the SHA-256 of the windows that
+    the model read; `looks` has the `LOOKS` stocks (`source`) that each stock (`symbol`) looked at
+    most: `target, symbol, source, weight`.
     """
 
     target: date
@@ -41,7 +43,7 @@ class Forecast:
 def forecast(context: MarketContext, model: Model, night_bars: NightBars) -> Forecast:
     """Predict the session after the night's, from the bars that it knew.
 
-    It looks only at the sessions that a window needs.
+    Only the sessions that a window needs are read.
     """
     as_of = night_bars.as_of
     bars, watermark = night_bars.known(first_needed(context, model.ensemble.windows, as_of))
@@ -71,9 +73,9 @@ def predict_night(
 
 
 def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
-    """Predict these windows, with calibrated probabilities.
+    """Return the rows of `dtml.inference.predict` for these windows, and the column `calibrated`.
 
-    They are NaN for a model that was not calibrated.
+    It is the calibrated probability, NaN for a model that was not calibrated.
     """
     predictions = predict(model.ensemble, windows, choose_device(context.device))
     if model.calibration is None:
@@ -83,7 +85,11 @@ def predict_windows(context: MarketContext, model: Model, windows: Windows) -> p
 
 
 def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
-    """Return the windows of the session after `as_of`; none when the bars do not end there."""
+    """Return the windows of the session after `as_of`; none when the bars do not end there.
+
+    They have that day's constituents. A model that is tied to its stocks, because it has a gain for
+    each, sees the stocks that it was trained on.
+    """
     symbols = model.ensemble.symbols if model.ensemble.is_tied else context.constituents(as_of)
     windows = windows_of(context, bars, model.ensemble.windows, symbols)
     return windows.between(first=pd.Timestamp(next_session(context.market.calendar, as_of)))
@@ -97,21 +103,23 @@ def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) 
 def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Attention:
     """Return who looks at whom in the windows of one night, among the stocks observed.
 
-    Maybe none are.
+    There may be no such stocks.
     """
     if not tonight.observed.any():
         return Attention((), np.empty((0, 0)))
+    # A night has one day: [1 stocks stocks] becomes [stocks stocks].
     weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
     observed = np.flatnonzero(tonight.observed[0].numpy())
+    # In the order of the symbols, whatever the order of the model's stocks.
     places = sorted(observed, key=lambda place: tonight.symbols[place])
     symbols = tuple(tonight.symbols[place] for place in places)
     return Attention(symbols, weights[np.ix_(places, places)])
 
 
 def _most_looked_at(attended: Attention) -> pd.DataFrame:
-    """Return the `LOOKS` other stocks that each stock looked at most.
+    """Return the `LOOKS` other stocks (`source`) that each stock (`symbol`) looked at most.
 
-    Rows are by symbol and falling weight: `symbol, source, weight`.
+    Columns: `symbol, source, weight`; sorted by symbol, then by falling weight.
     """
     rows = []
     for symbol, drivers in attended.drivers(LOOKS).items():
@@ -129,9 +137,10 @@ class Shortage:
 
 
 def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage | None:
-    """Say what keeps a session with bars of these symbols from a night.
+    """Return what is missing for a night if only the symbols `present` have a bar of its session.
 
-    That is a missing index, or too many missing stocks; None where neither is missing.
+    It is the index, or more constituents than the market's checks allow. None where the night can
+    run.
     """
     index = context.market.index.symbol
     if index not in present:
@@ -149,7 +158,7 @@ def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage
 
 
 def too_few(context: MarketContext, as_of: date, predictions: pd.DataFrame) -> bool:
-    """Return whether too many constituents of a night cannot be predicted: it is refused."""
+    """Return whether so many constituents of a night lack a prediction that it is refused."""
     constituents = len(context.constituents(as_of))
     missing = constituents - len(predictions)
     return missing > context.market.checks.max_missing * constituents
@@ -160,7 +169,8 @@ def first_needed(context: MarketContext, config: WindowConfig, as_of: date) -> d
 
     It allows for missing bars.
     """
-    sessions = sessions_up_to(context.market.calendar, as_of, config.history + 2 * MAX_GAP)
+    sessions_read = config.history + SESSIONS_FOR_GAPS
+    sessions = sessions_up_to(context.market.calendar, as_of, sessions_read)
     return sessions[0].date()
 
 

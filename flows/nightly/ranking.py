@@ -24,9 +24,8 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
-from dtml.prices.changes import MAX_GAP
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
-from dtml.ranking.features import ALL, FEATURES, HISTORY, Names
+from dtml.ranking.features import ALL, FEATURES, Names
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.rankers import (
     Rankers,
@@ -39,7 +38,7 @@ from dtml.ranking.rankers import (
 from dtml.ranking.rules import HISTORY as RULES_READ
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
-from flows.nightly.bars import SEEN, NightBars
+from flows.nightly.bars import RANKER_SESSIONS, SESSIONS_FOR_GAPS, NightBars
 from flows.nightly.champion import choose_ranker, promote
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
@@ -49,9 +48,10 @@ from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
-DAILY = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
+# The figures of each night from which running scores are computed (`score_daily`).
+DAILY_FIGURES = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
 LONGEST: Leg = max(LEGS, key=sessions_to)  # the return that is known last
-AWAITED = 250  # sessions for which a return is waited for
+AWAITED = 250  # sessions after which a ranking whose return is still not known is given up
 
 
 def history_of(
@@ -61,9 +61,9 @@ def history_of(
     symbols: tuple[str, ...] | None = None,
     names: Names = ALL,
 ) -> History:
-    """Return what rankers read of bars: ranked features and outcomes.
+    """Return what rankers read of bars: ranked features, and outcomes of the return `leg`.
 
-    They are those of each day's constituents, or of these `symbols` alone.
+    The stocks ranked are each day's constituents; if `symbols` are given, it is these on all days.
     """
     panel = market_panel(context.market, bars, symbols or ())
     among = None if symbols else context.market.is_constituent(panel.sessions)
@@ -77,7 +77,7 @@ class Trained:
 
     row: Mapping[str, Any]
     rankers: Rankers
-    note: str = ""  # of a user's own code, for the night
+    note: str = ""  # what the night's row says of a user's own code; empty where nothing
 
 
 def rankers_for(
@@ -88,10 +88,12 @@ def rankers_for(
     only_stored: bool = False,
     anew: bool = False,
 ) -> Trained | None:
-    """Return the rankers of a night, trained `anew` or when the policy says so.
+    """Return the rankers of a night, trained if `anew` or where the market's policy wants it.
 
-    None, logged, where there are none. Only those trained on sessions up to `as_of`, on prices as
-    known at a moment (None: now), serve a night. Those whose checkpoint is lost are trained again.
+    Only rankers trained on sessions up to `as_of`, on prices as known at a moment (None: now),
+    serve a night. Rankers whose checkpoint is lost are trained again. With `only_stored`, as where
+    the policy is "never", none are trained. Returns None, with a warning in the log, where there
+    are no rankers: the night then ranks no stocks.
     """
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -113,9 +115,9 @@ def rankers_for(
 def _latest_trained(
     context: MarketContext, latest: Mapping[str, Any], as_of: date, *, may_train: bool
 ) -> Trained | None:
-    """Load the latest rankers; None where others are to be trained in their place.
+    """Load the latest rankers; return None where others are to be trained in their place.
 
-    Those that are lost, where no others may be trained, raise DtmlError.
+    Raises DtmlError where the checkpoint is lost and no others may be trained.
     """
     if may_train and _is_due(context, latest, as_of):
         return None
@@ -129,13 +131,15 @@ def _latest_trained(
 
 
 def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None) -> Trained:
-    """Add what a night is to know of the market's own code.
+    """Return rankers with the note for the night on the market's own code, which is logged too.
 
-    That is that it changed since the latest rankers, or why it is left out.
+    It says that the code changed since the latest rankers were trained, and why it is left out.
     """
-    changed = change(context, latest["config"])[1] if latest else ""
+    words_of_change = ""
+    if latest:
+        _, words_of_change = change(context, latest["config"])
     refused = trained.row["config"].get(OWN, {}).get("refused")
-    notes = dict.fromkeys(note for note in (changed, refused) if note)
+    notes = dict.fromkeys(note for note in (words_of_change, refused) if note)  # each text once
     joined = "; ".join(notes)
     if joined:
         log.warning("%s: %s", context.name, joined)
@@ -143,15 +147,20 @@ def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] |
 
 
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
-    """Return whether the latest rankers were asked for otherwise, or are too old."""
+    """Return whether others are to be trained in place of the latest rankers.
+
+    They are where the market's settings or its own code have changed since, or where the latest
+    are as old as the policy allows.
+    """
     config = {name: value for name, value in latest["config"].items() if name != OWN}
-    is_as_asked = config == _config(context) and latest["chosen"] in context.market.eligible_rankers
-    if not is_as_asked:
+    has_same_config = config == _config(context)
+    if not has_same_config or latest["chosen"] not in context.market.eligible_rankers:
         return True
-    is_changed, _ = change(context, latest["config"])
-    if is_changed:
+    has_own_code_changed, _ = change(context, latest["config"])
+    if has_own_code_changed:
         return True
     policy = context.market.retrain
+    # The number of sessions after the last one trained on.
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     return isinstance(policy, int) and age >= policy
 
@@ -160,12 +169,12 @@ def train_rankers(
     context: MarketContext,
     as_of: date,
     known_at: datetime | None = None,
-    before: Mapping[str, Any] | None = None,
+    previous: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
-    Own code that was audited `before` is not audited again. Raises DtmlError for a history too
-    short.
+    `previous` is the row of the rankers before, if there are any: own code that they were trained
+    with is not audited again. Raises DtmlError for a history that is too short.
     """
     market = context.market
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
@@ -173,8 +182,8 @@ def train_rankers(
     asked = RankersConfig.asking(market.leg, *market.eligible_rankers)
     config = _config(context)
     rankers = fit_rankers(history, asked)
-    config_before = before["config"] if before else {}
-    rankers, own_record = train_own(context, history, bars, rankers, config_before)
+    previous_config = previous["config"] if previous else {}
+    rankers, own_record = train_own(context, history, bars, rankers, previous_config)
     settings = {
         "market": context.name,
         "chosen": choose_ranker(context, as_of, history),
@@ -199,14 +208,17 @@ def train_rankers(
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
-    """Return what rankers are asked for, as JSON gives it back."""
+    """Return the settings that rankers are trained with, as they come back from stored JSON."""
     asked = RankersConfig.asking(context.market.leg, *context.market.eligible_rankers)
     config: dict[str, Any] = json.loads(json.dumps(asdict(asked)))
     return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
 
 
 def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
-    """Load the rankers of a row of `ranker`, their checkpoint checked against it."""
+    """Load the rankers of a row of the table `ranker`, and check the checkpoint against it.
+
+    Raises DtmlError where the checkpoint is lost or changed.
+    """
     file = weights_file(row["checkpoint_path"])
     return Trained(row, load_rankers(file, market=context.name, sha=row["checkpoint_hash"]))
 
@@ -219,13 +231,17 @@ def rank_night(
 ) -> pd.DataFrame:
     """Return the ranking of the stocks in the session after the night's, from the bars it knew.
 
-    `probabilities` are those that the night's model gives, by symbol: they rank stocks too. Rows
-    are those of `ranking_of_day` with `ranker_id, as_of, target` and `chosen`, whether it is the
-    ranking that the night shows; none when the bars do not end at `as_of`.
+    `probabilities` are those that the night's model gives, by symbol: they rank stocks too. There
+    is a row for each predictor and stock, with the columns of `ranking_of_day` and `ranker_id,
+    as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows. There are no
+    rows when the bars do not end at `as_of`. Otherwise `attrs["note"]` of the frame holds what the
+    night's row is to say of a user's own code; it is empty where there is nothing to say.
     """
     as_of = night_bars.as_of
     own = trained.rankers.own
-    sessions_read = max(HISTORY + SEEN, own.description["history"] if own else 0) + 2 * MAX_GAP
+    own_history = own.description["history"] if own else 0
+    # As many as `USUAL_SESSIONS` of flows.nightly.bars reckons with, unless own code reads more.
+    sessions_read = max(RANKER_SESSIONS, own_history) + SESSIONS_FOR_GAPS
     first = sessions_up_to(context.market.calendar, as_of, sessions_read)[0].date()
     bars, _ = night_bars.known(first)
     symbols = tuple(sorted(context.constituents(as_of)))
@@ -233,8 +249,9 @@ def rank_night(
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
         return pd.DataFrame()
     last_day = slice(-1, None)
-    of_days = trained.rankers.scores(history.features, history.there, last_day)
-    scores = {name: of_day[0] for name, of_day in of_days.items()}
+    scores_by_day = trained.rankers.scores(history.features, history.there, last_day)
+    # From [1 day, stocks] to [stocks].
+    scores = {name: scores_of_day[0] for name, scores_of_day in scores_by_day.items()}
     own_note = ""
     if own:
         own_scores, own_note = ask_own(context, own, history)
@@ -257,8 +274,10 @@ def score_rankings(
 ) -> None:
     """Score the rankings up to the night that lack a score, and those whose returns `changed`.
 
-    They are scored beside one-line rules, each return once its last bar is there; running scores of
-    the market's own return follow.
+    `changed` are the days whose outcomes are new or restated. Rankings are scored beside one-line
+    rules, on each kind of return once its last bar is there. Where a score on the market's own
+    return is new or differs, the running scores from then on are computed anew, and a challenger
+    may replace the champion.
     """
     leg = context.market.leg
     nights = _scores_of_nights(conn, context, night_bars, changed)
@@ -268,11 +287,13 @@ def score_rankings(
     now = datetime.now(UTC)
     stored.save_rank_scores(conn, context.name, nights, scored_at=now)
     after = stored.rank_scores(conn, context.name, span="night", leg=leg)
-    beside = after.merge(before, on=["target", "predictor"], how="left", suffixes=("", "_before"))
-    is_same = np.isclose(beside["rank_ic"], beside["rank_ic_before"], equal_nan=True)
-    new = beside[~is_same | beside["n_before"].isna()]
-    if len(new):
-        running = pd.DataFrame(list(_running_scores(after, new["target"].min(), sessions_to(leg))))
+    compared = after.merge(before, on=["target", "predictor"], how="left", suffixes=("", "_before"))
+    is_same = np.isclose(compared["rank_ic"], compared["rank_ic_before"], equal_nan=True)
+    is_new = compared["n_before"].isna()
+    new_or_changed = compared[~is_same | is_new]
+    if len(new_or_changed):
+        first = new_or_changed["target"].min()
+        running = pd.DataFrame(list(_running_scores(after, first, sessions_to(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
         promote(conn, context, night_bars.as_of)
 
@@ -280,7 +301,10 @@ def score_rankings(
 def _scores_of_nights(
     conn: Connection, context: MarketContext, night_bars: NightBars, changed: Iterable[date]
 ) -> pd.DataFrame:
-    """Return scores of the rankings up to the night, from the first that may need one."""
+    """Return the scores of all rankings from the first that may need one up to the night.
+
+    The columns are those of `_night_scores`. There are no rows where no ranking needs a score.
+    """
     as_of = night_bars.as_of
     calendar = context.market.calendar
     awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
@@ -292,7 +316,8 @@ def _scores_of_nights(
     if night_rankings.empty:
         return pd.DataFrame()
     first = night_rankings["as_of"].min().date()
-    start = sessions_up_to(calendar, first, RULES_READ + 2 * MAX_GAP)[0].date()
+    # The rankings are stored: of the features, only those of the one-line rules are computed.
+    start = sessions_up_to(calendar, first, RULES_READ + SESSIONS_FOR_GAPS)[0].date()
     bars = night_bars.newest(start)
     names = [feature for feature, _ in RULES.values()]
     history = history_of(context, bars, context.market.leg, names=names)
@@ -302,12 +327,16 @@ def _scores_of_nights(
 def _running_scores(
     nights: pd.DataFrame, first: pd.Timestamp, overlap: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row a predictor and session from `first` on, over all sessions up to it."""
+    """Yield the running scores of each predictor: a row for each session from `first` on.
+
+    A row covers all sessions in `nights` up to its own. `overlap` is the number of sessions that
+    one return spans.
+    """
     for predictor, scores in nights.groupby("predictor"):
-        daily = {figure: scores[figure].to_numpy(dtype=float) for figure in DAILY}
+        daily = {figure: scores[figure].to_numpy(dtype=float) for figure in DAILY_FIGURES}
         for position in np.flatnonzero(scores["target"] >= first):
-            until = {figure: values[: position + 1] for figure, values in daily.items()}
-            running = score_daily(until, overlap=overlap)
+            days_so_far = {figure: values[: position + 1] for figure, values in daily.items()}
+            running = score_daily(days_so_far, overlap=overlap)
             yield {
                 "target": scores["target"].iloc[position],
                 "span": "running",
@@ -320,23 +349,33 @@ def _running_scores(
 def _night_scores(
     context: MarketContext, history: History, night_rankings: pd.DataFrame
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row a session, return and predictor, for the returns that are known."""
+    """Yield a row for each session, return and predictor, for the returns that are known.
+
+    The sessions are those in `night_rankings`; the predictors are those that ranked stocks in them,
+    and the one-line rules.
+    """
     panel = history.panel
     largest_return = context.experiment.windows.largest_return
+    # Each [days stocks], on the days of the panel.
     returns = {leg: outcomes(panel, leg, max_return=largest_return) for leg in LEGS}
     rules = {name: rule_scores(history.features, name) for name in RULES}
     for target, night in night_rankings.groupby("target"):
-        day = panel.sessions.get_indexer(pd.DatetimeIndex(night["as_of"].iloc[:1]))[0]
-        if day < 0 or day + 1 >= len(panel.sessions) or panel.sessions[day + 1] != target:
-            continue
+        as_of = pd.DatetimeIndex(night["as_of"].iloc[:1])
+        (day,) = panel.sessions.get_indexer(as_of)
+        has_target = 0 <= day < len(panel.sessions) - 1 and panel.sessions[day + 1] == target
+        if not has_target:
+            continue  # the bars do not reach the target yet, or the calendar has changed since
         scores = _newest_scores(night, list(panel.symbols))
         is_ranked = np.any([np.isfinite(score) for score in scores.values()], axis=0)
         for name, rule in rules.items():
+            # On the same stocks as the predictors.
             scores[name] = np.where(is_ranked, rule[day], np.nan)
         for leg, outcome in returns.items():
-            if day + sessions_to(leg) >= len(panel.sessions):
+            last_session_of_leg = day + sessions_to(leg)
+            if last_session_of_leg >= len(panel.sessions):
                 continue
             for predictor, score in scores.items():
+                # One day: from [stocks] to [1 day, stocks].
                 night_score = score_ranking(score[None], outcome[day][None])
                 yield {
                     "target": target,
@@ -349,7 +388,10 @@ def _night_scores(
 
 
 def _newest_scores(night: pd.DataFrame, symbols: list[str]) -> dict[str, ndarray]:
-    """Return each predictor's newest scores of a night, [stocks]; NaN where there is none."""
+    """Return each predictor's newest scores of a night, [stocks], NaN where a stock has none.
+
+    A night whose rankers were trained again may be ranked more than once.
+    """
     newest = night.sort_values("made_at").drop_duplicates(["predictor", "symbol"], keep="last")
     scores = {}
     for predictor, rows in newest.groupby("predictor"):

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ROLLED_NIGHTS = 250  # drawn in the chart of rolling scores
 TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
+# The columns of a run that the receipt of a night shows.
 RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
 
 
@@ -89,7 +90,7 @@ def publish_night(
 
 
 def page_file(context: MarketContext, as_of: date, level: float) -> Path:
-    """Return where the page of a night lies, whether or not it was written."""
+    """Return the path of the page of a night, whether or not it was written."""
     other = "" if level == context.market.level else f"-level-{level:g}"
     return reports_folder() / context.name / f"{as_of}{other}.html"
 
@@ -97,13 +98,14 @@ def page_file(context: MarketContext, as_of: date, level: float) -> Path:
 def rolling(
     conn: Connection, context: MarketContext, night_bars: NightBars, scores: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS`.
+    """Return the rolling scores of each predictor over the last `ROLLED_NIGHTS`.
 
-    Maybe none.
+    They are those of all stock-days, in the columns of `rolling_scores` and `predictor`. `scores`
+    are the stored running scores. There are no rows where none of these nights has an outcome.
     """
     as_of = night_bars.as_of
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    # Without an outcome of these sessions' predictions, nothing is to be drawn.
+    # If no prediction of these sessions has an outcome, there is nothing to draw.
     if scores.empty or scores["target"].max() < first:
         return pd.DataFrame()
     frames = []
@@ -111,7 +113,9 @@ def rolling(
         if counted.protocol == "all":
             rolled = rolling_scores(counted.counts, counted.target)
             frames.append(rolled.assign(predictor=counted.predictor))
-    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    # Frames without rows are left out, except one where all are: `concat` needs a frame.
+    frames_with_rows = [frame for frame in frames if len(frame)]
+    return pd.concat(frames_with_rows or frames[:1], ignore_index=True)
 
 
 def seen(
@@ -120,7 +124,7 @@ def seen(
     night: Mapping[str, Any],
     run: Mapping[str, Any],
 ) -> Attention:
-    """Return who looked at whom, by asking the model again about what the night knew.
+    """Return which stocks looked at which, by asking the model again about what the night knew.
 
     Where the model or its bars are lost, return what is stored of the night, so that it still gets
     its page.
@@ -143,15 +147,18 @@ def seen(
 def receipt(
     night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame
 ) -> dict[str, object]:
-    """Return what made a night's predictions.
+    """Return what made a night's predictions, each value under the name that the page shows.
 
-    That is its model, what that was trained and calibrated on, and its inputs.
+    It covers the model, what it was trained and calibrated on, and the inputs of the night.
     """
     lines = {name: run[name] for name in RECEIPT}
-    line = {name: run[name] for name in ("slope", "intercept") if run[name] is not None}
-    if line:
-        lines["calibration"] = ", ".join(f"{name} {value:.4f}" for name, value in line.items())
+    coefficients = {name: run[name] for name in ("slope", "intercept") if run[name] is not None}
+    if coefficients:
+        lines["calibration"] = ", ".join(
+            f"{name} {value:.4f}" for name, value in coefficients.items()
+        )
     if len(bands):
+        # All bands of a run were measured on the same days.
         days = int(bands.iloc[0]["days"])
         stock_days = int(bands.iloc[0]["n"])
         lines["abstention band"] = (

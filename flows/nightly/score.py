@@ -25,15 +25,17 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.ranking import score_rankings
 
+# The figures of a score in the store, in the order of `_columns`.
 FIGURES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
-LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
+AWAITED = 250  # sessions after which a prediction whose bar is still missing is given up
 
 
 @dataclass(frozen=True)
 class Scored:
     """Hold what scoring changed.
 
-    `unresolved` counts the predictions of closed sessions that lack an outcome for want of a bar.
+    `outcomes` counts those that are new or changed, and `nights` are their sessions. `unresolved`
+    counts the predictions of closed sessions that have no outcome, because a bar is missing.
     """
 
     outcomes: int
@@ -78,7 +80,7 @@ def score_market(context: MarketContext, night_bars: NightBars) -> Scored:
     as_of = night_bars.as_of
     calendar = context.market.calendar
     restatable = sessions_up_to(calendar, as_of, OVERLAP)[0].date()
-    awaited = sessions_up_to(calendar, as_of, LATEST_OUTCOME)[0].date()
+    awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
     with transaction(context.engine) as conn:
         predicted = stored_outcomes.unsettled_directions(
             conn, context.name, awaited, as_of, since=restatable
@@ -101,10 +103,10 @@ def record_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score again each night whose score is not of its own.
+    """Store outcomes (`outcome_rows`), and score again each night that they change.
 
-    Whoever stores outcomes does it this way: nights, backtests and benchmarks share them. A night
-    may be run after later ones: their running scores then count it too.
+    Nights, backtests and benchmarks share their outcomes, so all of them store outcomes by this
+    function. A night may be run after later ones: their running scores then count it too.
     """
     stored_outcomes.save_outcomes(
         conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at
@@ -112,21 +114,23 @@ def record_outcomes(
     sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
     unscored = stored_outcomes.unscored(conn, context.name, sessions)
     counted = []
-    if unscored:
+    if unscored:  # sorted
         counted = day_counts(conn, context, night_bars, unscored[-1], unscored[0])
     stored = stored_scores.scores(conn, context.name, span="night")
-    changed = _out_of_step(counted, stored)
+    changed = _targets_to_score(counted, stored)
     if changed:
         counts_of_all_days = [_with_stored_days(predictor, stored) for predictor in counted]
         scores = _scores(counts_of_all_days, changed)
         stored_scores.save_scores(conn, context.name, scores, scored_at=recorded_at)
+    # `date.max`: among all nights, those not counted yet.
     _count_directions(conn, context, date.max, {day.date() for day in changed})
 
 
 def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
-    """Return a predictor's counts of every day.
+    """Return a predictor's counts of every day, in the order of the days.
 
-    They are those counted now, and for the other days those that the stored scores were made of.
+    Those of the days in `counted` are taken from it, and those of all other days are computed back
+    from the stored scores of nights.
     """
     is_predictor = stored["predictor"] == counted.predictor
     is_protocol = stored["protocol"] == counted.protocol
@@ -144,31 +148,36 @@ def _with_stored_days(counted: DayCounts, stored: pd.DataFrame) -> DayCounts:
 
 
 def _correct(scores: pd.DataFrame) -> "pd.Series[float]":
-    """Return how many directions of each score were right, as its accuracy tells."""
+    """Return how many directions of each score were right, from its accuracy and number."""
     return (scores["acc"].fillna(0) * scores["n"]).round()
 
 
 def _counts_of_scores(scores: pd.DataFrame) -> Int[ndarray, "days 4"]:
-    """Return the confusion matrices that scores of nights were made of.
+    """Return the confusion matrix from which each score of a night was computed.
 
-    With n = TR + FR + FF + TF, rises = TR + FF, called = TR + FR and correct = TR + TF, the sum
-    correct + rises + called - n is 2 TR.
+    A confusion matrix has true rises (TR), false rises (FR), false falls (FF) and true falls (TF).
+    As n = TR + FR + FF + TF, rises = TR + FF, predicted rises = TR + FR and correct = TR + TF, the
+    sum correct + rises + predicted rises - n is 2 TR.
     """
     n = scores["n"].to_numpy(np.int64)
     rises = scores["rises"].to_numpy(np.int64)
-    called = scores["predicted_rises"].to_numpy(np.int64)
+    predicted_rises = scores["predicted_rises"].to_numpy(np.int64)
     correct = _correct(scores.assign(n=n)).to_numpy(np.int64)
-    true_rises = (correct + rises + called - n) // 2
-    false_rises = called - true_rises
+    true_rises = (correct + rises + predicted_rises - n) // 2
+    false_rises = predicted_rises - true_rises
     false_falls = rises - true_rises
     true_falls = correct - true_rises
     return np.stack([true_rises, false_rises, false_falls, true_falls], axis=1)
 
 
-def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
-    """Return the targets whose counts of the model are not those of its stored score."""
+def _targets_to_score(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
+    """Return the targets whose stored score of the model is missing or has other counts.
+
+    `scores` are the stored ones. The rules are scored on the same stock-days as the model, so their
+    scores need not be compared.
+    """
     stored = scores[scores["predictor"] == MODEL].set_index(["protocol", "target"])
-    out_of_step: set[pd.Timestamp] = set()
+    to_score: set[pd.Timestamp] = set()
     for model in counted:
         if model.predictor != MODEL:
             continue
@@ -179,17 +188,19 @@ def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Times
         counts = np.stack(
             [model.counts.sum(axis=1), model.rises, model.predicted_rises, model.correct], axis=1
         )
+        # A target without a stored score has NaN, which differs from every count.
         differs = (stored_counts.astype(float) != counts).any(axis=1)
-        out_of_step |= set(model.target[differs])
-    return out_of_step
+        to_score |= set(model.target[differs])
+    return to_score
 
 
 def _count_directions(
     conn: Connection, context: MarketContext, as_of: date, changed: set[date]
 ) -> None:
-    """Count what came of the directions of nights that changed.
+    """Count by bin of probability and by band what came of the directions for the `changed` days.
 
-    Those whose outcomes a benchmark had stored are counted too.
+    Days up to `as_of` that were never counted are counted too, as where a benchmark has stored the
+    outcome first.
     """
     days = sorted(changed.union(stored_outcomes.uncounted(conn, context.name, as_of)))
     if not days:
@@ -203,16 +214,18 @@ def _count_directions(
 def _changed_outcomes(
     context: MarketContext, night_bars: NightBars, predicted: pd.DataFrame
 ) -> tuple[pd.DataFrame, datetime]:
-    """Return returns that are new, or changed by restated bars, and their watermark.
+    """Return the outcomes that are new, or changed by restated bars, and their watermark.
 
-    Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a
-    good bar on both sessions.
+    `predicted` are the predictions to look at, as `unsettled_directions` returns them. Rows are
+    `symbol, session, realised_return, rise, label, is_new`; a prediction has none without a good
+    bar on both of its sessions. The watermark is the moment since which the newest bar read is
+    known, or now where there is none.
     """
     first = night_bars.as_of if predicted.empty else predicted["as_of"].min().date()
     stocks = predicted["symbol"].unique().tolist()
     bars = night_bars.newest(first, symbols=stocks)
     returns = returns_of(predicted, bars, context.market.returns)
-    # Such a move is a recorded split, and no return.
+    # A larger move has only been accepted because a split was recorded: it is no return.
     returns[np.abs(returns) > context.market.checks.max_return] = np.nan
     is_unchanged = np.isclose(returns, predicted["realised_return"], rtol=1e-9, atol=1e-12)
     is_changed = np.isfinite(returns) & ~is_unchanged
@@ -223,9 +236,10 @@ def _changed_outcomes(
 
 
 def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
-    """Return one row a night, span, protocol and predictor.
+    """Return a row of scores for each target, span, protocol and predictor.
 
-    There is a night's score for each changed night, and the running scores from the first on.
+    Each target in `changed` has a score of its night, and each target from the first of them on has
+    running scores.
     """
     rows = []
     models = {counts.protocol: counts for counts in counted if counts.predictor == MODEL}
@@ -237,7 +251,10 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
 def _scores_of(
     predictor: DayCounts, model: DayCounts, changed: set[pd.Timestamp]
 ) -> list[dict[str, Any]]:
-    """Return a predictor's rows of scores, beside the model's counts on the same days."""
+    """Return a predictor's rows of scores; those of a rule say how far the model is ahead.
+
+    `model` has the model's counts under the same protocol, on all days of the predictor or more.
+    """
     model_counts = model.counts[model.target.get_indexer(predictor.target)]
     rows = []
     first = int(predictor.target.searchsorted(min(changed)))
@@ -248,10 +265,10 @@ def _scores_of(
             "protocol": predictor.protocol,
             "predictor": predictor.predictor,
         }
-        until = slice(position + 1)
-        running = key | {"span": "running"} | _columns(predictor.counts[until])
+        days_so_far = slice(position + 1)
+        running = key | {"span": "running"} | _columns(predictor.counts[days_so_far])
         if predictor is not model:
-            running |= _gain(model_counts[until], predictor.counts[until])
+            running |= _gain(model_counts[days_so_far], predictor.counts[days_so_far])
         rows.append(running)
         if target in changed:
             night = _columns(predictor.counts[position : position + 1])
@@ -260,10 +277,14 @@ def _scores_of(
 
 
 def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[str, float | None]:
-    """Return how far the model is ahead of a rule, missing where nothing was counted."""
+    """Return by how much the model's MCC exceeds a rule's on these days, with its interval.
+
+    Empty where nothing was counted.
+    """
     if not rule.any():
         return {}
-    gain, low, high = gain_in_mcc(model, rule[:, None])
+    only_rule = rule[:, None]  # [days, 1 predictor, 4]
+    gain, low, high = gain_in_mcc(model, only_rule)
     return {"model_gain": gain[0], "model_gain_low": low[0], "model_gain_high": high[0]}
 
 
@@ -274,10 +295,10 @@ def day_counts(
     last: date,
     first: date | None = None,
 ) -> list[DayCounts]:
-    """Count the model's and each rule's directions with an outcome, on both label protocols.
+    """Return the counts of the model and of each rule, by target, under each label protocol.
 
-    The targets are first..last (None: from the first). A rule gives no direction until it has
-    enough history of the index.
+    Only directions with an outcome count. The targets are first..last; `first` is by default that
+    of the first night. A rule has no days until it has enough history of the index.
     """
     stored = stored_outcomes.direction_counts(conn, context.name, last, first=first)
     if stored.empty:
@@ -292,7 +313,7 @@ def day_counts(
         counts = _confusion(of_protocol, days["target"])
         counted.append(DayCounts(predictor=MODEL, protocol=protocol, target=target, counts=counts))
         for rule in NAIVE_RULES:
-            predicted = rules[rule].to_numpy()
+            predicted = rules[rule].to_numpy()  # 1 for a rise of all stocks, 0 for a fall, or NaN
             is_given = np.isfinite(predicted)
             rule_counts = _all_predicted(counts[is_given], predicted[is_given] == 1)
             counted.append(
@@ -322,7 +343,12 @@ def _newest_rules(
 def _confusion(
     directions: pd.DataFrame, target: "pd.Series[pd.Timestamp]"
 ) -> Int[ndarray, "days 4"]:
-    """Return the confusion matrix of each target, its cells in the order of `DayCounts`."""
+    """Return the confusion matrix of each target, its cells in the order of `DayCounts`.
+
+    `directions` has the number `n` of stock-days by `target`, and by whether they were `predicted`
+    to rise and did `rise`.
+    """
+    # 0 true rises, 1 false rises, 2 false falls, 3 true falls.
     cell = 2 * (~directions["predicted"]) + (~directions["rise"])
     cells = directions.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
     every_cell = cells.reindex(index=target, columns=range(4), fill_value=0)
@@ -330,18 +356,24 @@ def _confusion(
 
 
 def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
-    """Return the counts of one direction for all stocks of a day, a rise where it is `up`."""
+    """Return what `counts` would be if all stocks of a day had been given the same direction.
+
+    It is a rise on the days that are `up` and a fall on the others.
+    """
+    # [days, predicted (rise, fall), outcome (rise, fall)], summed over what was predicted.
     rises_and_falls = counts.reshape(-1, 2, 2).sum(axis=1)
-    return np.concatenate([rises_and_falls * up[:, None], rises_and_falls * ~up[:, None]], axis=1)
+    is_up = up[:, None]  # [days 1]
+    return np.concatenate([rises_and_falls * is_up, rises_and_falls * ~is_up], axis=1)
 
 
 def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
-    """Return the score as the table has it, missing where nothing was counted."""
+    """Return the columns of a score over these days; figures are None where nothing was counted."""
+    true_rises, false_rises, false_falls, _ = counts.sum(axis=0)
     sizes = {
         "n": int(counts.sum()),
         "nights": int(counts.any(axis=1).sum()),
-        "rises": int(counts[:, [0, 2]].sum()),
-        "predicted_rises": int(counts[:, [0, 1]].sum()),
+        "rises": int(true_rises + false_falls),
+        "predicted_rises": int(true_rises + false_rises),
     }
     if not counts.any():
         return sizes | dict.fromkeys(FIGURES)
@@ -364,9 +396,11 @@ def rule_directions(context: MarketContext, night_bars: NightBars) -> pd.DataFra
 
 
 def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return rules' directions as rows of `rule_direction`.
+    """Return the directions that rules `predicted` as rows of the table `rule_direction`.
 
-    Columns: as_of, target, and one a rule (True, False or missing).
+    `predicted` has a row for each `as_of`, in the order of `target`, and a column for each rule: 1
+    for a rise, 0 for a fall, or NaN. Columns of the result: as_of, target, and one for each rule
+    (True, False or None).
     """
     directions = {}
     for rule in predicted:
@@ -380,7 +414,10 @@ def outcome_rows(
     session: "pd.DatetimeIndex | pd.Series[Any]",
     change: Float[ndarray, " rows"],
 ) -> pd.DataFrame:
-    """Return what became of stock-days as rows of `outcome`, from their returns: ratios minus 1."""
+    """Return the outcomes of stock-days as rows of the table `outcome`.
+
+    `change` is the return of each, a ratio minus 1; `label` is that of the published experiment.
+    """
     labels = published_labels(change)
     return pd.DataFrame(
         {
@@ -394,10 +431,11 @@ def outcome_rows(
 
 
 def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:
-    """Store, night by night, what came of predictions.
+    """Count and store, by target, what came of predictions in each bin and each band.
 
-    `settled` has `run_id, target, probability, calibrated, rise`, and `bands` has `run_id, level,
-    threshold`; a prediction without a calibrated probability is in no band.
+    Bins are those of the probability, bands those of abstention. `settled` has `run_id, target,
+    probability, calibrated, rise`, and `bands` has `run_id, level, threshold`; a prediction without
+    a calibrated probability is in no band.
     """
     for run_id, predictions in settled.groupby("run_id"):
         calibration.save_bins(conn, count_bins(predictions).assign(run_id=run_id))

@@ -38,8 +38,8 @@ from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["nightly", "backtest"]
-OVER = ".over"  # suffix of a state that is being removed
+Kind = Literal["nightly", "backtest"]  # what a training is for
+REMOVING = ".over"  # suffix of the folder of a state that is being removed
 CALIBRATED = "calibrated"  # in the digest of a run, to tell it from one without calibration
 
 
@@ -54,9 +54,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold an ensemble as trained, its calibration, and each seed's course.
+    """Hold an ensemble as trained, its calibration, and the course of training of each seed.
 
-    `first` is the first session trained on.
+    `first` is the target of the first day trained on.
     """
 
     ensemble: Ensemble
@@ -66,11 +66,12 @@ class Fitted:
 
 
 def why_due(context: MarketContext, as_of: date, known_at: datetime | None = None) -> str | None:
-    """Return why the market's policy wants a training at `as_of`.
+    """Return why the market's policy wants a training at `as_of`; None where it wants none.
 
-    None when the latest model serves. Only models trained on sessions up to `as_of`, on prices as
-    known at a moment (None: now), count: a past night never uses a later model, nor one that saw
-    later revisions. A model whose weights are lost does not serve.
+    It wants none where the latest model serves, or where the market never trains. Only models
+    trained on sessions up to `as_of`, on prices as known at a moment (None: now), count: a past
+    night never uses a later model, nor one that saw later revisions. A model whose weights are lost
+    does not serve.
     """
     with reading(context.engine) as conn:
         latest = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -89,6 +90,7 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
     if index != context.market.index.symbol:
         now = context.market.index.symbol
         return f"the index is {now}, but {latest['id']} was trained on {index}"
+    # The number of sessions after the last one trained on.
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     policy = context.market.retrain
     if isinstance(policy, int) and age >= policy:
@@ -101,11 +103,11 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
 
 
 def load_model(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
-    """Return the latest model trained on sessions up to `as_of`.
+    """Return the latest model trained on sessions up to `as_of`, on prices as known at a moment.
 
-    Its weights are checked against its run. It saw prices as known at a moment (None: now). In a
-    market that never trains, one that saw later revisions serves where there is no other, and the
-    log says so.
+    `known_at` None is now. Its weights are checked against its run. In a market that never trains,
+    a model that saw later revisions serves where there is no other, and a warning says so. Raises
+    DtmlError where there is no model, or where its weights are lost.
     """
     with reading(context.engine) as conn:
         run = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
@@ -135,10 +137,10 @@ def train_model(
     *,
     known_at: datetime | None = None,
 ) -> Model:
-    """Train on what is stored up to `as_of` and record the run.
+    """Train on what is stored up to `as_of`, as known at a moment (None: now), and record the run.
 
-    Equal data, settings and seeds give an equal run. The bars are as known at a moment (None: now).
-    After an interruption it resumes from the last epoch.
+    Equal data, settings and seeds give an equal run. A training that was interrupted resumes from
+    its last epoch.
     """
     previous = _previous(context, as_of, known_at)
     model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=previous)
@@ -154,7 +156,7 @@ def train_model(
 def train_with_progress(
     context: MarketContext, as_of: date, known_at: datetime | None = None
 ) -> Model:
-    """Train, with a bar on a terminal or a line now and then in a log; see `train_model`."""
+    """Train as `train_model` does, with a progress bar on a terminal and log lines elsewhere."""
     with training_progress(context.experiment.members_of()) as on_epoch:
         return train_model(context, as_of, on_epoch, known_at=known_at)
 
@@ -171,22 +173,24 @@ def fit_model(
 ) -> tuple[Model, Mapping[str, Any]]:
     """Train on bars up to `as_of`, as known at a moment (None: now), or load a run that is stored.
 
-    It returns the row of the run too, and writes nothing to the store. A warm start begins with the
-    weights of the `previous` model. `serves` tells apart runs with equal weights that will predict
-    from different bars. A run whose weights are lost is trained again; if that gives other weights,
-    as on another processor, they become a run of their own beside it.
+    Returns the model and the row of its run, and writes nothing to the store; the checkpoint is
+    written to the data folder. A warm start begins with the weights of the `previous` model.
+    `serves` tells apart runs with equal weights that will predict from different bars. A run whose
+    weights are lost is trained again; if that gives other weights, as on another processor, they
+    become a run of their own, whose name is the lost run's with a suffix.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     previous_id = None if previous is None else previous.run_id
     run_id = _run_id(context, as_of, bars, [kind, serves, previous_id])
-    known = _known(context, run_id)
-    if known is not None:
+    stored = _stored_run(context, run_id)
+    if stored is not None:
+        # A process that was killed after it stored the run may have left the state.
         drop_states(context.name, as_of, kind, run_id)
-        return known
+        return stored
     folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
-    run_id = _own_name(context, run_id, checkpoint_hash(fitted.ensemble))
+    run_id = _free_run_id(context, run_id, checkpoint_hash(fitted.ensemble))
     row = {
         **_saved_run(context, run_id, fitted),
         "kind": kind,
@@ -200,13 +204,14 @@ def fit_model(
 def fit_seed(
     context: MarketContext, as_of: date, seed: int, *, kind: Kind, known_at: datetime, serves: str
 ) -> None:
-    """Train one seed of those that `fit_model` will train.
+    """Train one of the seeds that `fit_model` will train, and leave its state for that function.
 
-    That finds its state and goes on from there.
+    The arguments must be those of `fit_model`, so that both find the same folder. Seeds can thus be
+    trained by several processes. A run that is stored is not trained.
     """
     bars, _ = stored_bars(context, history_start(context, as_of), as_of, known_at)
     run_id = _run_id(context, as_of, bars, [kind, serves, None])
-    if _known(context, run_id) is None:
+    if _stored_run(context, run_id) is None:
         fit_bars(context, as_of, bars, states_folder(kind) / run_id, seeds=(seed,))
 
 
@@ -219,10 +224,10 @@ def fit_bars(
     previous: Model | None = None,
     seeds: Sequence[int] = (),
 ) -> Fitted:
-    """Train on these bars, which end at `as_of`.
+    """Train on these bars, which end at `as_of`, and calibrate on the validation days.
 
     The state after each epoch is kept in `folder` to resume from. All seeds of the experiment are
-    trained, or these alone.
+    trained, or these `seeds` alone. A warm start begins with the weights of the `previous` model.
     """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
@@ -232,6 +237,7 @@ def fit_bars(
     members = context.experiment.members_of(*seeds)
     begin = None
     if previous is not None:
+        # Each seed with the weights of the same seed.
         begin = [previous.ensemble.member(place) for place in range(len(members))]
     fits = fit_members(
         train,
@@ -260,14 +266,16 @@ def fit_bars(
 
 def _calibrated(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
     """Calibrate an ensemble on the days of validation."""
+    # The mean over the members: [days stocks].
     probabilities = member_probabilities(ensemble, validation, device).mean(dim=0)
     return calibrate(probabilities.double().numpy(), validation.movement.double().numpy())
 
 
 def _previous(context: MarketContext, as_of: date, known_at: datetime | None) -> Model | None:
-    """Return the model that a warm start resumes from.
+    """Return the model with whose weights a training at `as_of` begins.
 
-    It is the latest trained before `as_of` with equal settings; None without one.
+    It is the latest one trained before `as_of`, if its settings are the same. None where there is
+    no such model, or where the experiment makes no warm start.
     """
     if not context.experiment.warm_start:
         return None
@@ -282,9 +290,9 @@ def _previous(context: MarketContext, as_of: date, known_at: datetime | None) ->
 def windows_of(
     context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]
 ) -> Windows:
-    """Build windows of a market's bars up to the session after the last.
+    """Build the windows of a market's bars; the last one predicts the session after the last bar.
 
-    A stock counts while it was a constituent.
+    A stock is observed only on days on which it was a constituent.
     """
     calendar = context.market.calendar
     days = bars["session"]
@@ -301,9 +309,9 @@ def windows_of(
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
-    """Return the experiment as JSON gives it back.
+    """Return the settings of the experiment as they come back from stored JSON.
 
-    It has the stocks too, where their gains tie the model to them.
+    A model with a gain for each stock serves no other stocks, so its settings list them too.
     """
     config: dict[str, Any] = json.loads(json.dumps(asdict(context.experiment)))
     if context.experiment.model.normalisation == "per_stock":
@@ -312,7 +320,10 @@ def _config(context: MarketContext) -> dict[str, Any]:
 
 
 def universe_of(market: Market) -> dict[str, Any]:
-    """Return a market's index and its constituents with their dates, as JSON gives them back."""
+    """Return a market's index and its constituents as they come back from stored JSON.
+
+    A constituent is a list of symbol, first and last day as text; None is an open end.
+    """
     constituents = []
     for stay in market.constituents:
         since = None if stay.since is None else str(stay.since)
@@ -324,9 +335,10 @@ def universe_of(market: Market) -> dict[str, Any]:
 def _run_id(
     context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]
 ) -> str:
-    """Return a name of market, date and a digest.
+    """Return the name of a run: its market, its date, and a digest.
 
-    The digest is of all that decides the weights, and of their purpose.
+    The digest is of all that decides the weights, and of their `purpose`: the kind of training,
+    what it serves, and the run that a warm start begins with.
     """
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
@@ -336,15 +348,16 @@ def _run_id(
     return f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
 
 
-def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
-    """Return what is stored of a run, or of one beside it, with its weights.
+def _stored_run(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
+    """Return the model and the row of a run, or of one that was trained again in its place.
 
-    None when none has them.
+    None where nothing is stored under these names, or where all weights are lost.
     """
     with reading(context.engine) as conn:
         all_ids = runs.runs(conn, context.name)["id"]
-        same_or_beside = [name for name in all_ids if f"{name}-".startswith(f"{run_id}-")]
-        stored = [runs.run(conn, name) for name in same_or_beside]
+        # The run itself, and those that `_free_run_id` named after it.
+        candidates = [name for name in all_ids if f"{name}-".startswith(f"{run_id}-")]
+        stored = [runs.run(conn, name) for name in candidates]
     for run in stored:
         with suppress(DtmlError):
             return load_run(context, run), run
@@ -353,10 +366,11 @@ def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any
     return None
 
 
-def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
-    """Return the name of a run, or one beside it where it is stored with other weights.
+def _free_run_id(context: MarketContext, run_id: str, sha: str) -> str:
+    """Return the name under which weights with this SHA-256 are stored.
 
-    A stored row stands.
+    It is `run_id`, unless a run of that name is stored with other weights: a stored row never
+    changes, so the weights get a name with their SHA-256 as a suffix.
     """
     with reading(context.engine) as conn:
         stored = runs.runs(conn, context.name).set_index("id")["checkpoint_hash"]
@@ -377,7 +391,10 @@ def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
 
 
 def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
-    """Load the model of a row of `run`, its weights checked against the row."""
+    """Load the model of a row of the table `run`, and check its weights against the row.
+
+    Raises DtmlError where they are lost or changed.
+    """
     file = weights_file(run["checkpoint_path"])
     ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
     with reading(context.engine) as conn:
@@ -386,13 +403,13 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
 
 
 def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
-    """Return the calibration that a row of `run` and its bands hold.
+    """Return the calibration that a row of the table `run` and its bands hold.
 
     None for a model that was not calibrated.
     """
     if run["slope"] is None or bands.empty:
         return None
-    first = bands.iloc[0]
+    first = bands.iloc[0]  # all bands of a run were measured on the same days
     return Calibration(
         slope=run["slope"],
         intercept=run["intercept"],
@@ -437,33 +454,35 @@ def _saved_run(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str,
 
 
 def states_folder(kind: str) -> Path:
-    """Return where the states of the trainings of a kind, "nightly" or "backtest", lie."""
+    """Return the folder of the training states of a kind, "nightly" or "backtest"."""
     training = data_folder() / "training"
     return training if kind == "nightly" else training / "backtests"
 
 
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
-    """Remove the training state of a finished run, or of a market's nights up to `as_of`.
+    """Remove the states of trainings that are finished, from which none will resume.
 
-    Each is renamed first: a training that resumed from half a state would make another model.
+    Of the kind "backtest" it is the state of `run_id`; of "nightly" those of all trainings of the
+    market up to `as_of`. Each folder is renamed before it is removed: a training that resumed from
+    half a state would make another model.
     """
     parent = states_folder(kind)
     if not parent.exists():
         return
     state_name = re.compile(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}")
     for folder in sorted(parent.iterdir()):
-        name = folder.name.removesuffix(OVER)
+        name = folder.name.removesuffix(REMOVING)
         match = state_name.fullmatch(name)
         if match is None:
             continue
         night = date.fromisoformat(match[1])
         is_finished = name == run_id if kind == "backtest" else night <= as_of
         if is_finished:
-            _remove_state(folder, folder.with_name(f"{name}{OVER}"))
+            _remove_state(folder, folder.with_name(f"{name}{REMOVING}"))
 
 
 def _remove_state(folder: Path, renamed: Path) -> None:
-    """Rename the folder of a state and remove it, with what an earlier removal left."""
+    """Rename the folder of a state and remove it, with what an interrupted removal has left."""
     if folder != renamed:
         shutil.rmtree(renamed, ignore_errors=True)
         folder.rename(renamed)

@@ -1,6 +1,7 @@
 """Walk every ranking model and rule through the stored history of a market.
 
-The ranking of each day is scored once.
+The models are trained again every quarter of a year on the days before it. What they rank is scored
+and stored once.
 """
 
 import hashlib
@@ -50,7 +51,7 @@ from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, earliest, folds
 from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
-from flows.nightly.own_code import named, walk_own
+from flows.nightly.own_code import own_code_record, walk_own
 from flows.nightly.ranking import history_of
 from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
@@ -62,14 +63,15 @@ StockDays = Bool[ndarray, "days stocks"]
 VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
 # Bars are read so long after the last close: the outcome of the longest leg needs them.
 AFTERWARDS = timedelta(days=21)
-BEGINNING = date(1970, 1, 1)
+BEGINNING = date(1970, 1, 1)  # before all stored bars
 
 
 @dataclass(frozen=True)
 class Plan:
     """Say on which closes, `first` to `last`, a walk ranks stocks, and by which leg of the return.
 
-    The `networks` are trained too, with so many seeds each.
+    Ridge and boosting are always trained. The `networks` are trained too, each with so many
+    `seeds`.
     """
 
     first: date
@@ -103,7 +105,10 @@ SETS: Mapping[str, RankingSet] = {
 
 
 def market_file_of(name: str) -> Path:
-    """Write the market file of a set, with an index of its constituents, and return its path."""
+    """Write the market file of a set, with an index of its constituents, and return its path.
+
+    It is the file of the set's market, except that the index is computed from the constituents.
+    """
     shipped = resources.files("dtml.markets") / f"{SETS[name].market}.toml"
     text = shipped.read_text(encoding="utf-8")
     text_with_own_index = text.replace("[index]\n", "[index]\nof_constituents = true\n")
@@ -139,7 +144,7 @@ class Walk:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return every setting, for the row."""
+        """Return every setting, for the column `config`."""
         market = self.context.market
         trading_as_json = json.dumps(asdict(market.trading), default=str)
         return {
@@ -147,7 +152,7 @@ class Walk:
             "features": list(FEATURES),
             "max_return": market.checks.max_return,
             "trading": json.loads(trading_as_json),
-            **named(self.context),
+            **own_code_record(self.context),
         }
 
     @property
@@ -176,11 +181,11 @@ class Walk:
 
 
 def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Ranking:
-    """Walk every model and rule through the plan's days, and store their scores.
+    """Walk every model and rule through the plan's days, store their scores, and write the page.
 
-    A ranking that is already stored is returned without a walk. So many `workers`, processes of
-    this machine, train side by side: the figures are the same. Raises DtmlError when too few days
-    lie before the first.
+    A ranking that is already stored is returned without a walk. With several `workers`, so many
+    processes of this machine train side by side, which does not change the figures. Raises
+    DtmlError when too few days lie before the first.
     """
     stored = stored_ranking(walk.context.engine, walk.id)
     if stored is not None:
@@ -190,6 +195,7 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     folder = data_folder() / "rankings" / walk.id
     once = partial(_once, folder)
     if workers > 1:
+        # The walk below then finds the scores of every training in the folder.
         stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
     scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, once))
     if walk.context.market.code:
@@ -204,7 +210,7 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
 
 
 def _own_scores(walk: Walk, walked: list[Split], workers: int) -> Grid:
-    """Return the scores of the market's own model."""
+    """Return the scores of the market's own model, which is audited first."""
     bars, _ = walk.bars
     spans = [(fold.trained, fold.scored) for fold in walked]
     scores, _ = walk_own(walk.context, walk.history, bars, spans, workers=workers)
@@ -216,9 +222,9 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
-    """Return the scores of a training from its file in the folder; train first if there is none.
+    """Return the scores of a training from its file in the folder; train and write it if missing.
 
-    So an interrupted walk resumes where it was.
+    So an interrupted walk resumes where it stopped.
     """
     file = _file(folder, name)
     if not file.exists():
@@ -233,7 +239,10 @@ def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
 
 
 def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) -> None:
-    """Run the trainings that the folder lacks in processes of their own, the slowest kind first."""
+    """Run the trainings that the folder lacks in so many processes, the slowest kind first.
+
+    Each process writes the scores of its trainings into the folder.
+    """
     all_trainings = trainings(walk.history, walked, walk.rankers)
     missing = [training for training in all_trainings if not _file(folder, training.name).exists()]
     pool = ProcessPoolExecutor(
@@ -248,7 +257,8 @@ def _train_apart(walk: Walk, walked: list[Split], folder: Path, workers: int) ->
             future.result()
             log.info("%s: %d of %d trainings done", folder.name, number, len(futures))
     except BaseException:
-        for process in list(pool._processes.values()):  # a training does not look at signals
+        # A worker ignores SIGINT, and the pool would wait for the training that it is at.
+        for process in list(pool._processes.values()):
             process.kill()
         raise
     finally:
@@ -264,11 +274,13 @@ def _speed(training: Training) -> int:
     return 2
 
 
-_worker_inputs: list[tuple[Path, History, RankersConfig]] = []  # one, in a worker process
+# In a worker process it has one entry, which `_begin_worker` adds: the history is sent only once.
+_worker_inputs: list[tuple[Path, History, RankersConfig]] = []
 
 
 def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
+    # One thread for each worker: together they use the cores.
     torch.set_num_threads(1)
     threadpool_limits(1)
     _worker_inputs.append((folder, history, config))
@@ -296,16 +308,17 @@ def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
 def _portfolios(
     walk: Walk, walked: list[Split], scores: Grid, once: Callable[..., Grid]
 ) -> pd.DataFrame:
-    """Return the portfolios that trade a ranking, after the costs of the market.
+    """Return the performance after costs of the portfolios that trade a ranking (`after_costs`).
 
-    How much to trade is chosen on the last sessions before the first close, if the history has
-    enough of them. Their scores too come from models of the days before.
+    How much to trade is chosen on the last `VALIDATION` sessions before the first close, or on as
+    many as the history allows, if these are enough. They are ranked by a walk of their own, whose
+    models too were trained on the days before. `once` is that of `dtml.ranking.rankers.walk`.
     """
     history = walk.history
     sessions = history.panel.sessions
     first = walked[0].scored.start
     last = walked[-1].scored.stop
-    scores = scores.copy()
+    scores = scores.copy()  # those of the validation are written into it
     begin = max(first - VALIDATION, earliest(history.leg))
     if first - begin >= MINIMUM_DAYS:
         validation_scores = walk_rankers(
@@ -335,7 +348,11 @@ def _store(
     portfolios: pd.DataFrame,
     start: float,
 ) -> None:
-    """Score the models and rules over the days of the walk, and store the ranking."""
+    """Score the models and rules over the days of the walk, and store the ranking.
+
+    `models` are the scores of each model on all sessions of the history. `start` is when the walk
+    began, on the clock of `time.perf_counter`.
+    """
     days = slice(walked[0].scored.start, walked[-1].scored.stop)
     rules = {name: rule_scores(walk.history.features, name) for name in RULES}
     predictions: dict[str, Grid] = {}
@@ -343,7 +360,7 @@ def _store(
         predictions[name] = np.where(walk.history.there, scores, np.nan)[days]
     returns = {leg: walk.outcome(leg)[days] for leg in LEGS}
     parts = dict(_parts(walk, days))
-    ranked_stocks = np.isfinite(predictions["ridge"]).any(axis=0)
+    is_ranked = np.isfinite(predictions["ridge"]).any(axis=0)  # [stocks], on any day
     _, watermark = walk.bars
     row = {
         "id": walk.id,
@@ -352,7 +369,7 @@ def _store(
         "last": walk.plan.last,
         "leg": walk.plan.leg,
         "config": walk.config,
-        "stocks": int(ranked_stocks.sum()),
+        "stocks": int(is_ranked.sum()),
         "folds": len(walked),
         "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
         "code_version": version("dtml-nightshift"),
@@ -371,7 +388,7 @@ def _store(
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
     """Return the rule with the highest mean rank IC on these days; of equals, the first.
 
-    The days lie before all that are scored.
+    The days must lie before all that are scored.
     """
     mean_rank_ic: dict[str, float] = {}
     for name, scores in rules.items():
@@ -386,9 +403,9 @@ def _scores(
     returns: Mapping[Leg, Grid],
     parts: Mapping[tuple[str, str], StockDays],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each predictor and leg over all days, and over each part of the days.
+    """Yield a row for each predictor and leg over all stock-days, and for each part of them.
 
-    The parts are scored on `leg` alone, for which the models were trained.
+    The parts, as `_parts` yields them, are scored only on `leg`, for which the models were trained.
     """
     for predictor, scored_leg in product(predictions, returns):
         for (part, value), is_in_part in parts.items():
@@ -410,17 +427,17 @@ def _scores(
 
 
 def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays]]:
-    """Yield the parts of the days that are scored alone, each as its name and its stock-days.
+    """Yield the parts of the stock-days that are scored alone: kind and value, and its stock-days.
 
-    They are years, sectors, and thirds by the size of the return in comparison with the day's
-    others.
+    The kinds are all stock-days, years, sectors, and "move": thirds of each day's stocks by how far
+    their return is from the day's median.
     """
     outcome = walk.history.outcome[days]
     yield ("all", ""), np.ones(outcome.shape, dtype=bool)
     years = walk.history.panel.sessions[days].year
     for year in years.unique():
-        is_of_year = years == year
-        yield ("year", str(year)), np.broadcast_to(is_of_year[:, None], outcome.shape)
+        is_of_year = (years == year)[:, None]  # [days 1]
+        yield ("year", str(year)), np.broadcast_to(is_of_year, outcome.shape)
     sectors = {stock.symbol: stock.sector for stock in walk.context.market.constituents}
     sector_of_stock = np.array([sectors.get(name) or "" for name in walk.history.panel.symbols])
     for sector in sorted(set(sector_of_stock) - {""}):
@@ -428,8 +445,8 @@ def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays
     # NumPy warns of days without an outcome.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         median = np.nanmedian(outcome, axis=1, keepdims=True)
-        size = ranked(np.abs(outcome - median))
-    third = np.floor(3 * (size + 0.5)).clip(0, 2)
+        size_rank = ranked(np.abs(outcome - median))  # in [-0.5, 0.5] within the day
+    third = np.floor(3 * (size_rank + 0.5)).clip(0, 2)  # 0, 1 or 2
     for number, value in enumerate(("small", "middle", "large")):
         yield ("move", value), third == number
 
@@ -437,7 +454,10 @@ def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays
 def _differences(
     leg: Leg, predictions: Mapping[str, Grid], returns: Mapping[Leg, Grid]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the paired difference of every two predictors on the leg of the training."""
+    """Yield a row for each ordered pair of predictors: how far the first is ahead of the other.
+
+    The gain is in mean rank IC on the same days, for the leg on which the models were trained.
+    """
     for first, second in product(predictions, predictions):
         if first == second:
             continue

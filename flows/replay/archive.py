@@ -2,7 +2,7 @@
 
 A past night is replayed from the bars that it knew, and every difference is reported, to the last
 bit. Where other versions or another processor computed the night, differences within the tolerance
-of `flows.replay.closeness` are those of rounding.
+of `flows.replay.closeness` count as rounding.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,14 +35,15 @@ FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", 
 
 
 class NotReplayedError(DtmlError):
-    """Say that a past prediction was reproduced and differs, or cannot be reproduced."""
+    """Say that a past prediction differs when it is made again, or cannot be made again."""
 
 
 @dataclass
 class Archive:
     """Read the past of a market, without ever writing to it.
 
-    The past is its nights, its bars as known at any moment, and its models, each loaded once.
+    The past is its nights, its bars as known at any moment, and its models. `models` holds those
+    that were loaded, by the id of their run.
     """
 
     engine: Engine
@@ -62,7 +63,7 @@ class Archive:
     def night(self, as_of: date | None) -> dict[str, Any]:
         """Return the row of a complete night, by default the last.
 
-        Raises UsageError, which says which nights are complete, if this one is not.
+        Raises UsageError if this night is not complete; the message says which nights are.
         """
         if as_of is None:
             return self.nights()[-1]
@@ -91,9 +92,9 @@ class Archive:
         return complete
 
     def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
-        """Return a market context over these stocks and the index of a run.
+        """Return a market context with these stocks and the index of a run.
 
-        The market's list and index of today do not matter.
+        The list and the index that the market has today do not matter.
         """
         without_stocks = replace(market_then(self.market, run), constituents=())
         market = without_stocks.with_symbols(sorted(symbols))
@@ -109,9 +110,10 @@ class Archive:
     def of_night(
         self, night: Mapping[str, Any]
     ) -> tuple[MarketContext, dict[str, Any], pd.DataFrame]:
-        """Return a market context over the stocks of a night, the row of its run, and predictions.
+        """Return a market context, the row of the night's run, and its stored predictions.
 
-        The stocks are those that the night predicted or left out.
+        The context has the stocks that the night predicted or left out. A prediction is a row of
+        `db.rows.predictions.night_directions`.
         """
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
@@ -119,7 +121,10 @@ class Archive:
         return self.context(run, stocks_of(night, stored["symbol"])), run, stored
 
     def model(self, run: Mapping[str, Any]) -> Model:
-        """Return the model of a run, its weights checked against the run's row the first time."""
+        """Return the model of a run; its weights are loaded and checked only the first time.
+
+        Raises DtmlError where they are lost or changed.
+        """
         if run["id"] not in self.models:
             self.models[run["id"]] = load_run(self.context(run, []), run)
         return self.models[run["id"]]
@@ -129,7 +134,7 @@ class Archive:
     ) -> pd.DataFrame:
         """Read the bars that a window ending at `as_of` can reach, as known at a moment.
 
-        Each row has the moment from which it was known, `known_at`.
+        The column `known_at` has the moment since which a bar is known.
         """
         first = first_needed(context, model.ensemble.windows, as_of)
         return read_bars(context, first, as_of, known_at)
@@ -137,9 +142,9 @@ class Archive:
     def again(
         self, context: MarketContext, model: Model, as_of: date, known_at: datetime
     ) -> tuple[pd.DataFrame, str]:
-        """Predict the session after `as_of` from bars known at a moment.
+        """Predict the session after `as_of` again, from bars as known at a moment.
 
-        Returns `symbol, FIGURES`, and the digest of the inputs.
+        Returns a row `symbol, FIGURES` for each stock, and the SHA-256 of the model's inputs.
         """
         bars = self.bars(context, model, as_of, known_at)
         tonight = night_windows(context, model, as_of, bars)
@@ -174,10 +179,10 @@ def market_then(market: Market, run: Mapping[str, Any]) -> Market:
 
 
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
-    """Say how a market's index and list of today differ from those a run was trained on.
+    """Say how the market's present index and list differ from those that a run was trained on.
 
-    None where they do not. The list of a market that takes its stocks from the prices is not
-    compared: it has none.
+    None where they do not differ. A market that takes its stocks from the prices has no list to
+    compare.
     """
     then = market_then(market, run)
     changes: list[str] = []
@@ -190,6 +195,7 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
 
 def _changes_of_list(then: Market, now: Market) -> list[str]:
     """Say which stocks joined a list, left it, or are on it with other dates."""
+    # A stay is a stock with the first and last day of its time on the list; it may have several.
     stays_then = {(stay.symbol, stay.since, stay.until) for stay in then.constituents}
     stays_now = {(stay.symbol, stay.since, stay.until) for stay in now.constituents}
     new_symbols = {symbol for symbol, _, _ in stays_now - stays_then}
@@ -214,10 +220,10 @@ def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
 
 
 def made_by(run: Mapping[str, Any], machine: str) -> str:
-    """Return what decides the last bits: what computes here, and what trained the model.
+    """Return in words what decides the last bits: this machine, and what trained the model.
 
-    `machine` is an answer of `dtml.machine.computed_by`. Of a model of a store older than schema
-    0002, only the version of the code is known.
+    `machine` is the text of `dtml.machine.computed_by`. Stores older than schema 0002 recorded only
+    the version of the code that trained a model.
     """
     trained_by = run["computed_by"]
     if trained_by is None:
@@ -231,10 +237,12 @@ def made_by(run: Mapping[str, Any], machine: str) -> str:
 class Replay:
     """Hold a night beside the result of running it again from bars as known at `known_at`.
 
-    `predictions` has a row for each stock: `symbol` and `FIGURES` as stored, and
-    `replayed_probability` and so on as predicted again by `machine` (see
-    `dtml.machine.computed_by`), missing where there is no prediction. `failure` says why nothing
-    could be predicted, `ranking_difference` what differs in the rankings of the stocks.
+    `predictions` has a row for each stock: `symbol`, `FIGURES` as stored, and the same figures with
+    the prefix `replayed_`, as predicted again by `machine` (see `dtml.machine.computed_by`). A
+    figure is missing where there is no prediction. `inputs_hash` is the SHA-256 of the model's
+    inputs now. `failure` says why nothing could be predicted; None if it could.
+    `ranking_difference` says what differs in the rankings of the stocks; None if nothing does, or
+    if the night ranked none.
     """
 
     night: Mapping[str, Any]
@@ -248,7 +256,7 @@ class Replay:
 
     @property
     def changes(self) -> str | None:
-        """Return what else computed the night than computes here; None where it is the same."""
+        """Return in words what computed the night, if that is not what computes here; else None."""
         return changes(self.night["computed_by"], self.machine)
 
     @property
@@ -268,9 +276,9 @@ class Replay:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and the difference.
+        """Return the stock whose probability differs most, and the absolute difference.
 
-        The difference is NaN if one side has no probability.
+        A stock that has a probability on one side only comes first; its difference is NaN.
         """
         rows = self.differing
         difference = (rows["replayed_probability"] - rows["probability"]).abs()
@@ -283,9 +291,10 @@ class Replay:
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether figures differ within the tolerance, computed from the same inputs.
+        """Return whether figures differ, and all differences count as rounding.
 
-        Differences count as rounding only where something else computed the night.
+        They do if they are within the tolerance, the inputs are the same, and another version or
+        machine computed the night. False where nothing could be predicted.
         """
         if not self.inputs_equal or self.changes is None:
             return False
@@ -360,13 +369,13 @@ class Replay:
 def replay_of(
     archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None
 ) -> Replay:
-    """Run a complete night again from the bars that it knew, or from those known at a moment.
+    """Run a complete night again from the bars that it knew, or from those known at `known_at`.
 
-    If it cannot be run, `failure` says why.
+    If it cannot be run again, `failure` of the result says why.
     """
     context, run, stored = archive.of_night(night)
     moment = known_at or night["known_at"]
-    again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})
+    again = pd.DataFrame({name: [] for name in ("symbol", *FIGURES)})  # if it cannot be predicted
     inputs_hash = None
     failure = None
     ranking_differs = None
@@ -376,7 +385,7 @@ def replay_of(
     except DtmlError as error:
         failure = str(error)
     replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
-    replayed = replayed.astype({"symbol": str})
+    replayed = replayed.astype({"symbol": str})  # an empty column has another type
     predictions = stored[["symbol", *FIGURES]].merge(replayed, on="symbol", how="outer")
     return Replay(
         night=night,
@@ -395,13 +404,15 @@ def _ranking_difference(
 ) -> RankingDifference | None:
     """Rank a night's stocks again and return what differs.
 
-    None where nothing differs, or where the night ranked no stocks.
+    `again` are the predictions made again. None where nothing differs, or where the night ranked no
+    stocks.
     """
     target = night["target"]
     with reading(context.engine) as conn:
         stored = rankings.night_rankings(conn, context.name, first=target, last=target)
         if stored.empty:
             return None
+        # A session that was ranked more than once has its newest ranking last.
         ranker = rankings.ranker(conn, stored["ranker_id"].iloc[-1])
         trained = load_trained(context, ranker or {})
     stored = stored[stored["ranker_id"] == trained.row["id"]]
@@ -412,7 +423,7 @@ def _ranking_difference(
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
-    """Count the bars of a replay's windows that changed between its night and its moment.
+    """Count the bars that the model reads and that changed between the night and the replay.
 
     The counts are of bars that were `restated`, are `new`, or are `gone`.
     """

@@ -31,10 +31,11 @@ def close(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class RankingDifference:
-    """Hold how many places and scores of a night's rankings differ, of how many.
+    """Hold how many stocks of a night's rankings have another place or score, of how many.
 
-    `is_close` says that all scores are within TOLERANCE of the stored ones, in proportion where
-    they exceed 1, and that stocks changed places only where their scores are that close.
+    A stock counts once for each predictor. `is_close` says that all scores are within TOLERANCE of
+    the stored ones (of a score above 1, within that share of it), and that stocks changed places
+    only where their scores are that close.
     """
 
     differing: int
@@ -46,17 +47,18 @@ class RankingDifference:
 
 
 def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDifference | None:
-    """Compare rankings: `predictor, symbol, score, place`; None where none differs."""
+    """Return how two frames `predictor, symbol, score, place` differ; None where they do not."""
     beside = stored.merge(again, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     is_same = same(beside[["score", "place"]], beside[["score_again", "place_again"]]).all(axis=1)
     differing = int((~is_same).sum())
     if differing == 0:
         return None
-    # The score that was stored for the place that a stock has now.
+    # Beside each stock, the stored score of the stock that then had the place it has now.
     score_of_place = stored[["predictor", "place", "score"]].rename(
         columns={"place": "place_again", "score": "score_of_place"}
     )
     beside = beside.merge(score_of_place, on=["predictor", "place_again"], how="left")
+    # The stored score of each stock must be close both to its new score, and to that other one.
     scale = np.maximum(1.0, beside["score"].abs())
     scores = beside[["score", "score"]].div(scale, axis=0)
     others = beside[["score_again", "score_of_place"]].div(scale, axis=0)

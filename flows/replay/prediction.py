@@ -1,6 +1,6 @@
-"""Reproduce one prediction from its receipt, or the model that made it.
+"""Reproduce one prediction from its receipt, or train again the model that made it.
 
-Every difference is reported, to the last bit.
+A receipt names a prediction: `RUN/SYMBOL/TARGET`. Every difference is reported, to the last bit.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Receipt:
         """Parse a receipt in the form that the views show; raise UsageError for anything else."""
         try:
             run_id, rest = text.split("/", 1)
-            symbol, day = rest.rsplit("/", 1)  # a symbol may hold one as well
+            symbol, day = rest.rsplit("/", 1)  # a symbol may hold a / as well
             return cls(run_id, symbol, date.fromisoformat(day))
         except ValueError as error:
             raise UsageError(
@@ -105,7 +105,7 @@ class Reproduction:
 
     @property
     def changes(self) -> str | None:
-        """Return what else computed the prediction than computes here; None where nothing does."""
+        """Return in words what computed the prediction; None if the same computes here."""
         return changes(self.computed_by, self.machine)
 
     @property
@@ -116,7 +116,10 @@ class Reproduction:
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether figures differ within the tolerance, where something else computes now."""
+        """Return whether figures differ, and all differences count as rounding.
+
+        They do if they are within the tolerance, and another version or machine computes now.
+        """
         again = self.again or {}
         has_close_figures = all(close(self.prediction[name], again[name]) for name in again)
         return bool(self.differing) and has_close_figures and self.changes is not None
@@ -144,7 +147,10 @@ class Reproduction:
 
 
 def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
-    """Return the row of a receipt's run; raise UsageError for a run of the published experiment."""
+    """Return the row of a receipt's run.
+
+    Raises UsageError for a run of the published experiment, which a night's code cannot reproduce.
+    """
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
     if run["kind"] == "benchmark":
@@ -157,15 +163,24 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
 
 
 def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
-    """Return the market of a run: one of the package, or the one that `market_file` describes."""
+    """Return the market of a run: one of the package, or the one that `market_file` describes.
+
+    Raises UsageError for the file of another market.
+    """
     name = run["market"]
     if market_file is not None and market_file.stem != name:
-        raise UsageError(f"{run['id']} belongs to {name}: {market_file} describes another market")
+        raise UsageError(
+            f"{market_file} describes another market: {run['id']} belongs to {name}, so give "
+            f"{name}.toml"
+        )
     return read_market(name, market_file)
 
 
 def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
-    """Predict again what a receipt names, from the bars that the prediction was made from."""
+    """Predict again what a receipt names, from the bars that the prediction was made from.
+
+    Raises StoreUsageError where the store has no such prediction.
+    """
     name = archive.market.name
     target = pd.Timestamp(receipt.target)
     with reading(archive.engine) as conn:
@@ -177,6 +192,8 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         (prediction,) = records(rows_of_receipt)
         as_of = prediction["as_of"].date()
         night = nights.night(conn, name, as_of)
+    # A model looks at all stocks of a night. A complete night recorded which these were; for any
+    # other prediction they are that day's constituents, as the model's training recorded them.
     symbols = set(on_target["symbol"])
     night_hash = None
     computed_then = run["computed_by"]
@@ -226,9 +243,10 @@ def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
 class Retraining:
     """Hold the result of training a model again: its checkpoint's SHA-256, and what differs.
 
-    `differing` maps each parameter that differs to its largest difference. If the run's own weights
-    are lost, only the SHA-256 can be compared; if it is the same, the checkpoint was `restored`. On
-    a GPU some sums have no fixed order: weights within TOLERANCE of the run's count as equal.
+    `differing` maps each parameter that differs to its largest difference, of `parameters` in all.
+    If the run's own weights are `lost`, only the SHA-256 can be compared; if it is the same, the
+    checkpoint was `restored`. On a GPU some sums have no fixed order: weights within TOLERANCE of
+    the run's count as equal. `first` is the first session trained on.
     """
 
     run: Mapping[str, Any]
@@ -291,17 +309,18 @@ def retrain(
 ) -> Retraining:
     """Train the model of a run again on the same bars and universe, and compare the weights.
 
-    It trains in a temporary folder. A checkpoint that is missing or damaged is restored if training
-    gives the same weights; if not, the archive predicts with the new ones. Raises UsageError for a
-    run that began with another's weights, and DtmlError for one whose weights would lie outside the
-    folder of models.
+    The training resumes from no earlier state. A checkpoint that is missing or damaged is restored
+    if training gives the same weights; if not, the archive predicts with the new ones. Raises
+    UsageError for a run that began with another run's weights, and DtmlError for one whose
+    checkpoint would lie outside the folder of models.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:
         raise UsageError(
-            f"{run['id']} started from the weights of an earlier model, which its row does not name"
+            f"{run['id']} cannot be trained again: it started from the weights of an earlier "
+            "model, which its row does not name"
         )
-    file = weights_file(run["checkpoint_path"])
+    file = weights_file(run["checkpoint_path"])  # before the training: it may raise DtmlError
     stored_weights = _stored_weights(archive, run)
     market = market_then(archive.market, run)
     context = MarketContext(
@@ -338,7 +357,7 @@ def retrain(
 
 
 def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the largest difference of each parameter that differs."""
+    """Return the largest absolute difference of each parameter that differs."""
     differences: dict[str, float] = {}
     for name, weights in then.items():
         if not torch.equal(weights, now[name]):
@@ -348,7 +367,7 @@ def _differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> dict[
 
 
 def _stored_weights(archive: Archive, run: Mapping[str, Any]) -> Mapping[str, Tensor] | None:
-    """Return the weights of a run; None when they are lost."""
+    """Return the weights of a run; None, with a warning, when they are lost."""
     try:
         return archive.model(run).ensemble.weights
     except DtmlError as error:

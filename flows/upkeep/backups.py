@@ -55,8 +55,8 @@ class Manifest:
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield the checkpoint of each training that has one, and what is wrong with its file.
 
-    A checkpoint is the name of its run, its path below the data folder, its SHA-256, and the fault,
-    or None.
+    Each is the name of its run, its path below the data folder, its SHA-256, and the fault of the
+    file; None for a file that is whole.
     """
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
@@ -70,7 +70,7 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     """Write the store as it is at one moment, and its checkpoints, into a new folder.
 
-    Others may write to the store meanwhile. The folder appears whole or not at all. Raises
+    Other processes may write to the store meanwhile. The folder appears whole or not at all. Raises
     UsageError for a folder that is not empty.
     """
     folder = folder.absolute()
@@ -80,6 +80,7 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     try:
         write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
     except OSError as error:
+        # These two come from the last step, which renames the whole backup to `folder`.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise UsageError(
@@ -89,6 +90,7 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
 
 
 def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
+    """Write a snapshot of the store, the checkpoints of its runs, and a manifest to a folder."""
     rows = write_snapshot(engine, folder / STORE, progress)
     files, absent = _copy_checkpoints(folder, progress)
     files[STORE] = _sha256(folder / STORE)
@@ -131,9 +133,10 @@ def read_backup(folder: Path) -> Manifest:
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
     """Fill an empty store and the data folder from a backup, comparing every row.
 
-    `manifest` is what `read_backup` returned for the folder. Raises UsageError for a store that has
-    rows, for weights of no model in the backup, and for a file with other weights in the data
-    folder.
+    `manifest` is what `read_backup` returned for the folder. Raises DtmlError for a backup whose
+    store has other row counts than its manifest. Raises UsageError for a store that has rows, for
+    weights that belong to no model of the backup, and where the data folder has another file under
+    the name of a checkpoint.
     """
     prepare(target)
     with reading(target) as conn:
@@ -146,16 +149,17 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
                 f"the backup {folder} is damaged: the row counts of {', '.join(differing)} differ "
                 f"from its {MANIFEST}; no row was restored"
             )
-        # The weights come before the rows: no row may lack its weights.
+        # Weights come before rows: if a restore is interrupted, no row lacks its weights.
         for name, sha in _weights_of_models(folder, manifest, source):
             _put_back(folder / name, data_folder() / name, sha)
         copy_store(conn, target, progress)
 
 
 def _weights_of_models(folder: Path, manifest: Manifest, source: Engine) -> list[tuple[str, str]]:
-    """Return the path and SHA-256 of the weights in a backup.
+    """Return the path and SHA-256 of each file of weights in a backup.
 
-    Raises UsageError for weights that the store of the backup, `source`, does not name.
+    Raises UsageError for a file that no run in the backup's store, `source`, names with its
+    SHA-256: a backup may come from somebody else.
     """
     in_store = {(path, sha) for _, path, sha, _ in checkpoints(source)}
     weights = [(name, sha) for name, sha in manifest.files.items() if name != STORE]
@@ -192,20 +196,35 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a backup, and check which files it names.
+
+    Raises UsageError for a folder without one, and for a manifest that no backup has: it may come
+    from somebody else, so nothing in it is taken for granted.
+    """
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if values.pop("format") != FORMAT:
             raise UsageError(f"{folder} was made by a newer dtml: update this one")
         manifest = Manifest(**values)
         others = [name for name in manifest.files if name != STORE and not WEIGHTS.fullmatch(name)]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except KeyError as error:
+        raise UsageError(
+            f"{folder} is not a backup of dtml: its {MANIFEST} has no key {error}"
+        ) from error
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        # The last three come from JSON of another shape.
         raise UsageError(
             f"{folder} is not a backup of dtml: its {MANIFEST} cannot be read ({error})"
         ) from error
-    if others or STORE not in manifest.files:
-        named = _some(others) if others else "no store"
+    if others:
         raise UsageError(
-            f"{folder} is not a backup of dtml: its {MANIFEST} names {named}; nothing was restored"
+            f"{folder} is not a backup of dtml: its {MANIFEST} names {_some(others)}, which no "
+            "backup has; nothing was restored"
+        )
+    if STORE not in manifest.files:
+        raise UsageError(
+            f"{folder} is not a backup of dtml: its {MANIFEST} does not name the store {STORE}; "
+            "nothing was restored"
         )
     return manifest
 
@@ -215,7 +234,8 @@ def _copy_checkpoints(
 ) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Copy the checkpoints of a snapshot's runs into the folder that holds the snapshot.
 
-    Returns the SHA-256 of each copy by its path, and the runs whose weights are lost.
+    Returns the SHA-256 of each copy by its path, and `run_id, path, why` of each run whose weights
+    were not copied. Raises DtmlError for a checkpoint that changed meanwhile.
     """
     files: dict[str, str] = {}
     absent: list[dict[str, str]] = []
@@ -245,19 +265,24 @@ def _fault_of(file: Path, sha: str) -> str | None:
 
 
 def _put_back(saved: Path, file: Path, sha: str) -> None:
-    """Copy a saved file to `file`, unless it is there; raise UsageError if that is another one."""
+    """Copy a saved file to `file`, unless that exists; raise UsageError if the two then differ."""
     if not file.exists():
         write_whole(file, lambda partial: shutil.copyfile(saved, partial))
     fault = _fault_of(file, sha)
     if fault is not None:
         raise UsageError(
-            f"{file} differs from the backup ({fault}): set DTML_DATA to an empty folder"
+            f"{file} exists and is not the file of the backup ({fault}): set DTML_DATA to an empty "
+            "folder"
         )
 
 
 @contextmanager
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
-    """Open the store of a backup read only; upgrade one of an older schema in a copy."""
+    """Open the store of a backup, whose schema has this revision, and close it at the end.
+
+    It is opened read only. If its schema is older, a copy of it is upgraded and opened instead, so
+    that the backup itself never changes.
+    """
     is_older = revision != REVISION
     with ExitStack() as cleanup:
         if is_older:

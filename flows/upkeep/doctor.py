@@ -42,8 +42,8 @@ from translation.decoding.incremental import IncrementalTransformer
 from translation.transformer import TransformerConfig
 
 ROOM = 2**30  # bytes free for a store, its models and pages
-APART_S = 60  # seconds between this clock and the database's
-ANSWER_S = 10  # seconds that Prefect may take
+APART_S = 60  # seconds by which this clock may differ from the database's
+ANSWER_S = 10  # seconds that Prefect may take to answer
 PROBED = "sp500"  # the market whose index Yahoo is asked for
 DISTRIBUTION = "dtml-nightshift"
 
@@ -56,7 +56,7 @@ class Finding:
     """
 
     part: str
-    said: str
+    said: str  # what the check found: the state of the part, or its fault and what to do
     is_well: bool = True
     needed: bool = True
 
@@ -65,8 +65,8 @@ def examined(device: str = "auto") -> Iterator[Finding]:
     """Yield a finding for each part of this machine, one after the other.
 
     A check that fails is a finding too. The self-test runs on the `device`: cpu, cuda, or auto for
-    every device of the machine. Starts a temporary Prefect server where none is set, asks Yahoo for
-    a week, and makes the store's tables where there are none.
+    every device of the machine. The checks start a temporary Prefect server where none is set, ask
+    Yahoo for the prices of a week, and make the store's tables where there are none.
     """
     checks: dict[str, Callable[[], str]] = {
         "python": _python,
@@ -116,7 +116,7 @@ def _packages() -> str:
     """
     untested: list[str] = []
     for line in requires(DISTRIBUTION) or ():
-        if "extra ==" in line:
+        if "extra ==" in line:  # optional
             continue
         requirement = Requirement(line)
         installed = version(requirement.name)
@@ -140,12 +140,13 @@ def _processor() -> str:
 
 
 def _writable(folder: Path, variable: str) -> str:
-    """Return how much room a folder has.
+    """Return how much room a folder has; `variable` is the setting that names another folder.
 
     Raises DtmlError where nothing can be written, or where less than `ROOM` is free.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Some faults, such as a full disk, show only when bytes reach the disk.
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0" * 2**20)
             file.flush()
@@ -202,18 +203,18 @@ def _clock() -> str:
 def _calendars() -> str:
     """Return when the first calendar of the store's markets ends.
 
-    Raises DtmlError where that is within sixty days, or past.
+    Raises DtmlError where fewer than sixty days are left (`CALENDAR_WARNING`).
     """
     ends: dict[AnyCalendar, date] = {}
     for market in named_markets(open_engine(), (), ()).values():
-        if market is not None:
+        if market is not None:  # None: no file that can be read defines it
             ends[market.calendar] = last_known_day(market.calendar)
     if not ends:
         return "the store has no market yet"
     calendar = min(ends, key=ends.__getitem__)
     if ends[calendar] - datetime.now(UTC).date() <= CALENDAR_WARNING:
         raise DtmlError(end_of_calendar(calendar, ends[calendar]))
-    return f"{len(ends)} known; the first to end does so on {ends[calendar]}"
+    return f"{len(ends)} calendars; the first of them ends on {ends[calendar]}"
 
 
 def _prefect() -> str:
@@ -228,7 +229,7 @@ def _prefect() -> str:
             raise DtmlError(warning.removeprefix("warning: "))
         try:
             ask(url.rstrip("/"), os.environ.get(LOGIN), ANSWER_S)
-        except OSError as error:  # of HTTP too
+        except OSError as error:  # which covers errors of HTTP too
             raise DtmlError(
                 f"the Prefect server at {url} did not accept a request ({error}): start it or, if "
                 f"it requires a login, set {LOGIN}=USER:PASSWORD"
@@ -267,7 +268,10 @@ def _device(name: str) -> str:
         training_result = self_test(device, StateFolder(Path(folder), write_whole))
     difference = _difference_of_translations(device)
     if difference > TOLERANCE:
-        raise DtmlError(f"the scores of a translation differ by {difference:.1e} from the CPU's")
+        raise DtmlError(
+            f"translations on {name} have scores that differ from the CPU's by {difference:.1e}, "
+            f"more than {TOLERANCE:.1e}: use --device cpu"
+        )
     description = _described(device)
     seconds = time.monotonic() - start
     return f"{description}: {training_result}, translated, in {seconds:.0f} s"
@@ -287,6 +291,7 @@ def _difference_of_translations(device: torch.device) -> float:
     It is the largest difference over the translations of a small Transformer.
     """
     sources = [[5, 9, 4, 7], [8, 3, 6], [10, 11]]
+    # The same weights every time, without a change of this process's random numbers.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         config = TransformerConfig(
@@ -304,6 +309,7 @@ def _difference_of_translations(device: torch.device) -> float:
     on_device = search(IncrementalTransformer(network.to(device)), sources, settings, device=device)
     differences: list[float] = []
     for cpu_hypotheses, device_hypotheses in zip(on_cpu, on_device, strict=True):
+        # The best translation of each source comes first.
         difference = device_hypotheses[0].score - cpu_hypotheses[0].score
         differences.append(abs(difference))
     return max(differences)

@@ -1,6 +1,6 @@
-"""Keep a folder of Parquet files beside the store: views by market and year.
+"""Keep a folder of Parquet files beside the store: a file for each view, market and year.
 
-A file is written again when its rows have changed.
+A file is written again only when its rows have changed.
 """
 
 import json
@@ -25,10 +25,11 @@ from dtml.errors import DtmlError, UsageError
 from flows.settings import export_folder
 from translation.atomic_files import write_whole
 
-VIEWS: Final = ("prediction_history", "daily_score", "run_score")
-MARKER: Final = "dtml-export.json"
+VIEWS: Final = ("prediction_history", "daily_score", "run_score")  # which nights export if asked
+MARKER: Final = "dtml-export.json"  # in a folder of exports: its format and its store
 FILE: Final = "rows.parquet"
-STATE: Final = b"dtml"  # of a file's metadata: what its rows were read from
+# The key in a file's metadata of the fingerprint of the rows from which it was written.
+STATE: Final = b"dtml"
 FORMAT: Final = 1
 
 log = logging.getLogger(__name__)
@@ -49,17 +50,17 @@ def export(
 ) -> Exported:
     """Bring the files of these views up to date, for these markets, or for all if there is none.
 
-    Files of other views and markets stay as they are. Each file is written atomically from one
-    moment of the store; after an interruption, the next export goes on. Raises UsageError for a
-    folder that holds something else or another store's files, and StoreUsageError for a view that
-    cannot be exported.
+    Files of other views and markets stay as they are. Each file is written whole or not at all, and
+    shows the store at one moment. After an interruption, the next export goes on. Raises UsageError
+    for a folder that holds something else or another store's files, and StoreUsageError for a view
+    that cannot be exported.
     """
     _claim(folder, location(engine))
     counts = Exported()
     for view in dict.fromkeys(views):
         with snapshot(engine) as conn:
             current_parts = list(parts(conn, view, markets))
-        obsolete = set(_files(folder / view, markets))
+        obsolete = set(_files(folder / view, markets))  # less those of parts that still exist
         for part in current_parts:
             market_folder = folder / view / f"market={quote(part.market, safe='')}"
             file = market_folder / f"year={part.year}" / FILE
@@ -112,7 +113,7 @@ def _claim(folder: Path, store: str) -> None:
     marker = folder / MARKER
     if not marker.is_file():
         contents = [folder] if folder.is_file() else folder.glob("*")
-        # A killed export may have left a part of the marker.
+        # A killed export may have left a partial marker, whose name begins with that of the marker.
         if any(not path.name.startswith(MARKER) for path in contents):
             raise UsageError(
                 f"{folder} has files that are not an export: choose a new or empty folder"
@@ -124,11 +125,14 @@ def _claim(folder: Path, store: str) -> None:
         marked_format = values["format"]
         marked_store = values["store"]
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{marker} cannot be read ({error}): choose a new folder") from error
+        raise UsageError(
+            f"{marker} cannot be read ({error}), so the store of this export is not known: choose "
+            "a new folder"
+        ) from error
     if (marked_format, marked_store) != (FORMAT, store):
         raise UsageError(
-            f"{folder} is an export of {marked_store} (format {marked_format}), not of {store}: "
-            "choose a new folder"
+            f"{folder} is an export of {marked_store} (format {marked_format}), not of {store} "
+            f"(format {FORMAT}): choose a new folder"
         )
 
 
@@ -140,9 +144,12 @@ def _files(folder: Path, markets: frozenset[str]) -> Iterator[Path]:
 
 
 def _bring_up_to_date(engine: Engine, part: Part, file: Path, counts: Exported) -> None:
-    """Write the file of a part if its rows have changed, and remove it if it has none."""
+    """Write the file of a part if its rows have changed, and remove it if the part has no rows.
+
+    The result is added to `counts`.
+    """
     with snapshot(engine) as conn:
-        state = part.fingerprint(conn).encode()
+        state = part.fingerprint(conn).encode()  # empty: changes cannot be seen
         if state and _state_of(file) == state:
             counts.kept += 1
             return

@@ -1,7 +1,7 @@
-"""Prune a store and its folders: remove what no replay needs, and say before what that is.
+"""Prune a store and its folders: remove what no replay needs, after saying what that is.
 
-Rows go first, in one transaction, then files, which are listed in a file meanwhile: after an
-interruption the next run removes those that are left.
+Rows go first, in one transaction, and then the files. Until all files are removed, a journal lists
+them: after an interruption, the next run removes those that are left.
 """
 
 import hashlib
@@ -27,22 +27,25 @@ from flows.service.prefect_database import old_runs, tidy_apart
 from flows.settings import MODELS, data_folder, own_prefect_folder, prefect_folder, reports_folder
 from translation.atomic_files import write_whole
 
-# A night looks back as far for missed ones, which may need a model that nothing leads to yet.
+# So many sessions back, missed nights are run (`flows.nightly.catch_up.LIMIT`). They may need a
+# model that no stored night uses yet.
 FEWEST_NIGHTS = 30
 KEPT_NIGHTS = 252  # by default: a year
-# A training or study that is under way writes far more often.
+# A state that was not written to for so long is left over: work under way writes far more often.
 UNTOUCHED = timedelta(days=30)
 PAGE = re.compile(r"(\d{4}-\d\d-\d\d)(-level-[\d.]+)?\.html")
 INPUTS = "-inputs.json"  # after a model's name: what drift is measured against
-OVER = ".over"  # suffix of a state that is being removed
+REMOVING = ".over"  # suffix of the folder of a state that is being removed
 # Folders of states from which interrupted trainings, backtests and rankings resume.
 STATES = ("training", "training/backtests", "backtests", "rankings")
-NOT_STATES = ("backtests", "translation")  # in them: folders of states, and another program's
+# Folders among the states that are not removed: one holds states itself, the other is the
+# translator's.
+NOT_STATES = ("backtests", "translation")
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What of one kind can go: how many, and their bytes; None where they are not known."""
+    """Hold what can go of one kind: how many, and their bytes, None where these are not known."""
 
     what: str
     count: int
@@ -50,16 +53,17 @@ class Removal:
 
     @property
     def megabytes(self) -> float | None:
-        """Return its MB; None where they are not known."""
+        """Return the size in MB; None where it is not known."""
         return None if self.bytes is None else self.bytes / 1e6
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What can go from a store and its folders.
+    """Hold what can go from a store and its folders.
 
-    `first_kept` is the first night kept of each market that has older ones, and `removals` has a
-    line for each kind, whether or not there is anything of it.
+    `first_kept` is the first night kept of each market that has older ones. `rows` are the old rows
+    of the store, `pages` those of old nights, `files` those of unused models, and `states` the
+    folders of states. `removals` has a line for each kind, whether or not there is anything of it.
     """
 
     first_kept: Mapping[str, date]
@@ -83,8 +87,8 @@ def plan(engine: Engine, keep: int) -> Plan:
     """
     if keep < FEWEST_NIGHTS:
         raise UsageError(
-            f"--keep {keep} is too few: keep {FEWEST_NIGHTS} nights or more, as missed nights are "
-            "looked for so far back"
+            f"--keep {keep} is too few: keep {FEWEST_NIGHTS} nights or more, because `dtml "
+            f"nightly` still runs nights that were missed in the last {FEWEST_NIGHTS} sessions"
         )
     untouched_since = datetime.now(UTC) - UNTOUCHED
     with reading(engine) as conn:
@@ -115,9 +119,9 @@ def plan(engine: Engine, keep: int) -> Plan:
 
 
 def prune(engine: Engine, keep: int) -> Plan:
-    """Remove what `plan` returns, and return what was removed; no market has a night meanwhile.
+    """Remove what `plan` returns, and return it. No market can have a night meanwhile.
 
-    Raises StoreBusyError when a process is working on a market: nothing is removed then.
+    Raises StoreBusyError, and removes nothing, when a process is working on a market.
     """
     with _every_market_locked(engine):
         planned = plan(engine, keep)
@@ -132,7 +136,7 @@ def prune(engine: Engine, keep: int) -> Plan:
 
 
 def _remove_models(engine: Engine, planned: Plan) -> None:
-    """Remove the old rows, then the files of the models among them."""
+    """Remove the old rows, then the files of the models among them; see `_journal`."""
     journal = _journal(engine)
     if planned.files:
         paths = [str(file.relative_to(data_folder())) for file in planned.files]
@@ -146,9 +150,9 @@ def _remove_models(engine: Engine, planned: Plan) -> None:
 
 
 def compact_if_worth_it(engine: Engine) -> bool:
-    """Give an SQLite file's free pages back to the disk where they are many; return whether.
+    """Give the free pages of an SQLite file back to the disk if they are many.
 
-    Raises StoreError as `db.admin.sizes.compact` does.
+    Returns whether it did. Raises StoreError as `db.admin.sizes.compact` does.
     """
     with reading(engine) as conn:
         is_worth_it = has_much_free(conn)
@@ -159,6 +163,7 @@ def compact_if_worth_it(engine: Engine) -> bool:
 
 @contextmanager
 def _every_market_locked(engine: Engine) -> Iterator[None]:
+    """Hold the locks of all markets of the store, so that none has a night meanwhile."""
     with reading(engine) as conn:
         names = markets.markets(conn)
     with ExitStack() as locks:
@@ -176,7 +181,8 @@ def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
         days = complete.loc[complete["market"] == market, "as_of"].dt.date
         old_days = {str(day) for day in days if day < first}
         folder = reports_folder() / market
-        if folder.parent != reports_folder():  # the store may be a stranger's
+        # The store may come from somebody else: a market's name must not lead out of the folder.
+        if folder.parent != reports_folder():
             continue
         for file in sorted(folder.glob("*.html")):
             page = PAGE.fullmatch(file.name)
@@ -186,7 +192,10 @@ def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
 
 
 def _attention_bytes(conn: Connection, rows: int) -> int | None:
-    """Return the bytes of so many rows of attention, each as large as the mean of all."""
+    """Return an estimate of the bytes of so many rows of attention; None where it is not known.
+
+    Each is taken to be as large as the mean of all.
+    """
     if rows == 0:
         return 0
     row_bytes = mean_row_bytes(conn, "attention_weight")
@@ -196,7 +205,8 @@ def _attention_bytes(conn: Connection, rows: int) -> int | None:
 def _unused_files(engine: Engine, conn: Connection, old: OldRows) -> list[Path]:
     """Return the files of old models, and those that an interrupted pruning left.
 
-    A file of a model that this store never had may be another store's, and stays.
+    Other files stay: several stores may share the data folder, so a file that this store does not
+    name may belong to another.
     """
     used = _files_of(runs.runs(conn), old.runs) | _files_of(rankings.rankers(conn), old.rankers)
     unused = {path for path in (*old.runs.values(), *old.rankers.values()) if path is not None}
@@ -209,7 +219,10 @@ def _unused_files(engine: Engine, conn: Connection, old: OldRows) -> list[Path]:
 
 
 def _files_of(models: pd.DataFrame, without: Collection[str]) -> set[str]:
-    """Return the paths, below the data folder, of the files of all models but some."""
+    """Return the paths, below the data folder, of the files of all models except those `without`.
+
+    `models` has `id, checkpoint_path`.
+    """
     files: set[str] = set()
     for name, path in zip(models["id"], models["checkpoint_path"], strict=True):
         if name not in without:
@@ -223,35 +236,42 @@ def _inputs_of(name: str) -> str:
 
 
 def _is_of_a_model(path: str) -> bool:
-    """Return whether a file is there, below the folder of models: the store may be a stranger's."""
+    """Return whether there is such a file directly in the folder of models.
+
+    The store, which names the path, may come from somebody else.
+    """
     file = data_folder() / path
     return file.parent == data_folder() / MODELS and file.name != ".." and file.is_file()
 
 
 def _journal(engine: Engine) -> Path:
-    """Return the file that lists, a line each, the files that a pruning of the store removes.
+    """Return the path of the journal: a file that lists the files that a pruning removes, by line.
 
-    It is written before the rows go, and removed after the files.
+    It is written before the rows go, because these name the files, and removed after the files.
+    Each store has its own.
     """
     digest = hashlib.sha256(location(engine).encode()).hexdigest()
     return data_folder() / f"pruning-{digest[:8]}.txt"
 
 
 def _untouched_states(since: datetime) -> list[Path]:
-    """Return the folders of states that were not written to since a moment, or half removed."""
+    """Return the folders of states that were not written to since a moment.
+
+    Those whose removal was interrupted are returned whatever their age.
+    """
     states: list[Path] = []
     for parent in STATES:
         for folder in sorted((data_folder() / parent).glob("*")):
             if not folder.is_dir() or folder.is_symlink() or folder.name in NOT_STATES:
                 continue
-            if folder.name.endswith(OVER) or _last_touched(folder) < since:
+            if folder.name.endswith(REMOVING) or _last_touched(folder) < since:
                 states.append(folder)
     return states
 
 
 def _remove_state(folder: Path) -> None:
     """Rename the folder of a state and remove it: work must not resume from half a state."""
-    renamed = folder.with_name(f"{folder.name.removesuffix(OVER)}{OVER}")
+    renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
     if folder != renamed:
         shutil.rmtree(renamed, ignore_errors=True)
         folder.rename(renamed)
