@@ -24,8 +24,8 @@ Counts = Int[ndarray, " vocabulary"]
 MIN_PIECES = 8  # in a text: a name or two are not enough evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
-# Of pieces that are as clearly of the source language. A source sentence may have most of its pieces
-# in a few names, whose letters of another script are spelled in bytes.
+# Of pieces that are as clearly of the source language. A few names in another script may have most
+# pieces of a source sentence, as they are spelled in bytes.
 MAX_SHARE_AGAINST = 1 / 8
 BLOCK = 1 << 22  # tokens counted at once
 SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over the corpus
