@@ -195,7 +195,10 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             notes = dict(opened.metadata() or {})
         return load_file(file), notes
     except (OSError, SafetensorError) as error:
-        raise TranslationError(f"cannot read {file}: {error}") from error
+        raise TranslationError(
+            f"cannot read {file}: {error}; restore it, or delete {file.parent} and train from the "
+            "start"
+        ) from error
 
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
