@@ -309,6 +309,7 @@ def _name(file: Path, name: str) -> str:
 
 
 def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
+    """Return the corpus of a table such as [train]; raises UsageError for any mistake in it."""
     _require_known(file, table, values, {"source": str, "target": str, "columns": list})
     if "source" not in values:
         raise UsageError(

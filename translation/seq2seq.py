@@ -406,6 +406,7 @@ def _directions_joined(state: Tensor) -> Tensor:
 def _lstm(
     config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
 ) -> nn.LSTM:
+    """Return an LSTM whose inputs are d_model wide, with `hidden` units in each direction."""
     # torch applies dropout only between layers, and warns if there is one layer alone.
     dropout = config.dropout if layers > 1 else 0.0
     return nn.LSTM(

@@ -373,7 +373,7 @@ class _Beams:
     def _end_among_best(self, end_scores: Tensor, continued_scores: Tensor) -> Tensor:
         """Return whether the END of each beam is among the best, `[sentences, beams]`.
 
-        The best are as many as there are beams, of all ends and continuations of a sentence.
+        The best are taken from all ends and continuations of a sentence, as many as it has beams.
         """
         beams = self.how.beams
         both_ways = torch.cat([end_scores, continued_scores], dim=-1)

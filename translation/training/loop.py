@@ -398,8 +398,8 @@ def _has_an_update(progress: Progress, config: TrainingConfig) -> bool:
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
     """Return the parts of an update that a process computes, each with its number in the update.
 
-    With more processes than batches, each batch is cut into parts whose sentences are about as
-    long. A process may get none; no part is empty.
+    With more processes than batches, each batch is cut into parts with sentences of about the same
+    lengths. A process may get no part; no part is empty.
     """
     cuts = math.ceil(process_group.world_size / len(batches))
     parts: list[Indices] = []
