@@ -169,7 +169,7 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
                 time.sleep(POLL_S)
             with suppress(subprocess.TimeoutExpired):
                 first.wait(EXIT_S)  # it notices that another process is lost, and says so
-        # Before the others are terminated, which would count as failures too.
+        # Collected before the others are terminated, as these would count as failures too.
         failures = [process.returncode for process in processes if process.returncode]
         for process in processes:
             process.terminate()

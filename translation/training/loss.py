@@ -58,24 +58,25 @@ class _OutputLayerLoss(torch.autograd.Function):
             highest = scores.amax(dim=-1, keepdim=True)
             normaliser = scores.sub_(highest).exp_().sum(dim=-1, keepdim=True)
             log_normaliser = normaliser.log() + highest
-            # The share `smoothing` is the mean cross-entropy with all tokens of the vocabulary.
+            # The share `smoothing` of a loss is the mean cross-entropy over all tokens, the rest that
+            # of the expected one.
             losses = log_normaliser - (1 - smoothing) * score_of_expected - smoothing * mean
             total += losses.sum()
             # The gradient of the scores: softmax less the smoothed target.
             scores.div_(normaliser).sub_(smoothing / vocabulary)
             scores.scatter_add_(-1, tokens, torch.full_like(score_of_expected, smoothing - 1))
-            slopes = part_products.copy_(scores)
-            gradient.copy_(slopes @ rounded_weight)
-            weight_gradient.add_(slopes.T @ part)
+            score_gradient = part_products.copy_(scores)  # in the type of the products
+            gradient.copy_(score_gradient @ rounded_weight)
+            weight_gradient.add_(score_gradient.T @ part)
         ctx.save_for_backward(decoded_gradient, weight_gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *loss_gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """Return the gradients of `decoded` and `weight`, which `forward` has already computed."""
-        (slope,) = outer
+        (loss_gradient,) = loss_gradients  # of the one output
         decoded_gradient, weight_gradient = ctx.saved_tensors
-        return decoded_gradient * slope, weight_gradient * slope, None, None, None
+        return decoded_gradient * loss_gradient, weight_gradient * loss_gradient, None, None, None
 
 
 def smoothed_loss(
