@@ -58,8 +58,8 @@ class _OutputLayerLoss(torch.autograd.Function):
             highest = scores.amax(dim=-1, keepdim=True)
             normaliser = scores.sub_(highest).exp_().sum(dim=-1, keepdim=True)
             log_normaliser = normaliser.log() + highest
-            # The share `smoothing` of a loss is the mean cross-entropy over all tokens, the rest that
-            # of the expected one.
+            # The share `smoothing` of a loss is the mean cross-entropy over all tokens.
+            # The rest is that of the expected token.
             losses = log_normaliser - (1 - smoothing) * score_of_expected - smoothing * mean
             total += losses.sum()
             # The gradient of the scores: softmax less the smoothed target.
