@@ -145,10 +145,10 @@ class _Watched(decoding._Sentence):
     hasty: tuple[int, tuple[int, ...]] | None = None
     steps: int = 0
 
-    def is_done(self, length: int, log_probability: float) -> bool:
+    def should_stop(self, length: int, log_probability: float) -> bool:
         """Return whether the exact stop ends the search, after recording the hasty one."""
         self.steps += 1
-        done = super().is_done(length, log_probability)
+        done = super().should_stop(length, log_probability)
         stops_hastily = done or len(self.finished) >= self.how.beams
         if self.hasty is None and self.finished and stops_hastily:
             self.hasty = (self.steps, self.finished[0].tokens)

@@ -38,6 +38,7 @@ from translation.translate import translate
 def train(options: argparse.Namespace) -> None:
     """Train the model of a recipe, and score it on the recipe's test sets."""
     recipe = read_recipe(options.recipe)
+    # RANK is set in a process that this command has launched itself, or that torchrun has.
     if options.processes > 1 and "RANK" not in os.environ:
         command = [
             sys.executable,
@@ -52,7 +53,7 @@ def train(options: argparse.Namespace) -> None:
         ]
         sys.exit(launch_processes(command, options.processes))
     process_group, device = join_process_group(options.device)
-    work = options.to / f".{recipe.name}"  # what a training resumes from
+    work = options.to / f".{recipe.name}"  # the folder of the state that a training resumes from
     work.mkdir(parents=True, exist_ok=True)
     model = train_model(
         recipe,
@@ -63,7 +64,7 @@ def train(options: argparse.Namespace) -> None:
         on_check=_say,
         on_message=_say,
     )
-    if model is None:  # another process of the group prints the results
+    if model is None:  # rank 0 prints the results
         return
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():
@@ -82,6 +83,7 @@ def translate_lines(options: argparse.Namespace) -> None:
     model = load_model(options.model, torch.device(options.device))
     lines = sys.stdin.read().splitlines()
     for translation in translate(model, lines, settings):
+        # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")
 

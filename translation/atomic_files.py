@@ -30,7 +30,7 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     descriptor = _locked(partial, open_partial)
     try:
         write(partial)
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # what `write` has written, before it replaces `file`
         partial.replace(file)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -60,7 +60,8 @@ def write_folder_whole(
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
-            # After the exchange the old folder is the .partial of the next writer.
+            # The exchange gives the old folder the temporary path, where the next writer would
+            # fill it. The lock keeps that writer out until the old folder is deleted.
             descriptors.append(_lock(os.open(folder, os.O_RDONLY)))
             _exchange(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)
@@ -75,16 +76,18 @@ def write_folder_whole(
 
 
 def _locked(partial: Path, open_partial: Callable[[], int]) -> int:
-    """Return a descriptor of the temporary path, locked by this process alone.
+    """Return a descriptor of the temporary path `partial`, locked by this process alone.
 
-    `open_partial` creates the path if needed.
+    `open_partial` opens the path, which it creates if needed, and returns the descriptor.
     """
     while True:
         descriptor = _lock(open_partial())
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), partial.stat()):
                 return descriptor
-        os.close(descriptor)  # the previous holder of the lock has renamed the path into place
+        # The previous holder of the lock has renamed what was locked, so it is no longer at this
+        # path: open the path again.
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> int:

@@ -16,7 +16,11 @@ CONFIG = "model.json"
 
 @dataclass(frozen=True)
 class Card:
-    """Describe a model: `network` has the configuration of its kind, `made` its training."""
+    """Describe a model.
+
+    `network` has the configuration that the network's kind takes (`translation.models.KINDS`).
+    `made` says how the model was trained, and with which figures on the validation set.
+    """
 
     name: str
     kind: str
@@ -40,7 +44,10 @@ def receipt(card: Card) -> str:
 
 
 def recipe_of(card: Card) -> str:
-    """Return in one line how a model was trained, without which its scores mean nothing."""
+    """Return a line that says how a model was trained: its scores mean little without it.
+
+    Defaults stand for keys that the cards of older models lack.
+    """
     training = card.made["training"]
     processes = card.made["processes"]
     parts = [
@@ -74,8 +81,8 @@ def _seeds(card: Card) -> str:
     if seeds == 1:
         return f"seed {first}"
     bleu_by_seed = card.made.get("validation_bleu_by_seed", [])
-    alone = ", ".join(f"{bleu:.1f}" for bleu in bleu_by_seed)
-    return f"an ensemble of {seeds} seeds from {first}, validation BLEU of each alone {alone}"
+    figures = ", ".join(f"{bleu:.1f}" for bleu in bleu_by_seed)
+    return f"an ensemble of {seeds} seeds from {first}, validation BLEU of each alone {figures}"
 
 
 def _weights(card: Card) -> str:

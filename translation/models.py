@@ -76,19 +76,20 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "dropout": 0.3,
     },
 }
-# The pairs that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
-PAIRS_FOR = {"big": 10_000_000, "base": 1_000_000, "small": 100_000}
-# With 162,130 pairs, small learnt nothing in half an epoch, and tiny reached 47 BLEU in three.
+# The pairs of sentences that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
+PAIRS_NEEDED = {"big": 10_000_000, "base": 1_000_000, "small": 100_000}
+# In a given time. With 162,130 pairs, small learned nothing in half an epoch, and tiny reached 47
+# BLEU in three.
 EPOCHS_NEEDED = 5.0
 
 
 def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
-    """Return the largest named size that suits a corpus of so many sentence pairs.
+    """Return the largest named size that suits a corpus of `pairs` pairs of sentences.
 
-    `epochs` returns how often a network of a size can read them in the available time. It is None
-    if the time is not limited.
+    `epochs` returns how often a network of a size can read all pairs in the available time. It is
+    None if the time is not limited.
     """
-    for size, pairs_needed in PAIRS_FOR.items():  # the largest first
+    for size, pairs_needed in PAIRS_NEEDED.items():  # the largest size first
         if pairs < pairs_needed:
             continue
         if epochs is None or epochs(size) >= EPOCHS_NEEDED:
@@ -142,7 +143,9 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
     try:
         return KINDS[kind](**values)
     except TypeError as error:
-        raise UsageError(f"the network's configuration does not fit a {kind}: {error}") from error
+        raise UsageError(
+            f"the configuration of the network does not fit its kind {kind}: {error}"
+        ) from error
 
 
 def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
@@ -155,14 +158,16 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
         return config.build()
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         first_line = str(error).splitlines()[0]
-        raise UsageError(f"cannot build this {kind}: {first_line}") from error
+        raise UsageError(
+            f"a network of the kind {kind} cannot have these settings: {first_line}; change them"
+        ) from error
 
 
 def save_model(folder: Path, model: Model) -> Card:
-    """Save a model atomically, in place of an earlier one.
+    """Save a model atomically, in place of an earlier one in `folder`.
 
-    Returns its card with the hash of the weights. Raises TranslationError, naming the parameter,
-    for a weight that is NaN or infinite.
+    Returns the model's card as it was written, with the hash of the weights. Raises
+    TranslationError, which names the parameter, for a weight that is NaN or infinite.
     """
     require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
     write_folder_whole(folder, lambda partial: _fill(partial, model), replaces=True)
@@ -173,7 +178,7 @@ def _fill(folder: Path, model: Model) -> None:
     """Write the files of a model into an empty folder."""
     save_weights(folder / WEIGHTS, model.network.state_dict())
     model.source.save(folder / SOURCE)
-    if model.target is not model.source:
+    if model.target is not model.source:  # both languages may share one vocabulary
         model.target.save(folder / TARGET)
     (folder / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
     card = replace(model.card, weights_hash=_digest(folder / WEIGHTS))
@@ -195,7 +200,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
         raise TranslationError(
-            f"the tokenizer in {folder} is not the one that {card.name} was trained with"
+            f"the tokenizer in {folder} is not the one that {card.name} was trained with: restore "
+            "it, or train the model again"
         )
     seeds = card.made.get("seeds", 1)
     networks = [build_network(card.kind, card.network) for _ in range(seeds)]

@@ -19,7 +19,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -> TranslationError:
-    """Return the error for batches of `tokens`, with a number that fits; see `fitting_tokens`."""
+    """Return the error to raise when memory ran out with batches of `tokens` positions.
+
+    Its message names a `batch_tokens` that fits. For `longest` and `attempt` see `fitting_tokens`.
+    """
     fits = fitting_tokens(tokens, longest, attempt)
     if fits is None:
         smaller = "choose a smaller size under [network], or lower longest under [rules]"
@@ -34,13 +37,14 @@ def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -
 def fitting_tokens(tokens: int, longest: int, attempt: Callable[[int], object]) -> int | None:
     """Return the first of a half, a quarter and so on of `tokens` that fits into memory.
 
-    It fits if `attempt` does not run out of memory with it. `longest` is the positions of the
-    longest sentence, and so of the smallest batch: None if even that does not fit.
+    `attempt` is called with each number of positions and must use as much memory as the work with
+    such batches does; a number fits if the call does not run out of memory. The smallest one tried
+    is `longest`, the positions of the longest sentence. Returns None if that does not fit either.
     """
     while tokens > longest:
         tokens = max(tokens // 2, longest)
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # the blocks that torch keeps from the attempt that failed
         try:
             attempt(tokens)
         except (RuntimeError, MemoryError) as error:

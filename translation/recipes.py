@@ -47,9 +47,15 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
         "updates": 300_000,
     },
 }
-UNLIMITED = 10**9  # updates of a training of minutes
+UNLIMITED = 10**9  # updates of a training whose budget is in minutes
 VOCABULARY = {"tiny": 8000, "small": 16_000, "base": 32_000, "big": 32_000}
-TABLES = {
+# The keys of a recipe that are not in a table, and the tables.
+TEXT_KEYS = {
+    "name": str,
+    "source_language": str,
+    "target_language": str,
+}
+TABLE_KEYS = {
     "train": dict,
     "validation": dict,
     "test": dict,
@@ -58,14 +64,9 @@ TABLES = {
     "training": dict,
     "rules": dict,
 }
-WORDS = {
-    "name": str,
-    "source_language": str,
-    "target_language": str,
-}
-# Fields of a network that [tokens] sets, not [network].
+# Fields of a network's configuration that follow from [tokens], and that [network] may not set.
 OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}
-TYPES = {
+TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -79,7 +80,9 @@ TYPES = {
 class Recipe:
     """Describe the corpora of a model and its training.
 
-    None stands for the default of the model's size, which depends on the corpus.
+    A `size` of None is chosen from the corpus (`translation.data.corpus_cache`), a `vocabulary` of
+    None from the size. `network` and `training` have only what the file sets; `network_for` and
+    `training_for` add the defaults.
     """
 
     name: str
@@ -99,7 +102,7 @@ class Recipe:
     seeds: int = 1  # networks that are trained separately, from `seed` on, and translate together
 
     def vocabulary_for(self, size: str) -> int:
-        """Return the largest number of subwords."""
+        """Return the largest number of subwords that each vocabulary may have."""
         return VOCABULARY[size] if self.vocabulary is None else self.vocabulary
 
     def network_for(self, size: str) -> dict[str, Any]:
@@ -121,22 +124,23 @@ class Recipe:
         if "minutes" in self.training:
             defaults["updates"] = UNLIMITED
         if self.training.get("schedule", "linear") != "linear":
-            defaults["warmup"] = WARMUP
-        if self.kind == "rnn":  # of which Muon has not been measured
+            defaults["warmup"] = WARMUP  # of this schedule: a number of updates, not a share
+        if self.kind == "rnn":  # Muon has not been measured with it
             defaults.pop("optimiser", None)
         settings = {**defaults, **self.training}
         return TrainingConfig(**settings)
 
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
-        """Return a hash of all settings but those of the checks and the end of the training.
+        """Return a hash of the corpus and the settings that a resumed training must have in common.
 
-        A training resumes another one with the same hash. `number` is that of the seed, from 0 on.
+        How often it is checked may change. `number` is the position of the seed among the recipe's
+        seeds, from 0 on.
         """
         training = asdict(self.training_for(size))
         training["seed"] += number
         del training["check_every"]
         if training["schedule"] == "inverse_sqrt":
-            # Any other rate falls until the end of the budget, and so depends on it.
+            # Only this rate does not depend on the budget, which may then be raised later.
             del training["updates"]
             del training["minutes"]
         settings = [
@@ -167,7 +171,7 @@ def read_recipe(file: Path) -> Recipe:
     _require_known(file, "network", network, network_keys)
     training_keys = {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig)
     _require_known(file, "training", training, training_keys)
-    _require_known(file, "test", tests, dict.fromkeys(tests, dict))
+    _require_known(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
     recipe = Recipe(
         name=_name(file, document["name"]),
         source_language=document["source_language"],
@@ -197,11 +201,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not valid TOML: {error}") from error
-    _require_known(file, "", document, WORDS | TABLES)
-    required = WORDS.keys() | {"train", "validation"}
+    _require_known(file, "", document, TEXT_KEYS | TABLE_KEYS)
+    required = TEXT_KEYS.keys() | {"train", "validation"}
     missing = sorted(required - document.keys())
     if missing:
-        raise UsageError(f"{file} lacks {', '.join(missing)}")
+        raise UsageError(f"{file} lacks {', '.join(missing)}: add what is missing")
     return document
 
 
@@ -212,7 +216,10 @@ def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 def _require_known(
     file: Path, table: str, values: Mapping[str, Any], types: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an unknown key, and for a value of the wrong type."""
+    """Raise UsageError for an unknown key of a table, and for a value of the wrong type.
+
+    `types` has the type of each known key. `table` is the table's name, "" for the whole file.
+    """
     unknown = sorted(values.keys() - types.keys())
     if unknown:
         place = f" of [{table}]" if table else ""
@@ -221,28 +228,30 @@ def _require_known(
             f"{', '.join(sorted(types))}"
         )
     for key, value in values.items():
-        if not _is_of(value, types[key]):
+        if not _has_type(value, types[key]):
             name = f"{table}.{key}" if table else key
-            raise UsageError(f"{file}: {name} is {value!r}, but must be {_spoken(types[key])}")
+            raise UsageError(f"{file}: {name} is {value!r}, but must be {_type_name(types[key])}")
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a value of a TOML file fits a type, a union of types or a Literal."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) is UnionType:
-        return any(_is_of(value, option) for option in get_args(kind))
+        return any(_has_type(value, option) for option in get_args(kind))
     if kind is float:
         return type(value) in {int, float} and math.isfinite(value)
-    return type(value) is kind  # to Python, true is a number
+    return type(value) is kind  # isinstance would take true for a whole number
 
 
-def _spoken(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
+    """Return how a message names a type."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     if get_origin(kind) is UnionType:
         options = [option for option in get_args(kind) if option is not NoneType]
-        return " or ".join(_spoken(option) for option in options)
-    return TYPES[kind]
+        return " or ".join(_type_name(option) for option in options)
+    return TYPE_NAMES[kind]
 
 
 def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
@@ -256,7 +265,7 @@ def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     """Raise UsageError for values of the right type that cannot work.
 
-    If the size is not known yet, tiny is assumed.
+    A size that is still to be chosen is taken for tiny.
     """
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
         raise UsageError(
@@ -270,46 +279,50 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
             raise UsageError(f"{file}: network.{name} is {value}, but must be {least} or more")
     size = recipe.size or "tiny"
     network = recipe.network_for(size)
-    network["source_vocabulary"] = SMALLEST
+    network["source_vocabulary"] = SMALLEST  # the corpus is not read yet; any number will do
     network["target_vocabulary"] = SMALLEST
     if network["d_model"] % 2:
         raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be even")
+    # Both are made only for the errors that they raise.
     try:
-        with torch.device("meta"):
+        with torch.device("meta"):  # without memory for the weights
             build_network(recipe.kind, network)
     except UsageError as error:
-        raise UsageError(f"{file}: [network] {error}") from error
+        raise UsageError(f"{file}, [network]: {error}") from error
     try:
         recipe.training_for(size)
     except UsageError as error:
-        raise UsageError(f"{file}: [training] {error}") from error
+        raise UsageError(f"{file}, [training]: {error}") from error
 
 
 def _name(file: Path, name: str) -> str:
+    """Return the name of a model if it can be that of a folder; else raise UsageError."""
     has_other_characters = any(
         not character.isalnum() and character not in "-_." for character in name
     )
     if not name or name.startswith(".") or has_other_characters:
         raise UsageError(
-            f"{file}: the name {name!r} must consist of letters, digits, -, _ and dots, and not "
-            "begin with a dot"
+            f"{file}: the name {name!r} cannot be that of a folder: use letters, digits, -, _ and "
+            "dots, and begin with no dot"
         )
     return name
 
 
 def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
+    """Return the corpus of a table such as [train]; raises UsageError for any mistake in it."""
     _require_known(file, table, values, {"source": str, "target": str, "columns": list})
     if "source" not in values:
         raise UsageError(
-            f"{file}: [{table}] must name source, and target unless source is a TSV file"
+            f"{file}: [{table}] lacks source: name the file of the sources, and as target the file "
+            "of their translations, unless the first is a TSV file with both"
         )
     columns = values.get("columns", [0, 1])
     if [type(column) for column in columns] != [int, int]:
         raise UsageError(
-            f"{file}: columns of [{table}] must be two numbers of 0 or more: the columns of the "
-            "source and the target"
+            f"{file}: columns of [{table}] is {columns}, but must be two whole numbers, of 0 or "
+            "more: the columns of the source and the target"
         )
-    folder = file.parent.resolve()  # absolute, as a model stores where its tests are
+    folder = file.parent.resolve()  # absolute: the model's card stores the paths of its tests
     target = folder / values["target"] if "target" in values else None
     try:
         return Corpus(
@@ -319,7 +332,7 @@ def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
             name=table,
         )
     except UsageError as error:
-        raise UsageError(f"{file}: [{table}] {error}") from error
+        raise UsageError(f"{file}, [{table}]: {error}") from error
 
 
 def _rules(file: Path, values: Mapping[str, Any]) -> Rules:
@@ -327,4 +340,4 @@ def _rules(file: Path, values: Mapping[str, Any]) -> Rules:
     try:
         return Rules(**values)
     except UsageError as error:
-        raise UsageError(f"{file}: [rules] {error}") from error
+        raise UsageError(f"{file}, [rules]: {error}") from error

@@ -15,13 +15,14 @@ from sacrebleu.metrics.chrf import CHRF
 
 from translation.errors import UsageError
 
-BY_CHARACTER = ("ja", "ko", "zh")
+BY_CHARACTER = ("ja", "ko", "zh")  # languages whose n-grams are of single characters
 UNSPACED = ("ja", "zh")  # no space between sentences
 ORDER = 4  # longest n-gram
 INTERVAL = (2.5, 97.5)  # percentiles
 
-# Of a sentence or a corpus, [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams
-# matched, n-grams of the hypothesis.
+# The counts from which BLEU is computed, of each sentence or corpus: [..., 2 + 2 * ORDER]. The last
+# axis has the lengths of hypothesis and reference, and for each length of n-gram first the number
+# that matched, then the number in the hypothesis.
 Statistics = NDArray[Any]
 Texts = Sequence[str]
 
@@ -42,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference in BLEU of a first and a second system, and its p-value."""
+    """The BLEU of a first system less that of a second, and its p-value."""
 
     difference: float
     low: float  # the ends of its 95 % interval
@@ -53,10 +54,11 @@ class Comparison:
 def score(
     hypotheses: Texts, references: Texts, *, language: str, resamples: int = 1000, seed: int = 0
 ) -> Score:
-    """Score translations into `language`, a code as en or pt-BR, against one reference each.
+    """Score translations into `language`, a code such as en or pt-BR, against one reference each.
 
-    The BLEU is sacreBLEU's own. The interval is that of `resamples` corpora of sentences drawn with
-    replacement.
+    The BLEU is sacreBLEU's own. Its 95 % interval is that of `resamples` corpora, each of as many
+    sentences drawn with replacement. Raises UsageError if the counts of translations and references
+    differ or are 0, or if `resamples` is below 1.
     """
     statistics = _statistics(hypotheses, references, language)
     metric = BLEU(tokenize=tokenizer_of(language))
@@ -136,7 +138,8 @@ def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statisti
         raise UsageError(
             "there are no sentences to score: give at least one translation and its reference"
         )
-    # The effective order changes no count; sacreBLEU warns without it on single sentences.
+    # Only the counts are used, which `effective_order` does not change. Without it sacreBLEU warns
+    # of single sentences.
     metric = BLEU(tokenize=tokenizer_of(language), effective_order=True)
     rows: list[list[int]] = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -146,9 +149,10 @@ def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statisti
 
 
 def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
-    """Return the sums over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
+    """Return the statistics of corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
 
-    With the same seed, the same sentences are drawn for every system.
+    Those of a corpus are the sums over its sentences. With the same seed, the same sentences are
+    drawn for every system.
     """
     if resamples < 1:
         raise UsageError(
@@ -156,22 +160,22 @@ def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
         )
     random = np.random.default_rng(seed)
     count = len(statistics)
-    sums: list[Statistics] = []
+    resampled: list[Statistics] = []
     for _ in range(resamples):
         sample = random.integers(count, size=count)
         times_drawn = np.bincount(sample, minlength=count)
-        sums.append(times_drawn @ statistics)
-    return np.array(sums)
+        resampled.append(times_drawn @ statistics)
+    return np.array(resampled)
 
 
 def _corpus_bleu(statistics: Statistics) -> float:
     return float(_bleu(statistics.sum(axis=0)))
 
 
-def _bleu(sums: Statistics) -> NDArray[Any]:
-    """Compute BLEU, 0 to 100, of each row of sums `[..., 2 + 2 * ORDER]`."""
+def _bleu(statistics: Statistics) -> NDArray[Any]:
+    """Compute BLEU, 0 to 100, of each corpus from its statistics `[..., 2 + 2 * ORDER]`."""
     scores: list[float] = []
-    for row in sums.reshape(-1, 2 + 2 * ORDER).astype(int).tolist():
+    for row in statistics.reshape(-1, 2 + 2 * ORDER).astype(int).tolist():
         bleu = BLEU.compute_bleu(
             correct=row[2 : 2 + ORDER],
             total=row[2 + ORDER :],
@@ -180,4 +184,4 @@ def _bleu(sums: Statistics) -> NDArray[Any]:
             smooth_method="exp",
         )
         scores.append(bleu.score)
-    return np.reshape(scores, sums.shape[:-1])
+    return np.reshape(scores, statistics.shape[:-1])

@@ -93,20 +93,22 @@ class Attention(nn.Module):
         self.pairwise = nn.Parameter(torch.zeros(2, 2)) if structured else None
 
     def keys(self, memory: Tensor) -> Tensor:
-        """Compute the part of the scores that is the same for every query."""
+        """Compute the part of the scores that is the same for every query, shaped as `memory`."""
         keys: Tensor = self.project_memory(memory) if self.additive else memory
         return keys
 
     def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
-        """Return contexts of queries, `[rows, positions, d_model]` as these, and weights.
+        """Return the context of each query, and the weights over the source.
 
-        The weights are `[rows, positions, source positions]`. Rows are sentences, or the beams of
-        each sentence one after the other.
+        Queries and contexts are `[rows, positions, d_model]`, the weights `[rows, positions, source
+        positions]`. Rows are sentences, or the beams of each sentence one after the other.
         """
         rows, positions, width = query.shape
+        # [sentences, beams * positions, d_model]: all queries of a sentence share its memory.
         query = query.reshape(len(source.memory), -1, width)
         if self.additive:
             projected = self.project_query(query)
+            # [sentences, queries, source positions, d_model]
             combined = torch.tanh(projected.unsqueeze(-2) + source.keys.unsqueeze(-3))
             scores = self.weigh(combined).squeeze(-1)
         else:
@@ -137,9 +139,10 @@ class Decoder(nn.Module):
     def forward(
         self, x: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Map embedded tokens `[rows, positions, d_model]` to their shape.
+        """Map embedded tokens `[rows, positions, d_model]` to outputs of the same shape.
 
-        Returns the weights of attention too, and the state after the last token.
+        Returns the weights of attention too, None without attention, and the state after the last
+        token.
         """
         hidden, state = self.recurrence(x, state)
         if self.attention is None:
@@ -170,21 +173,21 @@ class BahdanauDecoder(nn.Module):
     def forward(
         self, x: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Map as `Decoder.forward` does."""
+        """Map tokens to outputs, weights and state, as `Decoder.forward` does."""
         all_hidden, all_cells = state
         hidden = all_hidden[0]
         cell = all_cells[0]
         contexts: list[Tensor] = []
         all_weights: list[Tensor] = []
         first_layer: list[Tensor] = []
-        for token in x.unbind(dim=1):
+        for token in x.unbind(dim=1):  # [rows, d_model], as are `hidden` and `cell`
             context, weights = self.attention(hidden.unsqueeze(1), source)
             context = context.squeeze(1)
             hidden, cell = self.first(torch.cat([token, context], dim=-1), (hidden, cell))
             contexts.append(context)
             all_weights.append(weights.squeeze(1))
             first_layer.append(hidden)
-        top = torch.stack(first_layer, dim=1)
+        top = torch.stack(first_layer, dim=1)  # the states of the highest layer so far
         last_hidden = hidden.unsqueeze(0)
         last_cell = cell.unsqueeze(0)
         if self.above is not None:
@@ -225,7 +228,7 @@ class RecurrentTranslator(nn.Module):
         Returns the encoded source, to which the decoder attends, and the decoder's first state.
         """
         real = source != PADDING
-        # Packing needs the padding last, and a source may have it elsewhere.
+        # Packing needs the padding at the end, and a source may have it in front too.
         order = in_front(real)
         original_order = order.argsort(dim=-1)
         x = _moved(self.dropout(self.embed_source(source)), order)
@@ -257,13 +260,14 @@ class RecurrentTranslator(nn.Module):
         positions, source positions]`, None without attention.
         """
         encoded, state = self.encode(source)
+        # The LSTM would read padding in front as tokens, so it is moved to the end.
         order = in_front(target != PADDING)
-        back = order.argsort(dim=-1)
+        original_order = order.argsort(dim=-1)
         decoded, weights, _ = self.decode(target.gather(-1, order), state, encoded)
-        decoded = _moved(decoded, back)
+        decoded = _moved(decoded, original_order)
         if not need_weights or weights is None:
             return decoded, None
-        return decoded, _moved(weights, back)
+        return decoded, _moved(weights, original_order)
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Map `[..., d_model]` to scores of the next token by the embedding itself.
@@ -318,6 +322,7 @@ class RecurrentState:
 
     def reorder(self, origin: Tensor) -> None:
         """Implement `translation.decoding.incremental.KeyValueCache.reorder`."""
+        # [sentences, 1]: each sentence takes the beams of its own row.
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden = self.hidden[:, rows, origin]
         self.cell = self.cell[:, rows, origin]
@@ -358,10 +363,12 @@ class IncrementalRnn:
         self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
         """Implement `translation.decoding.incremental.IncrementalDecoder`."""
-        before = (state.hidden.flatten(1, 2), state.cell.flatten(1, 2))
-        positions = tokens.reshape(-1, 1)
-        decoded, weights, after = self.network.decode(positions, before, state.source)
-        hidden, cell = after
+        # Each beam of each sentence is a row of one position; the state is [layers, rows, d_model].
+        state_of_rows = (state.hidden.flatten(1, 2), state.cell.flatten(1, 2))
+        tokens_of_rows = tokens.reshape(-1, 1)
+        decoded, weights, (hidden, cell) = self.network.decode(
+            tokens_of_rows, state_of_rows, state.source
+        )
         state.hidden = hidden.view_as(state.hidden)
         state.cell = cell.view_as(state.cell)
         scores = self.network.logits(decoded).view(*tokens.shape, -1)
@@ -371,7 +378,10 @@ class IncrementalRnn:
 
 
 def in_front(real: Tensor) -> Tensor:
-    """Return the positions of each row of `[rows, positions]`: real ones first, each in order."""
+    """Return an order of the positions of each row, `[rows, positions]`.
+
+    Real positions come first, and both kinds keep their own order.
+    """
     return (~real).byte().argsort(dim=-1, stable=True)
 
 
@@ -382,7 +392,7 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 
 def _packed(x: Tensor, real: Tensor) -> PackedSequence:
     """Pack `x` `[rows, positions, width]`, whose real positions are in front, for an LSTM."""
-    lengths = real.sum(dim=-1).clamp(min=1).cpu()
+    lengths = real.sum(dim=-1).clamp(min=1).cpu()  # torch refuses rows without a position
     return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
 
 
@@ -396,6 +406,7 @@ def _directions_joined(state: Tensor) -> Tensor:
 def _lstm(
     config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False
 ) -> nn.LSTM:
+    """Return an LSTM whose inputs are d_model wide, with `hidden` units in each direction."""
     # torch applies dropout only between layers, and warns if there is one layer alone.
     dropout = config.dropout if layers > 1 else 0.0
     return nn.LSTM(
@@ -450,12 +461,14 @@ def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     """
     mask = mask.expand(unary.shape)
     unary = unary.masked_fill(~mask, 0.0)
+    # The backward messages are those of the chain from right to left.
     before, after = _messages(
         unary=torch.stack([unary, unary.flip(-1)]),
         mask=torch.stack([mask, mask.flip(-1)]),
         pairwise=torch.stack([pairwise, pairwise.T]),
     )
-    marginals: Tensor = (before + unary + after.flip(-1)).sigmoid()
+    log_odds = before + unary + after.flip(-1)
+    marginals: Tensor = log_odds.sigmoid()
     return marginals.masked_fill(~mask, 0.0)
 
 
@@ -467,14 +480,15 @@ def _messages(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     first unmasked position they are 0.
     """
     batch_axes = unary.dim() - 2
+    # [directions, 4, 1, ...]: of two neighbours that are 0 and 0, 0 and 1, 1 and 0, 1 and 1.
     potentials = pairwise.view(-1, 4, *[1] * batch_axes)
     stay_0, to_1, to_0, stay_1 = potentials.unbind(1)
     message = torch.zeros_like(unary[..., 0])
     messages = []
     for score, is_unmasked in zip(unary.unbind(-1), mask.unbind(-1), strict=True):
         messages.append(message)
-        odds = score + message
-        next_is_1 = torch.logaddexp(to_1, odds + stay_1)
-        next_is_0 = torch.logaddexp(stay_0, odds + to_0)
+        log_odds = score + message
+        next_is_1 = torch.logaddexp(to_1, log_odds + stay_1)
+        next_is_0 = torch.logaddexp(stay_0, log_odds + to_0)
         message = torch.where(is_unmasked, next_is_1 - next_is_0, message)
     return torch.stack(messages, dim=-1)

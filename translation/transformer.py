@@ -23,11 +23,12 @@ Weights = Tensor | None  # of attention: None unless they are requested
 def prepare_cuda() -> None:
     """Make operations on CUDA deterministic in this process, attention among them.
 
-    Of the kernels of attention only the plain products add up gradients in one order. They are fast
-    for any shape, too: cuDNN's kernel makes a plan for each new shape of a batch, so that a
-    translator trained at a sixth of the rate on an H200.
+    torch has several kernels for attention, and only that of plain matrix products adds up
+    gradients in a fixed order: the others are switched off. It is also fast for batches of many
+    shapes. cuDNN's kernel makes a plan for each new shape, and with it a translator trained at a
+    sixth of the speed on an H200.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before cuBLAS starts
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.enable_flash_sdp(False)
@@ -61,11 +62,12 @@ def attend(
 class MultiHeadAttention(nn.Module):
     """Attention in `heads` subspaces of width d_model / heads, concatenated.
 
-    See section 3.2.2 of Vaswani et al. `output_projection=False` leaves out W_O, as DTML does.
-    Queries, keys and values share one packed weight.
+    See section 3.2.2 of Vaswani et al. `output_projection=False` leaves out W_O, as DTML does. The
+    weights for queries, keys and values, in this order, are rows of one matrix.
     """
 
-    product = staticmethod(nn.functional.linear)  # incremental decoding sets a faster one
+    # Incremental decoding and the training on a CPU set faster functions on their networks.
+    linear = staticmethod(nn.functional.linear)
 
     def __init__(self, d_model: int, heads: int, *, output_projection: bool = True) -> None:
         super().__init__()
@@ -94,11 +96,11 @@ class MultiHeadAttention(nn.Module):
         return self._heads(self.project_qkv(x), count=3)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Project `x` to queries alone, to attend over another sequence."""
+        """Project `x` to queries alone, `[..., heads, positions, d_k]`, to attend elsewhere."""
         width = x.shape[-1]
         weight = self.project_qkv.weight[:width]
         bias = self.project_qkv.bias[:width]
-        (query,) = self._heads(self.product(x, weight, bias), count=1)
+        (query,) = self._heads(self.linear(x, weight, bias), count=1)
         return query
 
     def keys_values(self, memory: Tensor) -> Iterator[Tensor]:
@@ -106,7 +108,7 @@ class MultiHeadAttention(nn.Module):
         width = memory.shape[-1]
         weight = self.project_qkv.weight[width:]
         bias = self.project_qkv.bias[width:]
-        return self._heads(self.product(memory, weight, bias), count=2)
+        return self._heads(self.linear(memory, weight, bias), count=2)
 
     def mix(
         self,
@@ -117,9 +119,10 @@ class MultiHeadAttention(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Attend in every head, concatenate and project: `[..., queries, d_model]`.
+        """Attend in every head, concatenate and project.
 
-        Returns the weights too, on request.
+        `query`, `key` and `value` are `[..., heads, positions, d_k]`, `mask` is as in `forward`.
+        Returns `[..., queries, d_model]` and, on request, the weights.
         """
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
         mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)
@@ -127,7 +130,11 @@ class MultiHeadAttention(nn.Module):
         return self.project_output(concatenated), weights
 
     def _heads(self, packed: Tensor, count: int) -> Iterator[Tensor]:
-        """Return the `count` projections side by side in `packed`, head by head."""
+        """Return the `count` projections that lie side by side in `packed`, head by head.
+
+        `packed` is `[..., positions, count * d_model]`, each projection `[..., heads, positions,
+        d_k]`.
+        """
         parts = packed.unflatten(-1, (count, self.heads, -1))  # [..., positions, count, heads, d_k]
         return (part.transpose(-3, -2) for part in parts.unbind(-3))
 
@@ -292,7 +299,10 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Embed token numbers `[...]` at positions `[...]`, from 0 on, as `[..., d_model]`."""
+        """Return the embeddings `[..., d_model]` of token numbers `[...]` at positions `[...]`.
+
+        Positions count from 0, and may be of a shape that broadcasts to that of the tokens.
+        """
         width = self.tokens.embedding_dim
         if self.learned is None:
             of_positions = sinusoids(positions, width)
@@ -316,7 +326,10 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The base model of the paper; `learned_positions` is how many there are, 0 for sinusoids."""
+    """Sizes of the network, by default those of the paper's base model.
+
+    `learned_positions` is the number of learned position embeddings, 0 for sinusoids.
+    """
 
     source_vocabulary: int
     target_vocabulary: int
@@ -374,13 +387,14 @@ class Transformer(nn.Module):
             )
             for _ in range(config.decoder_layers)
         )
+        # With "post", the last sub-layer has already normalised its output.
         is_post = config.norm == "post"
         self.encoder_norm = nn.Identity() if is_post else nn.LayerNorm(width)
         self.decoder_norm = nn.Identity() if is_post else nn.LayerNorm(width)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-        for table in (source, target):
+        for table in (source, target):  # `Embedding` multiplies these by sqrt(d_model)
             nn.init.normal_(table.weight, std=width**-0.5)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -400,14 +414,16 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Weights]:
         """Decode `[sentences, target positions]` tokens, each without those after it.
 
-        Returns `[..., d_model]`, see `logits`. Weights on request are the last layer's over the
-        source, averaged over heads: `[sentences, target positions, source positions]`.
+        Returns `[sentences, target positions, d_model]`, which `logits` maps to scores. Weights on
+        request are the last layer's over the source, averaged over heads: `[sentences, target
+        positions, source positions]`.
         """
         memory, memory_mask = self.encode(source)
         is_real = target != PADDING
         length = target.shape[-1]
         itself = torch.eye(length, dtype=torch.bool, device=target.device)
         up_to_itself = torch.ones_like(itself).tril()
+        # Padding too may attend to itself: a softmax over no keys would be NaN.
         mask = up_to_itself & (is_real.unsqueeze(-2) | itself)
         x = self.embed_target(target, positions_of(is_real))
         weights = None
@@ -426,6 +442,8 @@ class Transformer(nn.Module):
         keys]`, of the source ("encoder"), the target ("decoder") and "between".
         """
         memory, memory_mask = self.encode(source)
+        # `encode` and the decoder's layers return no weights of self-attention, so these are
+        # computed again.
         in_encoder: list[Tensor] = []
         x = self.embed_source(source, positions_of(source != PADDING))
         for layer in self.encoder:
@@ -465,8 +483,8 @@ class Transformer(nn.Module):
 
 
 def positions_of(is_real: Tensor) -> Tensor:
-    """Return positions from 0 on, counted from the first real token.
+    """Return the position of each token, counted from 0 at the first real one of its sentence.
 
-    So padding in front does not change them.
+    Padding in front does not change the positions; that at the end repeats the last one.
     """
     return (is_real.cumsum(dim=-1) - 1).clamp(min=0)

@@ -36,9 +36,10 @@ class Attention:
 class Translation:
     """The best translation of a text, and the n best, each with its score.
 
-    A score is the log probability of the pieces divided by the length penalty, 0 for an empty text.
-    `attention`, on request, has that of each part of the text. The warning says that the text seems
-    to be in the target language.
+    A score is the log probability of the pieces divided by the length penalty, summed over the
+    parts of a long text; that of an empty text is 0. `best` has pairs of text and score, the best
+    first. `attention` has that of each part of the text, and is empty unless requested. `warning`
+    says that the text seems to be in the target language, and is None otherwise.
     """
 
     text: str
@@ -57,9 +58,10 @@ def translate(
 ) -> list[Translation]:
     """Translate texts of any length, in order.
 
-    A text of more than `MAX_PIECES` pieces is translated part by part; its n best translations join
-    those of the parts that have the same rank. The translation of an empty text is empty. `report`
-    is called with the number of parts translated since its last call.
+    A text of more than `MAX_PIECES` pieces is translated part by part: its best translation joins
+    the best one of each part, its second best the second best ones, and so on. The translation of
+    an empty text is empty. `report` is called with the number of parts translated since its last
+    call.
     """
     parts_of_texts = [_parts(model, text) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))
@@ -72,9 +74,10 @@ def translate(
 
 
 def _parts(model: Model, text: str) -> list[list[int]]:
-    """Return the pieces of a text in parts of at most `MAX_PIECES`.
+    """Return the token numbers of a text in parts of at most `MAX_PIECES` pieces.
 
-    It is cut at the ends of sentences, and a sentence that is too long anywhere.
+    The text is cut at the ends of sentences. A sentence of more pieces is cut after each
+    `MAX_PIECES`.
     """
     pieces = model.source.encode(text)
     if len(pieces) <= MAX_PIECES:
@@ -94,11 +97,12 @@ def _parts(model: Model, text: str) -> list[list[int]]:
 def _joined(
     model: Model, parts: list[list[int]], hypotheses: list[list[Hypothesis]]
 ) -> Translation:
-    """Return the translation of a text from the hypotheses of each of its parts."""
+    """Return the translation of a text from its parts and the hypotheses of each, best first."""
     card = model.card
     space = "" if is_unspaced(card.target_language) else " "
     best: list[tuple[str, float]] = []
-    for same_rank in zip(*hypotheses, strict=False):  # as many as the part with the fewest has
+    # A part may have fewer hypotheses than the others: the text has as many as that part.
+    for same_rank in zip(*hypotheses, strict=False):
         decoded = [model.target.decode(hypothesis.tokens) for hypothesis in same_rank]
         score = sum(hypothesis.score for hypothesis in same_rank)
         best.append((space.join(decoded).strip(), score))
@@ -124,6 +128,7 @@ def _joined(
 def _attention(
     model: Model, source: Sequence[int], target: Sequence[int], weights: torch.Tensor
 ) -> Attention:
+    """Return the attention of one part: `weights` with the pieces of both sides and all heads."""
     heads: dict[str, torch.Tensor] = {}
     first_network = model.networks[0]
     if isinstance(first_network, Transformer):

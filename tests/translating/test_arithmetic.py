@@ -14,7 +14,7 @@ from translation.training.arithmetic import (
     bfloat16_gain,
     faster_format,
     format_of,
-    slower_words,
+    slower_format_warning,
 )
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig, training_step_of
@@ -37,7 +37,7 @@ def test_auto_takes_what_the_processor_multiplies_faster(
     step = training_step_of(network(), TrainingConfig(optimiser="muon"), CPU, SINGLE_PROCESS)
     _, muon = step.optimisers
     assert isinstance(muon, Muon)
-    assert (step.products, muon.products) == (getattr(torch, taken),) * 2
+    assert (step.product_dtype, muon.product_dtype) == (getattr(torch, taken),) * 2
     said: list[object] = []
     config = from_recipe._with_formats(TrainingConfig(), CPU, SINGLE_PROCESS, said.append)
     assert (config.precision, config.muon_precision) == (taken, taken)
@@ -64,8 +64,8 @@ def test_a_named_format_is_taken_and_said_to_be_slow(
     )
     assert taken.precision == named
     assert taken.muon_precision == faster_format(gain)
-    assert slower_words(named, gain) == "".join(said)
-    assert warning in slower_words(named, gain)
+    assert slower_format_warning(named, gain) == "".join(said)
+    assert warning in slower_format_warning(named, gain)
     assert bool(said) == bool(warning)
 
 

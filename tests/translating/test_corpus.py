@@ -87,7 +87,7 @@ def test_unequal_files_are_named_with_their_counts(
         write("train.de.txt.gz", "b\n" * targets),
     )
     message = (
-        f"train.en.txt.gz has {sources:,} lines, train.de.txt.gz {targets:,}: line n of one must"
+        f"train.en.txt.gz has {sources:,} lines, train.de.txt.gz {targets:,}: make line n of one"
     )
     with pytest.raises(UsageError, match=message):
         read(source, target)
@@ -130,7 +130,7 @@ def test_an_empty_corpus_is_refused(write: Write) -> None:
         (write("t", ""),),
         (write("a.gz", ""), write("b.gz", "")),
     ):
-        with pytest.raises(UsageError, match="no sentences"):
+        with pytest.raises(UsageError, match="empty: name"):
             read(*files)
 
 

@@ -136,7 +136,7 @@ def measured_sentences(folder: Path, device: str, monkeypatch: pytest.MonkeyPatc
 
     def look(_: object, batches: list[step.SeededBatch], *_rest: object) -> step.StepResult:
         seen.update(len(batch.source) for _, batch in batches)
-        return step.StepResult(1.0, 1, check=False)
+        return step.StepResult(1.0, 1, is_check_requested=False)
 
     monkeypatch.setattr(step.TrainingStep, "_step", look)
     monkeypatch.setattr(pace, "MEASURED_S", 0.0)

@@ -308,7 +308,7 @@ def test_of_the_last_their_means_and_the_best_check_the_best_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: tuple[float, ...], saved: list[int]
 ) -> None:
     judged_as(monkeypatch, *losses)
-    monkeypatch.setattr(loop, "FEW", 2)
+    monkeypatch.setattr(loop, "SHORT_AVERAGE", 2)
     network, progress = trained(tmp_path, replace(CONFIG, warmup=5, average=4))
     assert (progress.kept, progress.saved) == ([3, 6, 9, 12], saved)
     kept = [read_tensors(tmp_path / f"step-{step:07}.safetensors")[0] for step in saved]
@@ -356,7 +356,7 @@ def test_it_ends_without_time(tmp_path: Path) -> None:
 def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "SAID_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "MESSAGE_INTERVAL_S", 0.0)
     told, words = list[Check](), list[str]()
     timed = replace(CONFIG, minutes=0.1, updates=10**6, check_every=None, warmup=1, average=2)
     network = drawn()

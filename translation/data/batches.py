@@ -39,10 +39,10 @@ def batch_indices(
 ) -> list[Indices]:
     """Return the indices of the examples of each batch of an epoch.
 
-    Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch
-    of its own. With a generator, examples of equal lengths are shuffled, and so are the batches;
-    without, they come from short to long. The same generator state gives the same order, so a
-    training can resume in the middle of an epoch.
+    A batch has at most `tokens` positions: its number of pairs times its longest side, BEGIN or END
+    included. A longer example is a batch of its own. With a generator, examples of equal lengths
+    are shuffled, and so are the batches; without one, batches come from short to long. The same
+    state of the generator gives the same order, so a training can resume in the middle of an epoch.
     """
     if tokens < 1:
         raise UsageError(f"a batch must have 1 token or more, not {tokens}")
@@ -53,6 +53,7 @@ def batch_indices(
         order_of_ties = torch.randperm(count, generator=generator).numpy()
     source_lengths = examples.source.lengths
     target_lengths = examples.target.lengths
+    # By the length of the target, then of the source: the last key counts first.
     by_length = np.lexsort((order_of_ties, source_lengths, target_lengths))
     longest = np.maximum(source_lengths, target_lengths)[by_length] + 1
     bounds = _bounds(longest.tolist(), tokens)
@@ -64,10 +65,13 @@ def batch_indices(
 
 
 def _bounds(longest: list[int], tokens: int) -> list[int]:
-    """Return the row at which each batch starts, and the end, from each row's longer side."""
+    """Return the row at which each batch starts, and the number of rows at the end.
+
+    `longest` has the positions of each row's longer side.
+    """
     bounds = [0]
     rows = 0  # of the batch that is being filled
-    width = 0
+    width = 0  # the positions of its longest row
     for place, length in enumerate(longest):
         new_width = max(width, length)
         if rows and (rows + 1) * new_width > tokens:
@@ -94,10 +98,10 @@ def _padded(
     sentences: Sentences, indices: Indices, *, begin: bool = False, end: bool = False
 ) -> Int[Tensor, "sentences positions"]:
     """Return rows of tokens with BEGIN before or END behind them, filled up with PAD."""
-    starts = sentences.starts[indices, None]
+    starts = sentences.starts[indices, None]  # [sentences, 1], as `lengths`
     lengths = sentences.starts[indices + 1, None] - starts
     shape = (len(indices), int(lengths.max()) + begin + end)
-    # The index of each position among its row's own tokens.
+    # The index of each position among the tokens of its row; that of BEGIN is -1.
     places = np.broadcast_to(np.arange(shape[1]) - begin, shape)
     is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths)
     rows = np.full(shape, PAD, dtype=np.int64)

@@ -58,6 +58,7 @@ class Corpus:
         return _matched(self.source, self.target)
 
     def _rows(self, file: Path) -> Iterator[Pair]:
+        """Yield the two columns of each row of a table."""
         first, second = self.columns
         number = 0
         for number, line in enumerate(lines_of(file), start=1):
@@ -70,11 +71,11 @@ class Corpus:
                 )
             yield row[first], row[second]
         if not number:
-            raise UsageError(f"{file} is empty: it has no sentences")
+            raise UsageError(f"{file} is empty: name a file that has sentences")
 
 
 def _matched(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield line n of one file with line n of the other."""
+    """Yield line n of one file with line n of the other; raise UsageError if one has more lines."""
     sources = 0
     targets = 0
     for first, second in zip_longest(lines_of(source), lines_of(target)):
@@ -87,10 +88,10 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
     if sources != targets:
         raise UsageError(
             f"{source.name} has {sources:,} lines, {target.name} {targets:,}: "
-            "line n of one must translate line n of the other"
+            "make line n of one the translation of line n of the other"
         )
     if not sources:
-        raise UsageError(f"{source} and {target} are empty: they have no sentences")
+        raise UsageError(f"{source} and {target} are empty: name files that have sentences")
 
 
 def lines_of(file: Path) -> Iterator[str]:
@@ -139,7 +140,7 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
         if opposite_language.lower() in parts and language.lower() not in parts:
             raise UsageError(
                 f"the name of {file.name} says {opposite_language}, but the {side} language is "
-                f"{language}: swap them"
+                f"{language}: swap the source and the target"
             )
 
 
@@ -147,10 +148,10 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
 class Rules:
     """The rules by which pairs are dropped from a corpus.
 
-    `longest` is the limit of pieces of either side; `ratio` that of (longer + 1) / (shorter + 1),
-    in pieces; `drop_repeated` drops a pair that occurred before; `drop_same` a pair whose two sides
-    are the same text. This is off by default: names, numbers and titles may well be the same in two
-    languages.
+    A pair is dropped if a side has more than `longest` pieces, or if (longer + 1) / (shorter + 1)
+    of its sides' pieces is above `ratio`. `drop_repeated` drops a pair that occurred before,
+    `drop_same` a pair whose two sides are the same text. The latter is off by default: names,
+    numbers and titles may well be the same in two languages.
     """
 
     longest: int = 200
@@ -236,9 +237,9 @@ def shards(
 ) -> Iterator[Examples]:
     """Yield the result of `clean` in shards of at most `size` pairs, for large corpora.
 
-    Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair; without
-    `drop_repeated` memory is constant. `dropped` counts the pairs dropped since the last shard. No
-    shard is empty.
+    Repeated pairs are found over the whole stream by 64-bit hashes, which take about 80 bytes a
+    pair; without `drop_repeated` the memory does not grow with the corpus. `dropped` of a shard
+    counts the pairs dropped since the shard before. No shard is empty.
     """
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
@@ -250,7 +251,7 @@ def shards(
     while chunk := list(islice(stream, CHUNK)):
         waiting += _kept_pairs(chunk, source, target, rules, hashes, dropped)
         has_pairs = has_pairs or bool(waiting)
-        # Not >=: the pairs that are dropped after the last one of a shard count to it.
+        # Not >=: a pair must be left for the last shard, which counts the pairs dropped at the end.
         while len(waiting) > size:
             yield _examples(waiting[:size], dropped)
             waiting = waiting[size:]
@@ -275,15 +276,21 @@ def _kept_pairs(
     sources = source.encode_all([first for first, _ in chunk])
     targets = target.encode_all([second for _, second in chunk])
     for pair, source_tokens, target_tokens in zip(chunk, sources, targets, strict=True):
-        reason = _reason(pair, len(source_tokens), len(target_tokens), rules, hashes)
+        reason = _reason_to_drop(pair, len(source_tokens), len(target_tokens), rules, hashes)
         if reason is None:
             yield array("i", source_tokens), array("i", target_tokens)
         else:
             dropped[reason] += 1
 
 
-def _reason(pair: Pair, source: int, target: int, rules: Rules, hashes: set[bytes]) -> str | None:
-    """Return why a pair with so many pieces is dropped, or None if it is kept."""
+def _reason_to_drop(
+    pair: Pair, source: int, target: int, rules: Rules, hashes: set[bytes]
+) -> str | None:
+    """Return why a pair is dropped, or None if it is kept.
+
+    `source` and `target` are its numbers of pieces. `hashes` has the pairs kept so far, to which
+    this one is added if repeated pairs are to be dropped.
+    """
     shorter, longer = sorted((source, target))
     if not shorter:
         return "empty"

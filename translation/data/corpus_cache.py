@@ -22,9 +22,9 @@ from translation.recipes import Recipe
 
 NOTES = "corpus.json"
 SHARD = 500_000  # pairs in memory at once
-# The validation set is scored whole.
-EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)
-READ_AT_ONCE = 2**20
+# No pair of the validation set is dropped but those with an empty side.
+KEEP_ALL = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)
+READ_AT_ONCE = 2**20  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,22 +44,22 @@ def cache_corpus(
 ) -> CachedCorpus:
     """Train the tokenizers and encode the corpora into `folder`, unless it has those of the recipe.
 
-    If the recipe names no size of network, `choose` returns it, or, if that is None, it depends on
-    the number of pairs. Raises UsageError for corpora that cannot be used; see
+    If the recipe names no size of network, `choose` returns one. Without `choose`, the size depends
+    on the number of pairs. Raises UsageError for corpora that cannot be used; see
     `translation.data.corpus`.
     """
     scored = [recipe.validation, *recipe.tests.values()]
     for corpus in (recipe.train, *scored):
         check_languages(corpus, recipe.source_language, recipe.target_language)
     for corpus in scored:
-        _read_through(corpus)  # raises for a mistake, which must be found before the training
+        _read_through(corpus)  # only to raise now, not after the training, for a mistake in it
     corpus_hash = hash_of(recipe.train, recipe.validation)
     key = _key(recipe, corpus_hash)
     notes = _notes(folder)
     if notes.get("key") != key:
         notes = {**_write_cache(recipe, folder, choose), "key": key}
         text = json.dumps(notes)
-        sync(folder)  # before the notes, which describe the other files
+        sync(folder)  # the notes say that the other files are complete, so these come first
         write_whole(folder / NOTES, lambda partial: partial.write_text(text))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
@@ -79,7 +79,10 @@ def _read_through(corpus: Corpus) -> None:
 
 
 def _key(recipe: Recipe, corpus_hash: str) -> str:
-    """Return a text of all settings on which the cached files depend."""
+    """Return a text of all settings on which the cached files depend.
+
+    Without a size, it is chosen for the minutes of the training, and so depends on them.
+    """
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     parts = [
         corpus_hash,
@@ -92,9 +95,10 @@ def _key(recipe: Recipe, corpus_hash: str) -> str:
 
 
 def _notes(folder: Path) -> dict[str, Any]:
-    """Read the notes of a folder.
+    """Return the notes of a folder, empty if their file is missing or damaged.
 
-    They are empty if the file is missing or damaged, as then none of the other files is reliable.
+    They have the `key`, and what `_write_cache` returned. Without them, none of the other files is
+    reliable.
     """
     file = folder / NOTES
     try:
@@ -111,6 +115,7 @@ def _write_cache(
     Returns the size of network, and for each corpus the number of dropped pairs by reason.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # The notes of an earlier recipe would be wrong once the first file is overwritten.
     (folder / NOTES).unlink(missing_ok=True)
     size = _size(recipe, choose)
     vocabulary = recipe.vocabulary_for(size)
@@ -123,7 +128,7 @@ def _write_cache(
         target.save(folder / TARGET)
     source.save(folder / SOURCE)
     training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD)
-    validation = shards(recipe.validation.pairs(), source, target, EVERYTHING, SHARD)
+    validation = shards(recipe.validation.pairs(), source, target, KEEP_ALL, SHARD)
     return {
         "size": size,
         "train": _write(folder, "train", training),
@@ -140,7 +145,7 @@ def _size(recipe: Recipe, choose: Callable[[Recipe], str] | None) -> str:
 
 
 class _Files(NamedTuple):
-    """The files of one side of a corpus, as `Sentences` has its arrays."""
+    """The files of one side of a corpus, one for each array of `Sentences`."""
 
     tokens: Path
     starts: Path
@@ -154,7 +159,7 @@ def _files(folder: Path, name: str, side: str) -> _Files:
 
 
 def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    """Write the pairs of all shards into two files for each side.
+    """Write the pairs of all shards, `parts`, into two files for each side.
 
     Returns the number of dropped pairs by reason.
     """
@@ -203,14 +208,17 @@ def _mapped(files: _Files) -> Sentences:
 
 
 def hash_of(*corpora: Corpus) -> str:
-    """Return the SHA-256 of the files' bytes; raises the errors of reading their first lines."""
+    """Return the SHA-256 of the bytes of all files, as they are on the disk.
+
+    Raises the errors that reading the first pair of each corpus raises; see `Corpus.pairs`.
+    """
     digest = hashlib.sha256()
     for corpus in corpora:
         for file in (corpus.source, corpus.target):
-            if file is None:
+            if file is None:  # a table, from which the columns choose the pairs
                 digest.update(repr(corpus.columns).encode())
                 continue
-            next(corpus.pairs(), None)
+            next(corpus.pairs(), None)  # only for the errors that it raises, as for a missing file
             with file.open("rb") as stream:
                 while block := stream.read(READ_AT_ONCE):
                     digest.update(block)

@@ -1,8 +1,8 @@
 """Identify the language of a text, to warn of one that is already in the target language.
 
 This is a naive Bayes classifier over pieces of the source vocabulary. With two vocabularies, target
-sentences are encoded with the source's, as a user's text would be: they fall into short pieces and
-bytes, and that sets them apart.
+sentences are encoded with the source's, as a text that a user enters would be. They then fall into
+short pieces and bytes, by which they are recognised.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,8 @@ Counts = Int[ndarray, " vocabulary"]
 MIN_PIECES = 8  # in a text: a name or two are not enough evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
-# Of pieces that are as clearly of the source language: names in bytes have many pieces.
+# Of pieces that are as clearly of the source language. A few names in another script may have most
+# pieces of a source sentence, as they are spelled in bytes.
 MAX_SHARE_AGAINST = 1 / 8
 BLOCK = 1 << 22  # tokens counted at once
 SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over the corpus
@@ -63,12 +64,12 @@ class LanguageIdentifier:
     def reads_like_target(self, tokens: Sequence[int]) -> bool:
         """Return whether a text is almost certainly in the target language.
 
-        `tokens` are those of the source's tokenizer. The conditions are `MIN_PIECES` pieces or
-        more, special tokens not counted; a mean evidence above `MIN_EVIDENCE`, so that a text of 8
-        pieces is at least e^12 times as likely in the target language; and at most
-        `MAX_SHARE_AGAINST` of the pieces below -`MIN_EVIDENCE`, so that a source sentence with
-        names in the other script is not recognised. Raises IndexError for a number outside of the
-        vocabulary.
+        `tokens` are those of the source's tokenizer. Three conditions must hold. The text has
+        `MIN_PIECES` pieces or more, special tokens not counted. Their mean evidence is above
+        `MIN_EVIDENCE`: a text of 8 pieces is then at least e^12 times as likely in the target
+        language. At most `MAX_SHARE_AGAINST` of the pieces have evidence below -`MIN_EVIDENCE`: a
+        source sentence with names in the script of the target language has more. Raises IndexError
+        for a number outside of the vocabulary.
         """
         pieces = np.asarray(tokens, dtype=np.int64)
         evidence = self.evidence[pieces[pieces >= SPECIAL]]
@@ -82,24 +83,28 @@ class LanguageIdentifier:
         return {"source": self.source.tolist(), "target": self.target.tolist()}
 
     @classmethod
-    def from_json(cls, card: Mapping[str, Any]) -> "LanguageIdentifier":
-        """Return the classifier of a result of `to_json`.
+    def from_json(cls, counts: Mapping[str, Any]) -> "LanguageIdentifier":
+        """Return the classifier from what `to_json` has returned.
 
         Raises TranslationError for anything else.
         """
         try:
             return cls(
-                source=np.array(card["source"], dtype=np.int64),
-                target=np.array(card["target"], dtype=np.int64),
+                source=np.array(counts["source"], dtype=np.int64),
+                target=np.array(counts["target"], dtype=np.int64),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TranslationError(
-                f"counts of pieces are damaged ({error}): restore the model or train it again"
+                f"the model's counts of pieces are damaged ({error}): restore the model, or train "
+                "it again"
             ) from error
 
 
 def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tuple[Counts, Counts]:
-    """Count each piece of the source vocabulary in the source texts and in the target texts."""
+    """Count each piece of the source vocabulary in the source texts and in the target texts.
+
+    With two vocabularies, a sample of the target texts is encoded with that of the source.
+    """
     if source.digest == target.digest:
         target_tokens = examples.target.tokens
     else:

@@ -1,9 +1,10 @@
 """Encode text as token numbers with a SentencePiece vocabulary that is learned from a corpus.
 
-Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); a character that has no piece
-of its own is spelled in bytes, so no text is unknown. Text is composed (Unicode NFC, so that a
-Korean syllable or an accented letter is always one character) and otherwise not changed: NFKC,
-SentencePiece's usual normalisation, would turn the no-break spaces of French into common ones.
+Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016). A character that has no piece
+of its own is spelled in bytes, so no text is unknown. Text is composed by Unicode NFC, so that a
+Korean syllable or an accented letter is always one character, and not changed otherwise.
+SentencePiece's usual normalisation, NFKC, would turn the no-break spaces of French into common
+ones.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ END = 3
 SPECIAL = 4  # tokens below it are not text
 BYTES = 256
 SMALLEST = 300  # vocabulary: the special pieces, the bytes and a few more
-MAX_LINES = 1_000_000  # more give no better pieces
+MAX_LINES = 1_000_000  # from which pieces are learned: more lines give no better pieces
 LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
 # SentencePiece reads these characters as spaces or as no text.
 UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
@@ -63,7 +64,7 @@ class Tokenizer:
         counts: Counter[str] = Counter()
         for line in sample:
             counts.update(line)
-        del counts[" "]
+        del counts[" "]  # separates words, and so needs no piece
         if not counts:
             raise UsageError(
                 "no text to learn a vocabulary from: every line of the corpus is empty"
@@ -133,10 +134,11 @@ class Tokenizer:
 
 
 def _composed(text: str) -> str:
+    """Return a text in Unicode NFC, with "?" for each lone surrogate."""
     composed = unicodedata.normalize("NFC", text)
     try:
         composed.encode()
-    except UnicodeEncodeError:  # a lone surrogate, as JSON may hold
+    except UnicodeEncodeError:  # a lone surrogate, which a text read from JSON may have
         return composed.encode(errors="replace").decode()
     return composed
 
@@ -159,7 +161,10 @@ def _sampled(lines: Iterable[str], most: int) -> list[str]:
 
 
 def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
-    """Return the model that SentencePiece learns, without pieces for `left_to_bytes`."""
+    """Return the model that SentencePiece learns, as the bytes of its file.
+
+    It has no pieces for the characters (code points) of `left_to_bytes`.
+    """
     model = BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=_short_parts(lines, left_to_bytes),
@@ -170,10 +175,10 @@ def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> 
         eos_id=END,
         model_type="bpe",
         vocab_size=size,
-        hard_vocab_limit=False,
+        hard_vocab_limit=False,  # a small corpus may give fewer pieces
         byte_fallback=True,
-        character_coverage=1.0,
-        normalization_rule_name="identity",
+        character_coverage=1.0,  # the rare characters are already left out
+        normalization_rule_name="identity",  # `_composed` has normalised the lines
         num_threads=1,
         minloglevel=2,
     )

@@ -1,8 +1,9 @@
 """Search with beams for the best translation by a network that decodes position by position.
 
 One beam is greedy search. The beams of a sentence hold unfinished translations, which are extended
-together. If the end of one is among the best of a step, it is set aside as finished while the
-others continue, so a translation that ends late can still be the best.
+together. At each step, ending a translation competes with the ways to extend all of them. If it is
+among the best, the translation is set aside as finished while the others continue, so one that ends
+late can still be the best.
 """
 
 import math
@@ -19,20 +20,23 @@ from translation.decoding.incremental import IncrementalDecoder
 from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
-# Share of sentences that are done but stay in a batch: dropping them copies the others' state.
+# The share of a batch's sentences that may be done before these are dropped: dropping some copies
+# the state of all others.
 MAX_DONE = 1 / 8
-BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabulary of 10,000
+# Tokens of a block of the vocabulary in `best_tokens`, which was fastest at this width with a
+# vocabulary of 10,000.
+BLOCK = 128
 
 
 @dataclass(frozen=True)
 class Search:
     """Settings of a search.
 
-    The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams. The
-    search of a sentence ends when as many translations are finished as there are beams, or when no
-    other one can be better than these. With `exact` only the second condition counts, which with a
-    large `alpha` holds only at the limit of tokens. Raises UsageError for a number out of its
-    range.
+    The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but with 5 beams.
+    The search of a sentence ends when as many translations are finished as there are beams, or when
+    no unfinished one can become better than these. With `exact` only the second condition counts;
+    with a large `alpha` it is met only at the limit of tokens. Raises UsageError for a number out
+    of its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
@@ -90,12 +94,14 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Translate `sources`, token numbers without END; return the best translations of each.
 
-    Those of a source are its `how.best` best, the best first: fewer if no more have a probability
-    above 0, and one, without tokens, for an empty source. A translation is cut at `how.extra`
-    tokens more than its source. `report` gets the number of sentences done since its last call;
-    `device` is the network's. If memory runs out, the batch is halved. Raises TranslationError if
-    the network's scores are NaN, or memory does not suffice for one sentence.
+    Each source has its `how.best` best translations, the best first. There are fewer if no more
+    have a probability above 0; an empty source has one, without tokens. A translation has at most
+    `how.extra` tokens more than its source. `report` is called with the number of sentences done
+    since its last call. `device` is that of the network. If memory runs out, the batch is halved.
+    Raises TranslationError if the network's scores are NaN, or memory does not suffice for one
+    sentence.
     """
+    # The hypotheses of each source; an empty list is one that is still to be translated.
     hypotheses = [[] if source else [_empty_hypothesis(how)] for source in sources]
     empty_sources = sum(not source for source in sources)
     if report and empty_sources:
@@ -120,7 +126,7 @@ def search(
                 alone = f"one sentence of {len(sources[unfinished[0]])} pieces"
                 raise TranslationError(f"out of memory with {alone}: use {way_out}") from error
             half = len(unfinished) // 2
-            waiting.appendleft(unfinished[half:])
+            waiting.appendleft(unfinished[half:])  # before the first half, which is to come first
             waiting.appendleft(unfinished[:half])
     return hypotheses
 
@@ -156,7 +162,7 @@ class Continuations(NamedTuple):
     tokens: Tensor  # the token that it adds
 
     def of(self, sentences: Tensor) -> "Continuations":
-        """Return those of these sentences alone."""
+        """Return the continuations of some sentences, given by their rows."""
         return Continuations(
             log_probabilities=self.log_probabilities[sentences],
             beams=self.beams[sentences],
@@ -165,16 +171,18 @@ class Continuations(NamedTuple):
 
 
 def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
-    """Return the highest sums of a token's score and its beam's log probability.
+    """Return the continuations with the highest sums of a token's score and its beam's `so_far`.
 
-    There are as many of them as beams. `scores` are `[sentences, beams, vocabulary]`, `so_far` is
-    `[sentences, beams]`. The sums are in the blocks of the vocabulary with the highest maxima:
-    sorting only these takes a third of the time of `topk` over all.
+    There are as many of them as beams. `scores` are log probabilities `[sentences, beams,
+    vocabulary]`, and `so_far` those of the beams, `[sentences, beams]`. The highest sums are in the
+    blocks of the vocabulary with the highest maxima: sorting only these takes a third of the time
+    of `topk` over all.
     """
     beams, vocabulary = scores.shape[1:]
     maxima = _block_maxima(scores)
-    blocks = maxima.shape[-1]
+    blocks = maxima.shape[-1]  # of one beam
     block_sums = maxima + so_far.unsqueeze(-1)
+    # The chosen blocks, numbered through all beams of the sentence: [sentences, beams].
     block = block_sums.flatten(1).topk(beams).indices
     beam = block // blocks
     first_token = block % blocks * BLOCK
@@ -182,11 +190,12 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
     token = first_token.unsqueeze(-1) + torch.arange(BLOCK, device=scores.device)
     is_outside = token >= vocabulary
     token = token.clamp(max=vocabulary - 1)
-    place = beam.unsqueeze(-1) * vocabulary + token
+    place = beam.unsqueeze(-1) * vocabulary + token  # in the flattened scores of the sentence
     token_scores = scores.flatten(1).gather(1, place.flatten(1))
     beam_scores = so_far.gather(1, beam)
     sums = token_scores.view_as(token) + beam_scores.unsqueeze(-1)
-    # With more beams than tokens, some outside of the vocabulary are among the best, with -inf.
+    # The last block may reach beyond the vocabulary. If there are more beams than tokens, such
+    # places are still chosen, with the log probability -inf.
     sums = sums.masked_fill(is_outside, -math.inf)
     best_sums, chosen = sums.flatten(1).topk(beams)
     return Continuations(
@@ -220,17 +229,17 @@ class _Sentence:
         self.source = source
         self.how = how
         self.limit = len(source) + how.extra
-        self.furthest = how.penalty(self.limit + 1)
+        self.highest_penalty = how.penalty(self.limit + 1)
         self.finished: list[Hypothesis] = []
-        self.done = False  # its rows may stay in the batch
+        self.done = False  # a sentence that is done may stay in the batch for some steps
 
-    def is_done(self, length: int, log_probability: float) -> bool:
+    def should_stop(self, length: int, log_probability: float) -> bool:
         """Return whether no unfinished translation of `length` tokens needs to be continued.
 
         That is so at the limit, when enough are finished, and when no unfinished one can be among
         the best. The most probable unfinished one has `log_probability`, which further tokens only
-        lower: no score can exceed it divided by the highest penalty. A single beam stops at its
-        end.
+        lower: no score can exceed it divided by the highest penalty. With a single beam, the first
+        finished translation is the last.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -241,15 +250,14 @@ class _Sentence:
         if self.how.beams == 1:
             return True
         score_to_beat = self.finished[self.how.best - 1].score
-        return log_probability / self.furthest <= score_to_beat
+        return log_probability / self.highest_penalty <= score_to_beat
 
     def answer(self) -> list[Hypothesis]:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
                 "the network's scores are not numbers or give every token probability 0: its "
-                "weights are damaged or its "
-                "training diverged; use another checkpoint or train again"
+                "weights are damaged or its training diverged; use another model or train again"
             )
         return self.finished[: self.how.best]
 
@@ -260,9 +268,9 @@ def _begin(
     how: Search,
     device: torch.device | str,
 ) -> "_Beams":
-    """Start a batch.
+    """Return the beams of a batch of sentences, each with BEGIN alone.
 
-    The beams of a sentence are equal at first, so only one has a probability above 0.
+    As the beams of a sentence are equal at first, only one of them has a probability above 0.
     """
     shape = (len(sentences), how.beams)
     longest = max(len(sentence.source) for sentence in sentences)
@@ -297,27 +305,28 @@ class _Beams:
     """The unfinished translations of a batch of sentences, some of which may be done."""
 
     how: Search
-    state: Any
+    state: Any  # that of the decoder: see `IncrementalDecoder.start`
     sentences: list[_Sentence]
     tokens: Tensor  # [sentences, beams, limit + 2]: BEGIN and what followed
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN
-    # For scores: to allocate it at each step can take longer than to fill it.
+    # Memory for the log probabilities of a step: allocating it can take longer than filling it.
     buffer: Tensor | None = None
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
         """Decode one position; return the sentences that are done with it."""
         scores = self._log_probabilities(decoder)
-        ends = scores[..., END] + self.so_far
-        scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
+        end_scores = scores[..., END] + self.so_far
+        # END is dealt with apart; PAD, UNKNOWN and BEGIN, the tokens below it, are never output.
+        scores[..., : END + 1] = -math.inf
         continuations = best_tokens(scores, self.so_far)
-        self._finish(ends, going=continuations.log_probabilities)
-        newly_done = self._newly_done(going=continuations.log_probabilities)
+        self._finish(end_scores, continuations.log_probabilities)
+        newly_done = self._newly_done(continuations.log_probabilities)
         rows = [row for row, sentence in enumerate(self.sentences) if not sentence.done]
         done_count = len(self.sentences) - len(rows)
         if done_count > MAX_DONE * len(self.sentences) or not rows:
-            remaining = torch.tensor(rows, dtype=torch.long, device=ends.device)
+            remaining = torch.tensor(rows, dtype=torch.long, device=end_scores.device)
             self._keep(remaining)
             continuations = continuations.of(remaining)
         if self.sentences:
@@ -327,7 +336,7 @@ class _Beams:
     def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
         """Return the log probabilities of the next token, `[sentences, beams, vocabulary]`.
 
-        Stores the attention of the step, if requested.
+        Stores the attention of the step, if requested. The result is overwritten at the next step.
         """
         logits, weights = decoder.step(
             self.state,
@@ -342,32 +351,42 @@ class _Beams:
             self.buffer = torch.empty_like(logits)
         return torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
 
-    def _finish(self, ends: Tensor, going: Tensor) -> None:
+    def _finish(self, end_scores: Tensor, continued_scores: Tensor) -> None:
         """Set aside the beams whose END is among the best of this step, and all at the limit.
 
-        `ends` are the log probabilities of ending, `going` those of continuing.
+        Both scores are log probabilities `[sentences, beams]`: of each beam with END, and of the
+        best continuations.
         """
-        limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
+        limits = torch.tensor(
+            [sentence.limit for sentence in self.sentences],
+            device=end_scores.device,
+        )
         at_limit = (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
         not_done = torch.tensor(
             [not sentence.done for sentence in self.sentences],
-            device=ends.device,
+            device=end_scores.device,
         )
-        ending = self._end_among_best(ends, going) | at_limit
+        ending = self._end_among_best(end_scores, continued_scores) | at_limit
         rows, beams = (ending & not_done.unsqueeze(-1)).nonzero(as_tuple=True)
-        self._set_aside(rows, beams, ends[rows, beams])
+        self._set_aside(rows, beams, end_scores[rows, beams])
 
-    def _end_among_best(self, ends: Tensor, going: Tensor) -> Tensor:
-        """Return whether the END of each beam is among the best, `[sentences, beams]`."""
+    def _end_among_best(self, end_scores: Tensor, continued_scores: Tensor) -> Tensor:
+        """Return whether the END of each beam is among the best, `[sentences, beams]`.
+
+        The best are taken from all ends and continuations of a sentence, as many as it has beams.
+        """
         beams = self.how.beams
-        both_ways = torch.cat([ends, going], dim=-1)
+        both_ways = torch.cat([end_scores, continued_scores], dim=-1)
         best = both_ways.topk(beams).indices
         is_best = torch.zeros_like(both_ways, dtype=torch.bool)
         is_best = is_best.scatter(1, best, value=True)
-        return is_best[:, :beams] & (ends > -math.inf)
+        return is_best[:, :beams] & (end_scores > -math.inf)
 
     def _set_aside(self, rows: Tensor, beams: Tensor, log_probabilities: Tensor) -> None:
-        """Add these beams, as they are, to the finished hypotheses of their sentences."""
+        """Add these beams to the finished hypotheses of their sentences.
+
+        `log_probabilities` are those of the beams with END.
+        """
         token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()
         ended_beams = zip(
             rows.tolist(),
@@ -394,11 +413,12 @@ class _Beams:
         weights = self.attention[row, beam, : self.length + 1, :positions]
         return weights.float().cpu().clone()
 
-    def _newly_done(self, going: Tensor) -> list[_Sentence]:
+    def _newly_done(self, continued_scores: Tensor) -> list[_Sentence]:
         """Mark the sentences that are done by this step, and return them."""
         newly_done: list[_Sentence] = []
-        for sentence, best in zip(self.sentences, going[:, 0].tolist(), strict=True):
-            if not sentence.done and sentence.is_done(self.length, best):
+        best_scores = continued_scores[:, 0].tolist()  # of each sentence
+        for sentence, best_score in zip(self.sentences, best_scores, strict=True):
+            if not sentence.done and sentence.should_stop(self.length, best_score):
                 sentence.done = True
                 newly_done.append(sentence)
         return newly_done
@@ -406,7 +426,7 @@ class _Beams:
     def _keep(self, rows: Tensor) -> None:
         """Drop all sentences but those of these rows."""
         self.sentences = [self.sentences[row] for row in rows.tolist()]
-        if self.sentences:
+        if self.sentences:  # without any, the batch has ended and its tensors are not used again
             self.state.keep(rows)
             self.tokens = self.tokens[rows]
             if self.attention is not None:
@@ -415,8 +435,9 @@ class _Beams:
     def _extend(self, continuations: Continuations) -> None:
         """Put the best continuations in place of the beams."""
         self.length += 1
-        if self.how.beams > 1:  # a single one continues itself
+        if self.how.beams > 1:  # a single beam continues itself
             origin = continuations.beams
+            # [sentences, 1]: each sentence takes the beams of its own row.
             rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
             self.tokens = self.tokens[rows, origin]
             if self.attention is not None:

@@ -37,7 +37,7 @@ class EnsembleState:
 
 
 class IncrementalEnsemble:
-    """Decode by the mean of the networks' probabilities; so is the attention a mean."""
+    """Decode by the mean of the networks' probabilities; the attention is their mean too."""
 
     def __init__(self, decoders: Sequence[IncrementalDecoder]) -> None:
         self.decoders = decoders

@@ -1,7 +1,7 @@
 """Decode position by position: the interface for a search, and a Transformer with a cache.
 
-A step computes one position of each beam, however many came before: keys and values are computed
-once. Those of the source are stored once for each sentence, for all its beams.
+A step computes only the newest position of each beam: keys and values are computed once and kept.
+Those of the source are kept once for each sentence, for all its beams.
 """
 
 import copy
@@ -26,11 +26,12 @@ ONEDNN = (
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
-# Positions for which the cache has room at first; it is doubled when full, as allocating memory for
-# all at once is slow. There are never fewer keys, some of them masked: if they do not fill a vector
-# of 16, torch's softmax is five times as slow.
+# Positions for which the cache has room at first. The room is doubled when full, as allocating
+# memory for all positions at once is slow. Attention also has at least so many keys, some of them
+# masked: torch's softmax is five times as slow if the keys do not fill a vector of 16.
 FIRST_CAPACITY = 16
-# With fewer rows, torch's own product was faster than oneDNN's, which has to convert the layout.
+# With fewer rows, torch's own product was faster than oneDNN's, which has to convert the layout of
+# the weight.
 FEW_ROWS = 200
 
 
@@ -41,8 +42,8 @@ class IncrementalDecoder(Protocol):
         """Encode `source`, and return the state from which decoding starts.
 
         `source` is `[sentences, source positions]` tokens, padded with 0 on either side. The state
-        has room for `limit` steps of `beams` beams for each sentence, none of which has a token
-        yet, and the methods of `KeyValueCache`: `reorder` and `keep`.
+        has room for `limit` steps of `beams` beams for each sentence. No beam has a token yet. The
+        state has the methods `reorder` and `keep` of `KeyValueCache`.
         """
 
     def step(
@@ -50,29 +51,32 @@ class IncrementalDecoder(Protocol):
     ) -> tuple[Tensor, Weights]:
         """Append tokens `[sentences, beams]`; return scores of the next ones, and attention.
 
-        The scores are `[sentences, beams, target vocabulary]`, the weights over the source, on
-        request, `[sentences, beams, source positions]`.
+        The scores are `[sentences, beams, target vocabulary]`. The weights of attention over the
+        source are `[sentences, beams, source positions]`, None unless requested or if the network
+        has no attention.
         """
 
 
 @dataclass
 class KeyValueCache:
-    """The Transformer's state: keys and values of `length` positions.
+    """The Transformer's state: keys and values of the first `length` positions of every beam.
 
-    They never move: each beam attends to those of all beams of its sentence, under a mask of its
-    own past. To continue from another beam, only a row of the mask is copied.
+    They are never moved. Each beam attends to the keys of all beams of its sentence, under a mask
+    that leaves only its own past. To continue from another beam, only a row of the mask is copied.
     """
 
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
     memory_mask: Tensor  # [sentences, 1, source positions]
     own: list[Tensor]  # of each layer, [2, sentences, heads, capacity, beams, d_k]
-    # Whether a position of a beam is in another's past: [sentences, beams, limit, beams].
+    # [sentences, beams, limit, beams]: whether the past of a beam (second axis) has the position of
+    # the third axis of the beam of the last axis.
     past: Tensor
-    source_positions: int  # the keys of `memory` may be more, and are then masked
+    source_positions: int  # `memory` may have more keys, which are masked
     length: int = 0
 
     def reorder(self, origin: Tensor) -> None:
         """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
+        # [sentences, 1]: each sentence takes the beams of its own row.
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
 
@@ -85,7 +89,7 @@ class KeyValueCache:
         self.past = self.past[sentences]
 
     def next_position(self) -> None:
-        """Make room for one more position."""
+        """Add a position, whose keys and values are still to be stored."""
         if self.length == self.own[0].shape[3]:
             self.own = [torch.cat([layer, torch.empty_like(layer)], dim=3) for layer in self.own]
         self.length += 1
@@ -93,7 +97,8 @@ class KeyValueCache:
     def mask_of_past(self) -> Tensor | None:
         """Return the mask of the keys of each beam, `[.., beams, keys]`; None for all keys.
 
-        For a single beam there are `FIRST_CAPACITY` keys or more.
+        The keys are those of all beams of the first `length` positions. For a single beam there are
+        at least `FIRST_CAPACITY` keys, of which those not stored yet are masked.
         """
         beams = self.past.shape[1]
         if beams > 1:
@@ -107,15 +112,16 @@ class KeyValueCache:
 class IncrementalTransformer:
     """Decode with the Transformer position by position.
 
-    Each step returns the row that a full pass would compute. The output layer is a copy: make a new
-    `IncrementalTransformer` after an update of the weights.
+    Each step returns the scores that a full pass over the target would compute for the newest
+    position. The weight of the output layer may be a copy: make a new `IncrementalTransformer`
+    after an update of the weights.
     """
 
     def __init__(self, network: Transformer) -> None:
         self.network = _with_fast_products(network)
         self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
         self.output_weight = self.network.output_weight.detach()
-        if _is_for_onednn(self.output_weight):  # its own layout is faster for few rows
+        if _is_for_onednn(self.output_weight):  # oneDNN's own layout is faster for few rows
             self.output_weight = torch.ops.mkldnn._reorder_linear_weight(self.output_weight)
 
     @torch.no_grad()
@@ -123,7 +129,7 @@ class IncrementalTransformer:
         """Implement `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
         source_positions = source.shape[-1]
-        missing = max(0, FIRST_CAPACITY - source_positions)
+        missing = max(0, FIRST_CAPACITY - source_positions)  # keys to add, which are masked
         remembered = [
             nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers
         ]
@@ -132,6 +138,7 @@ class IncrementalTransformer:
             memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width)
             for _ in self.layers
         ]
+        # At first, the past of each beam has its own positions alone.
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
         return KeyValueCache(
             memory=remembered,
@@ -146,13 +153,15 @@ class IncrementalTransformer:
         self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`."""
-        position = torch.full_like(tokens[:1, :1], state.length)
+        position = torch.full_like(tokens[:1, :1], state.length)  # [1, 1]: the same for all beams
         x = self.network.embed_target(tokens, position)
         weights: Weights = None
         state.next_position()
         past = state.mask_of_past()
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
             attended = _attend_past(layer, x, own, state.length, past)
+            # Always with weights: `attend` then computes with plain products, for whose softmax
+            # `FIRST_CAPACITY` was chosen.
             x, weights = layer.attend_memory(
                 x,
                 attended,
@@ -169,9 +178,11 @@ class IncrementalTransformer:
 def _attend_past(
     layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None
 ) -> Tensor:
-    """Self-attend from position `length` of each beam, and store its keys and values in `own`.
+    """Self-attend from the newest position of each beam, and store its keys and values in `own`.
 
-    `x` is `[sentences, beams, d_model]`; `own` and `past` are those of `KeyValueCache`.
+    `x` is `[sentences, beams, d_model]`, and so is the result. `own` is that of a layer in
+    `KeyValueCache`, `length` counts the newest position too, and `past` is the mask of
+    `KeyValueCache.mask_of_past`.
     """
     entered = layer.around_attention.enter(x)
     query, new_key, new_value = layer.attention.queries_keys_values(entered)
@@ -179,8 +190,11 @@ def _attend_past(
     keys[..., length - 1, :, :] = new_key
     values[..., length - 1, :, :] = new_value
     beams = own.shape[-2]
+    # With a single beam, the mask may cover more positions than `length`.
     attended_positions = length if past is None else past.shape[-1] // beams
+    # The keys and values of all beams in one axis: [sentences, heads, positions * beams, d_k].
     key, value = own[..., :attended_positions, :, :].flatten(-3, -2)
+    # With weights only for the plain products, as in `step`.
     attended, _ = layer.attention.mix(query, key, value, past, need_weights=True)
     return attended
 
@@ -192,7 +206,7 @@ def fast_linear(
     *,
     then: Literal["none", "relu"] = "none",
 ) -> Tensor:
-    """Compute `torch.nn.functional.linear`, with oneDNN where that is faster.
+    """Compute `torch.nn.functional.linear`, with oneDNN where that is faster, and `then` a ReLU.
 
     oneDNN is faster for many rows, and for weights in its layout. The operators are those that
     torch's own compiler uses for linear maps with batches of varying size; they have no gradients.
@@ -202,6 +216,7 @@ def fast_linear(
     if is_faster_by_torch or not _is_for_onednn(input):
         mapped = nn.functional.linear(input, weight, bias)
         return mapped.relu() if then == "relu" else mapped
+    # [] and "": no scalars and no algorithm, which some other functions take but ReLU does not.
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], ""))
 
 
@@ -222,11 +237,12 @@ class _FastLinear(nn.Linear):
 
 def _with_fast_products(network: Transformer) -> Transformer:
     """Return a copy of a network that shares its parameters and multiplies by `fast_linear`."""
+    # deepcopy takes the objects in `shared` for already copied.
     shared = {id(parameter): parameter for parameter in network.parameters()}
     twin = copy.deepcopy(network, shared)
     for module in twin.modules():
         if isinstance(module, MultiHeadAttention):
-            module.product = fast_linear
+            module.linear = fast_linear
         if isinstance(module, FeedForward):
             module.__class__ = _FastFeedForward
         if isinstance(module, nn.Linear):

@@ -19,15 +19,15 @@ ROWS = 1024
 INNER = 128
 OUTER = 512
 ROUNDS = 5
-WORTH_ROUNDING = 1.2  # times as fast as float32 that bfloat16 must be
+WORTH_ROUNDING = 1.2  # bfloat16 is used if it is at least so many times as fast as float32
 
 
 @lru_cache(maxsize=1)
 def bfloat16_gain() -> float:
     """Return how many times as fast as in float32 the processor multiplies in bfloat16.
 
-    It is the ratio of the fastest of `ROUNDS` products of each, measured once in a process. That
-    takes some ten milliseconds, or a hundred where bfloat16 is slow.
+    It is the ratio of the seconds of the fastest of `ROUNDS` products in each format, measured once
+    in a process. That takes some ten milliseconds, or a hundred where bfloat16 is slow.
     """
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(ROWS, INNER, generator=generator)
@@ -56,8 +56,8 @@ def faster_format(gain: float) -> Format:
 def format_of(precision: Precision, dtype: torch.dtype) -> Format:
     """Return the format in which a network of a type multiplies on a CPU.
 
-    A named precision is used as it is. With "auto", numbers of float32 are rounded where that is
-    faster on this machine, and numbers of other types never.
+    A named precision is used as it is. With "auto", numbers of float32 are rounded to bfloat16 if
+    that is faster on this machine; numbers of other types never are.
     """
     if precision != "auto":
         return precision
@@ -66,7 +66,7 @@ def format_of(precision: Precision, dtype: torch.dtype) -> Format:
     return faster_format(bfloat16_gain())
 
 
-def slower_words(precision: Precision, gain: float) -> str:
+def slower_format_warning(precision: Precision, gain: float) -> str:
     """Return a warning if a named precision is slower on this machine than the other, else ""."""
     faster = faster_format(gain)
     if precision in ("auto", faster):

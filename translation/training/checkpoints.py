@@ -1,6 +1,6 @@
-"""Save the state of a training, from which it resumes however it ended, and its last weights.
+"""Save the state from which a training resumes, and the weights of its last checks.
 
-The weights of several steps are averaged.
+The weights of several checks can be averaged.
 """
 
 import json
@@ -17,7 +17,7 @@ from translation.atomic_files import write_whole
 from translation.errors import TranslationError
 
 STATE = "training.safetensors"
-NOT_ITS_WEIGHTS = (
+WEIGHTS_DO_NOT_FIT = (
     "the weights do not fit the network that the model's configuration describes: "
     "train the model again"
 )
@@ -25,7 +25,7 @@ NOT_ITS_WEIGHTS = (
 
 @dataclass
 class Progress:
-    """Hold how far a training has come."""
+    """Hold how far a training has come; a step is an update of the weights."""
 
     step: int = 0
     epoch: int = 0
@@ -35,17 +35,20 @@ class Progress:
     seconds: float = 0.0  # of training, interruptions left out
     best: float | None = None  # validation figure; larger is better
     best_step: int = 0
-    checks_since: int = 0  # the best
+    checks_since: int = 0  # checks after that of `best_step`
     # Steps whose weights are on disk, oldest first.
     kept: list[int] = field(default_factory=list)
-    # Steps whose mean weights the model has, once it has ended.
+    # Steps of whose weights the model has the mean, once the training has ended.
     saved: list[int] = field(default_factory=list)
 
 
 def save_state(
     folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], progress: Progress, key: str
 ) -> None:
-    """Save the state on which the next step depends, atomically; `key` identifies the training."""
+    """Save the state on which the next step depends, atomically.
+
+    `key` identifies the training: its corpus and its settings.
+    """
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
     for optimiser in optimisers:
         kind = _kind(optimiser)
@@ -59,9 +62,10 @@ def save_state(
 def restore_state(
     folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], key: str
 ) -> Progress:
-    """Restore what `save_state` saved, and return its progress, or a new one if there is none.
+    """Restore what `save_state` saved into the network and the optimisers.
 
-    Raises TranslationError for a damaged file or another key.
+    Returns its progress; without a saved state, changes nothing and returns a new progress. Raises
+    TranslationError for a damaged file or one with another key.
     """
     file = folder / STATE
     if not file.exists():
@@ -94,9 +98,10 @@ def _put_back(
     for optimiser in optimisers:
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
-            if name.startswith(f"{_kind(optimiser)}."):
+            if name.startswith(f"{_kind(optimiser)}."):  # such as adam.3.exp_avg
                 _, index, moment = name.split(".", 2)
                 state.setdefault(int(index), {})[moment] = value
+        # The settings are those of the recipe; only the moments were saved.
         param_groups = optimiser.state_dict()["param_groups"]
         optimiser.load_state_dict({"state": state, "param_groups": param_groups})
 
@@ -107,16 +112,17 @@ def _kind(optimiser: Optimizer) -> str:
 
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
-    """Save this step's weights beside earlier ones; `progress` lists the last `count` steps."""
+    """Save this step's weights beside earlier ones; list the last `count` in `progress.kept`."""
     save_weights(folder / _name(progress.step), network.state_dict())
     steps = [*progress.kept, progress.step]
     progress.kept = steps[-count:]
 
 
 def drop_older_weights(folder: Path, steps: Sequence[int]) -> None:
-    """Delete all weights but those of these steps.
+    """Delete the weights of all steps but these.
 
-    Call it after the state that names the steps was saved.
+    Call it only after the state that names the steps was saved: a training that is killed before
+    resumes from the state before, which needs the older weights.
     """
     all_files = set(folder.glob("step-*.safetensors"))
     needed_files = {folder / _name(step) for step in steps}
@@ -130,13 +136,16 @@ def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
     for step in steps:
         weights, _ = read_tensors(folder / _name(step))
         for name, value in weights.items():
-            addend = value.double()
+            addend = value.double()  # a sum in float32 would add rounding errors
             total[name] = total[name] + addend if name in total else addend
     return {name: (value / len(steps)).float() for name, value in total.items()}
 
 
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write weights; tensors that share memory, such as tied embeddings, are written once."""
+    """Write weights; tensors that share memory, such as tied embeddings, are written once.
+
+    They are written under the first of their names.
+    """
     distinct: dict[str, Tensor] = {}
     addresses: set[int] = set()
     for name, value in weights.items():
@@ -148,22 +157,23 @@ def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load weights into a network; raises TranslationError if they do not fit it."""
+    # A tied tensor is stored, and so loaded, only under the first of its names: its memory shows
+    # that the other names are loaded too.
     parameters = dict(network.state_dict())
     loaded_addresses = {parameters[name].data_ptr() for name in weights if name in parameters}
     try:
         missing, unexpected = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:  # sizes that differ
-        raise TranslationError(NOT_ITS_WEIGHTS) from error
-    # A tied tensor is stored, and so loaded, only under the first of its names.
+        raise TranslationError(WEIGHTS_DO_NOT_FIT) from error
     not_loaded = [name for name in missing if parameters[name].data_ptr() not in loaded_addresses]
     if unexpected or not_loaded:
-        raise TranslationError(NOT_ITS_WEIGHTS)
+        raise TranslationError(WEIGHTS_DO_NOT_FIT)
 
 
 def require_finite(weights: Mapping[str, Tensor], consequence: str) -> None:
     """Raise TranslationError, naming the parameter, if a weight is NaN or infinite.
 
-    The message begins with the `consequence`.
+    The message begins with the `consequence`, such as "tiny is not saved".
     """
     for name, value in weights.items():
         is_bad = ~value.isfinite()
@@ -176,23 +186,26 @@ def require_finite(weights: Mapping[str, Tensor], consequence: str) -> None:
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors of a file and its notes.
+    """Return the tensors of a safetensors file by name, and its notes (metadata).
 
-    Raises TranslationError if it is missing or damaged.
+    Raises TranslationError if the file is missing or damaged.
     """
     try:
         with safe_open(file, "pt") as opened:
             notes = dict(opened.metadata() or {})
         return load_file(file), notes
     except (OSError, SafetensorError) as error:
-        raise TranslationError(f"cannot read {file}: {error}") from error
+        raise TranslationError(
+            f"cannot read {file}: {error}; restore it, or delete {file.parent} and train from the "
+            "start"
+        ) from error
 
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
     copies: dict[str, Tensor] = {}
     for name, value in tensors.items():
         on_cpu = value.detach().cpu()
-        copies[name] = on_cpu.contiguous().clone()
+        copies[name] = on_cpu.contiguous().clone()  # safetensors refuses tensors that share memory
     data = save(copies, dict(notes))
     write_whole(file, lambda partial: partial.write_bytes(data))
 

@@ -22,10 +22,10 @@ class _Product(torch.autograd.Function):
         return product.float()
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of `x`, `weight` and `bias`."""
-        x, weight = ctx.saved_tensors
-        gradient = outer[0].flatten(0, -2)  # [rows, out]
+    def backward(ctx: Any, *output_gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of `x`, `weight` and `bias`, in float32."""
+        x, weight = ctx.saved_tensors  # in bfloat16
+        gradient = output_gradients[0].flatten(0, -2)  # [rows, out]
         rounded_gradient = gradient.bfloat16()
         x_gradient = (rounded_gradient @ weight).float().view_as(x)
         weight_gradient = (rounded_gradient.T @ x.flatten(0, -2)).float()
@@ -34,7 +34,10 @@ class _Product(torch.autograd.Function):
 
 
 def _rounded_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Compute `torch.nn.functional.linear`, in bfloat16 where gradients are computed."""
+    """Compute `torch.nn.functional.linear`, in bfloat16 where gradients are computed on a CPU.
+
+    `_Product` needs a bias. On CUDA, autocast chooses the format.
+    """
     if bias is None or not torch.is_grad_enabled() or input.is_cuda:
         return nn.functional.linear(input, weight, bias)
     product: Tensor = _Product.apply(input, weight, bias)  # type: ignore[no-untyped-call]
@@ -49,13 +52,13 @@ class _RoundedLinear(nn.Linear):
 def use_rounded_products(network: nn.Module) -> None:
     """Let every linear map of a network multiply in bfloat16 where gradients are computed.
 
-    The parameters stay the same.
+    The parameters, in float32, and their names stay the same.
     """
     for module in network.modules():
         if type(module) is nn.Linear and module.bias is not None:
             module.__class__ = _RoundedLinear
         if isinstance(module, MultiHeadAttention):
-            module.product = _rounded_linear
+            module.linear = _rounded_linear
 
 
 class FastDropout(nn.Dropout):
@@ -71,9 +74,9 @@ class FastDropout(nn.Dropout):
         elements = input.numel()
         word_count = math.ceil(elements / 4)  # of 64 bits, each enough for four elements
         words = torch.empty(word_count, dtype=torch.int64, device=input.device)
-        words.random_(-(2**63), None)
+        words.random_(-(2**63), None)  # any 64 bits
         bits = words.view(torch.int16)[:elements].view_as(input)  # from -2^15 to 2^15 - 1
-        threshold = round(self.p * 2**16) - 2**15
+        threshold = round(self.p * 2**16) - 2**15  # a share `p` of the numbers lies below it
         survives = bits >= threshold
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return input * survives.to(input.dtype).mul_(scale)

@@ -19,12 +19,14 @@ from translation.errors import TranslationError, UsageError
 from translation.exit_with_parent import exit_with_parent
 from translation.transformer import prepare_cuda
 
-# Of an exchange between the processes: the others wait while rank 0 prepares the corpus.
+# The longest that a process waits for the others: while rank 0 prepares the corpus, they all do.
 TIMEOUT = timedelta(hours=12)
 POLL_S = 0.2  # between checks of the processes
 EXIT_S = 10  # for rank 0 to end by itself
-PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, after whose end a process exits
-# A file that only this user may open. A port could belong to another training.
+# The variables of the environment that `launch_processes` sets. With the first, the process id of
+# the launcher, a process ends when the launcher does. The second is a file by which the processes
+# find each other. Only this user may open it, while a port could belong to another training.
+PARENT = "DTML_TRAINING_PARENT"
 RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"
 LOST = (
     "another process of the training run ended: run the same command again to resume from the "
@@ -45,7 +47,7 @@ class ProcessGroup:
         """Sum the gradients over all processes, in place, and return the sums of `figures`.
 
         `figures` are the loss, the tokens, and whether the process requests a check; the result
-        says whether any process does.
+        says whether any process does. Raises TranslationError if another process has ended.
         """
         if self.world_size == 1:
             return figures
@@ -55,8 +57,9 @@ class ProcessGroup:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
         own_figures = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
+        # Figures and gradients in one tensor: one exchange is faster than many.
         flat = torch.cat([own_figures, *[gradient.flatten() for gradient in gradients]])
-        with _loss_of_others_reported():
+        with _lost_process_reported():
             dist.all_reduce(flat)
         loss, tokens, requests = flat[: len(figures)].tolist()
         start = len(figures)
@@ -74,12 +77,12 @@ class ProcessGroup:
         if self.world_size == 1:
             return figures
         shared = figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
-        with _loss_of_others_reported():
+        with _lost_process_reported():
             dist.all_reduce(shared)
         return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
-        """Return the `figure` of rank 0, in every process.
+        """Return the `figure` of rank 0, in every process, once all processes have called this.
 
         Clocks differ, and a training must end at the same step everywhere.
         """
@@ -88,7 +91,8 @@ class ProcessGroup:
 
 
 @contextmanager
-def _loss_of_others_reported() -> Iterator[None]:
+def _lost_process_reported() -> Iterator[None]:
+    """Turn the error of an exchange with a process that has ended into a TranslationError."""
     try:
         yield
     except RuntimeError as error:
@@ -103,8 +107,8 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     """Join the processes that torchrun or `launch_processes` started.
 
     Returns the group and the device of this process. The group is `SINGLE_PROCESS` if the
-    environment names no others. Raises UsageError if there is no CUDA device, or if there are fewer
-    than processes on this machine.
+    environment names no other process. With the device cuda, raises UsageError if this machine has
+    no CUDA device, or fewer of them than processes.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: choose the device cpu")
@@ -133,7 +137,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
 
 
 def _meet(backend: str) -> None:
-    """Wait for the other processes, at the address of torchrun or the file of our launcher."""
+    """Wait for the other processes, at torchrun's address or the file of `launch_processes`."""
     file = os.environ.get(RENDEZVOUS)
     if file:
         dist.init_process_group(
@@ -145,25 +149,27 @@ def _meet(backend: str) -> None:
         )
     else:
         dist.init_process_group(backend, timeout=TIMEOUT)
-    # The threads of the group may abort a process that ends without this.
+    # Without this, the group's threads may abort the process when it ends.
     atexit.register(dist.destroy_process_group)
 
 
 def launch_processes(command: Sequence[str], world_size: int) -> int:
     """Run a command in several processes; return the exit code of one that fails, or 0.
 
-    They share the threads of this process, by default one for each core. Signals to this process
-    are passed on to rank 0. When rank 0 ends or any process fails, all end.
+    They share the threads of this process, by default one for each core. SIGINT and SIGTERM to this
+    process are passed on to rank 0. When rank 0 ends or any process fails, all are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = f"{folder}/rendezvous"
         processes = [_launch(command, rank, world_size, rendezvous) for rank in range(world_size)]
         first = processes[0]
         with _signals_passed_on(first):
+            # poll() is None while a process runs, and 0 after its success.
             while first.poll() is None and not any(process.poll() for process in processes):
                 time.sleep(POLL_S)
             with suppress(subprocess.TimeoutExpired):
                 first.wait(EXIT_S)  # it notices that another process is lost, and says so
+        # Collected before the others are terminated, as these would count as failures too.
         failures = [process.returncode for process in processes if process.returncode]
         for process in processes:
             process.terminate()
@@ -185,6 +191,7 @@ def _launch(
         "LOCAL_RANK": str(rank),
         "OMP_NUM_THREADS": str(threads),
     }
+    # In a session of its own, Ctrl-C in a terminal reaches the launcher alone, which passes it on.
     return subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603
 
 

@@ -20,7 +20,7 @@ from translation.errors import UsageError
 from translation.models import WEIGHTS, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
-from translation.training.arithmetic import bfloat16_gain, faster_format, slower_words
+from translation.training.arithmetic import bfloat16_gain, faster_format, slower_format_warning
 from translation.training.checkpoints import Progress, load_weights, read_tensors, save_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import (
@@ -48,8 +48,9 @@ def train_model(
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
     An interrupted training resumes from its state in `work`. `on_check` gets each check of the
-    first seed, `on_message` those of others and lines about the progress. Returns None in every
-    process but rank 0. Raises TranslationError and UsageError.
+    first seed; `on_message` gets lines about the progress, among them the checks of other seeds.
+    Returns the model in rank 0, and None in every other process. Raises TranslationError and
+    UsageError.
     """
     cached = _cache_once(recipe, work, device, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
@@ -59,7 +60,8 @@ def train_model(
         "target_vocabulary": cached.target.size,
     }
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
-    # With a seed or more for each process, none waits for another before the end.
+    # With a seed or more for each process, each trains its own, and none waits for another before
+    # the end. With fewer seeds, all processes train each seed together.
     is_separate = recipe.seeds >= process_group.world_size
     group = SINGLE_PROCESS if is_separate else process_group
     training = _SeedTraining(
@@ -81,7 +83,7 @@ def train_model(
         process_group.broadcast(0.0)  # wait until every process has trained its seeds
     if process_group.rank > 0:
         return None
-    networks: list[nn.Module] = []
+    networks: list[nn.Module] = []  # of all seeds, in order
     for number in range(recipe.seeds):
         if number in trained:
             networks.append(trained[number].network)
@@ -92,15 +94,18 @@ def train_model(
 
 
 class _TrainedSeed(NamedTuple):
+    """The network of one seed with its final weights, and its progress."""
+
     network: nn.Module
     progress: Progress
 
 
 @dataclass(frozen=True)
 class _SeedTraining:
-    """The training of one network of a recipe, callable with the number of its seed.
+    """The training of the networks of a recipe: each call trains that of one seed.
 
-    The first seed stores its state in `work` itself, the others in folders below it.
+    A seed is named by its number, from 0 on. The first stores its state in `work` itself, the
+    others in folders below it.
     """
 
     recipe: Recipe
@@ -113,22 +118,23 @@ class _SeedTraining:
 
     @cached_property
     def bleu(self) -> ValidationBleu:
+        """Return the function that computes the BLEU of a network on the validation set."""
         return _validation_bleu(self.cached, self.recipe.target_language, self.device)
 
     def __call__(
         self,
         number: int,
-        sharing: int,
+        seeds_here: int,
         on_check: Callable[[Check], object],
         on_message: Callable[[str], object],
     ) -> _TrainedSeed:
-        """Train a seed, and save its weights for other processes.
+        """Train the network of a seed, and save its weights for rank 0 of all processes.
 
-        The minutes of this process are shared by `sharing` seeds.
+        The minutes of this process are divided by `seeds_here`, the number of seeds that it trains.
         """
         minutes = self.config.minutes
         if minutes is not None:
-            minutes = minutes / sharing
+            minutes = minutes / seeds_here
         config = replace(self.config, seed=self.config.seed + number, minutes=minutes)
 
         def report_as_message(check: Check) -> None:
@@ -157,12 +163,12 @@ class _SeedTraining:
             config=config,
             context=context,
         )
-        if self.recipe.seeds > 1 and self.group.rank == 0:
+        if self.recipe.seeds > 1 and self.group.rank == 0:  # only rank 0 has the best weights
             save_weights(folder / WEIGHTS, network.state_dict())
         return _TrainedSeed(network, progress)
 
     def finished(self, number: int) -> nn.Module:
-        """Return the network of a seed that another process has trained."""
+        """Return the network of a seed that another process has trained, for evaluation."""
         network = build_network(self.recipe.kind, self.values)
         weights, _ = read_tensors(self._folder(number) / WEIGHTS)
         load_weights(network, weights)
@@ -175,7 +181,10 @@ class _SeedTraining:
 def _model(
     training: _SeedTraining, networks: Sequence[nn.Module], progress: Progress, processes: int
 ) -> Model:
-    """Return the model of all seeds' networks; its card has the progress of the first seed."""
+    """Return the model of the networks of all seeds, an ensemble if there are several.
+
+    Its card has the `progress` of the first seed and the number of `processes`.
+    """
     cached = training.cached
     network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
     results = {
@@ -198,9 +207,9 @@ def _model(
 def _validation_figures(
     training: _SeedTraining, networks: Sequence[nn.Module], network: nn.Module
 ) -> dict[str, Any]:
-    """Return the mean loss and the BLEU of the seeds' networks, and the BLEU of `network`.
+    """Return the figures on the validation set: the seeds' mean loss and BLEUs, the model's BLEU.
 
-    `network` is the ensemble of the others, or the only one.
+    `networks` are those of the seeds. `network` is their ensemble, or the only one.
     """
     validation = training.cached.validation
     batch_tokens = training.config.batch_tokens
@@ -223,12 +232,13 @@ def _with_formats(
     process_group: ProcessGroup,
     on_message: Callable[[str], object],
 ) -> TrainingConfig:
-    """Return the settings with the number formats that are faster on the first process's machine.
+    """Return the settings with the faster number format in place of "auto".
 
-    All processes use the same. `on_message` gets the choice, or a warning of a slower named format.
+    It is the faster one on the machine of rank 0, and the same in all processes. `on_message` gets
+    the choice, or a warning if the settings name a slower format.
     """
     on_cuda = device.type == "cuda"  # CUDA mixes both formats, whatever the settings are
-    # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is then ignored.
+    # On CUDA nothing is measured: a gain of 0 turns "auto" into float32, which is not used there.
     gain = 0.0 if on_cuda else process_group.broadcast(bfloat16_gain())
     faster = faster_format(gain)
     if on_cuda:
@@ -236,7 +246,7 @@ def _with_formats(
     elif config.precision == "auto":
         on_message(f"multiplies in {faster}: bfloat16 is {gain:.1f} times as fast as float32 here")
     else:
-        warning = slower_words(config.precision, gain)
+        warning = slower_format_warning(config.precision, gain)
         if warning:
             on_message(warning)
     precision = config.precision
@@ -251,9 +261,12 @@ def _with_formats(
 def _cache_once(
     recipe: Recipe, work: Path, device: torch.device, process_group: ProcessGroup
 ) -> CachedCorpus:
-    """Return the cached corpus, which rank 0 writes and all others read."""
+    """Return the cached corpus, which rank 0 writes and all others read.
+
+    Raises UsageError in a process that does not find the files of rank 0.
+    """
     if process_group.rank > 0:
-        process_group.broadcast(0.0)  # wait for rank 0
+        process_group.broadcast(0.0)  # wait until rank 0 has written it
         if not (work / NOTES).exists():
             raise UsageError(
                 f"the machines of this training run do not share {work}: set the same DTML_DATA "
@@ -265,14 +278,18 @@ def _cache_once(
 
     cached = cache_corpus(recipe, work, choose)
     if process_group.rank == 0:
-        process_group.broadcast(0.0)
+        process_group.broadcast(0.0)  # let the others go on
     return cached
 
 
 def _card(
     recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Card:
-    """Return the card of a model with the configuration `values`; its weights have no hash yet."""
+    """Return the card of a model that is still to be saved.
+
+    `values` is the network's configuration, and `results` are further entries of `Card.made`.
+    `save_model` adds the hash of the weights.
+    """
     return Card(
         name=recipe.name,
         kind=recipe.kind,
@@ -303,7 +320,10 @@ def _described(corpus: Corpus) -> dict[str, Any]:
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
-    """Raise UsageError if a sentence, in training or search, may need more learned positions."""
+    """Raise UsageError if a sentence, in training or search, may need more learned positions.
+
+    `learned` is the number of learned positions, 0 if they are sinusoids, which have no limit.
+    """
     longest = max(
         MAX_PIECES,
         cached.training.source.lengths.max(),
@@ -311,7 +331,7 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
         cached.validation.source.lengths.max(),
         cached.validation.target.lengths.max(),
     )
-    positions = int(longest) + GREEDY.extra + 1
+    positions = int(longest) + GREEDY.extra + 1  # of the longest translation, with BEGIN
     if 0 < learned < positions:
         raise UsageError(
             f"{name}: network.learned_positions is {learned}, but the longest sentence and its "
@@ -320,9 +340,10 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
 
 
 def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
-    """Return a function from a network to the BLEU, 0 to 100, of its greedy translations.
+    """Return a function that computes the BLEU, 0 to 100, of a network's greedy translations.
 
-    The processes of a group share the work.
+    It translates the validation set. The processes of its group share the work, and all get the
+    result.
     """
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]

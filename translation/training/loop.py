@@ -26,11 +26,11 @@ from translation.training.step import (
     optimisers_of,
 )
 
-SEEDS = 2**63  # torch takes seeds below it
-FEW = 3  # checks of the shorter mean
-CHECKS = 30  # of a training of minutes, at most
-VALIDATION_SHARE = 10  # the least ratio of the time of training to that of validation
-SAID_EVERY_S = 60.0  # between two messages
+SEEDS = 2**63  # torch takes seeds below this number
+SHORT_AVERAGE = 3  # the checks of the shorter of the two means that may be saved
+CHECKS = 30  # in a budget, about; at most, if it is of minutes
+TRAINING_TO_VALIDATION = 10  # the least ratio of their times, if the budget is of minutes
+MESSAGE_INTERVAL_S = 60.0
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
@@ -39,7 +39,7 @@ ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings as published, but for the schedule and batches that suit a CPU.
+    """Settings as published, except for the schedule and the batches, which suit a CPU.
 
     `batch_tokens` counts positions, padding included. The budget is `updates` or `minutes`,
     whichever ends first.
@@ -144,9 +144,9 @@ class TrainingContext:
 
 
 def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
-    """Return the learning rate of a step, from 1 on, at a share `done` of the budget.
+    """Return the learning rate of a step, counted from 1, at a share `done` of the budget.
 
-    It is linear up and down, or eq. 3 of Vaswani et al.; `width` is d_model.
+    It rises and falls linearly, or follows eq. 3 of Vaswani et al.; `width` is d_model.
     """
     warmup = config.warmup
     is_linear = config.schedule == "linear"
@@ -169,10 +169,10 @@ def train_network(
 ) -> Progress:
     """Train until the budget is used up, then load the best weights on validation in rank 0.
 
-    The budget is updates or minutes. The weights are chosen from those of the last check, of the
-    best one, and means of the last ones; `Progress.saved` has the choice. An interrupted training
-    resumes from its last check, with the same losses if its budget is updates. `width` is d_model.
-    Raises TranslationError when memory runs out and when the loss is NaN or infinite.
+    The weights are chosen from those of the last check, those of the best one, and the means of the
+    last ones; `Progress.saved` has the choice. An interrupted training resumes from its last check,
+    with the same losses if its budget is in updates. `width` is d_model. Raises TranslationError
+    when memory runs out and when the loss is NaN or infinite.
     """
     process_group = context.process_group
     training_step = training_step_of(network, config, context.device, process_group)
@@ -180,20 +180,22 @@ def train_network(
     progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
     since_check = _SinceCheck()
     updates = _updates(training, config, progress, process_group)
+    # `progress.seconds` grows at checks alone, and a check is made as soon as time is over.
     while progress.step < config.updates and not _is_over_time(progress.seconds, config):
         progress.step += 1
         share_done = since_check.share_done(progress, config, process_group)
         rate = learning_rate(progress.step, share_done, width, config)
         batches = next(updates)
         asks_for_check = since_check.asks_for_check(progress, config)
-        result = training_step(batches, rate, check=asks_for_check)
+        result = training_step(batches, rate, request_check=asks_for_check)
         if result is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
         since_check.add(result)
         progress.tokens += result.tokens
-        if result.check or progress.step == config.updates or _is_due(progress.step, config):
+        is_last = progress.step == config.updates
+        if result.is_check_requested or is_last or _is_due(progress.step, config):
             seconds = process_group.broadcast(time.monotonic() - since_check.begun)
-            check_start = time.monotonic()
+            check_start = time.monotonic()  # the check itself counts to the next interval
             progress.seconds += seconds
             figures = _TrainingFigures(
                 loss=since_check.loss / since_check.tokens,
@@ -221,15 +223,15 @@ def training_step_of(
         use_rounded_products(network)
     network.to(device).train()
     on_cuda = device.type == "cuda"
-    muon_products = torch.bfloat16 if on_cuda else getattr(torch, muon_precision)
+    muon_dtype = torch.bfloat16 if on_cuda else getattr(torch, muon_precision)
     return TrainingStep(
         network=network,
-        optimisers=optimisers_of(network, config.optimiser, muon_products),
+        optimisers=optimisers_of(network, config.optimiser, muon_dtype),
         label_smoothing=config.label_smoothing,
         clip=config.clip,
         device=device,
         process_group=process_group,
-        products=getattr(torch, precision),
+        product_dtype=getattr(torch, precision),
     )
 
 
@@ -260,7 +262,7 @@ class _SinceCheck:
         self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup
     ) -> float:
         """Return the share of the budget that is used up, 1 at most, the same for all processes."""
-        share_of_updates = progress.step / (config.updates + 1)
+        share_of_updates = progress.step / (config.updates + 1)  # below 1, so no rate is 0
         if config.minutes is None or config.schedule != "linear":
             return share_of_updates
         seconds = process_group.broadcast(progress.seconds + time.monotonic() - self.begun)
@@ -268,9 +270,10 @@ class _SinceCheck:
         return min(1.0, max(share_of_updates, share_of_minutes))
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
-        """Return whether a check is due by the clock.
+        """Return whether a check is due by the clock of this process.
 
-        That is so when time is over, and in a training of minutes at regular intervals.
+        In a training of minutes, that is so when time is over and, unless `check_every` is set, at
+        regular intervals.
         """
         now = time.monotonic()
         if config.minutes is None:
@@ -279,13 +282,16 @@ class _SinceCheck:
         if config.check_every is not None:
             return is_over
         validation_seconds = self.trained_from - self.begun
-        seconds_between = max(60 * config.minutes / CHECKS, VALIDATION_SHARE * validation_seconds)
+        seconds_between = max(
+            60 * config.minutes / CHECKS,
+            TRAINING_TO_VALIDATION * validation_seconds,
+        )
         return now - self.trained_from > seconds_between or is_over
 
     def report(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
-        """Send a message about the training between its checks, every SAID_EVERY_S seconds."""
+        """Send a message about the training if the last one was `MESSAGE_INTERVAL_S` ago."""
         now = time.monotonic()
-        if now - self.reported < SAID_EVERY_S:
+        if now - self.reported < MESSAGE_INTERVAL_S:
             return
         self.reported = now
         pace = f"{self.tokens / (now - self.trained_from):.0f} tokens a second"
@@ -313,7 +319,7 @@ def _load_best(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> None:
-    """Load the weights that are best by the figure of the checks.
+    """Load the weights that are best on validation, by BLEU if the context has it, else by loss.
 
     Their steps become `progress.saved`.
     """
@@ -331,14 +337,15 @@ def _load_best(
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the lists of steps whose mean weights may be saved, without repetitions.
 
-    They are the last `average`, the last 3, the last one, and the best one.
+    They are the last `average`, the last `SHORT_AVERAGE`, the last one, and the best one.
     """
-    # No mean has weights of the warm-up, which differ much.
+    # No mean has weights of the warm-up, which differ much. Here `warmup` counts updates: with the
+    # linear schedule it is a share of those made.
     warmup = config.warmup * progress.step if config.schedule == "linear" else config.warmup
     after_warmup = [step for step in progress.kept if step > warmup]
     candidates = [
         after_warmup[-config.average :],
-        after_warmup[-min(FEW, config.average) :],
+        after_warmup[-min(SHORT_AVERAGE, config.average) :],
         progress.kept[-1:],
         [progress.best_step],
     ]
@@ -356,7 +363,7 @@ def _updates(
 
     The first update is the one after `progress`. An update has the pairs of `accumulate` batches,
     which depend on the recipe alone. Each part of an update has a seed of its own, so that the
-    dropout is the same in a resumed training, and in another process.
+    dropout is the same in a resumed training, and whichever process computes the part.
     """
     while True:
         order_seed = (config.seed * 1_000_003 + progress.epoch) % SEEDS
@@ -366,6 +373,7 @@ def _updates(
         while _has_an_update(progress, config):
             update = batches[progress.place : progress.place + config.accumulate]
             progress.place += config.accumulate
+            # All seeds differ for up to 1,000,003 steps, each of up to 1,009 parts.
             first_seed = (config.seed * 1_000_003 + progress.step) * 1_009
             seeded_batches: list[SeededBatch] = []
             for number, part in share(update, process_group):
@@ -379,7 +387,8 @@ def _updates(
 def _has_an_update(progress: Progress, config: TrainingConfig) -> bool:
     """Return whether the epoch has enough batches left for another update.
 
-    The first update of an epoch may have fewer than `accumulate`.
+    Only an update that is the first of its epoch may have fewer than `accumulate`: a small corpus
+    has no more.
     """
     if progress.place == 0:
         return progress.batches > 0
@@ -389,8 +398,8 @@ def _has_an_update(progress: Progress, config: TrainingConfig) -> bool:
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
     """Return the parts of an update that a process computes, each with its number in the update.
 
-    With more processes than batches, each batch is cut into parts of about the same lengths; none
-    is empty.
+    With more processes than batches, each batch is cut into parts with sentences of about the same
+    lengths. A process may get no part; no part is empty.
     """
     cuts = math.ceil(process_group.world_size / len(batches))
     parts: list[Indices] = []
@@ -410,7 +419,7 @@ def validation_loss(
 ) -> float:
     """Return the unsmoothed cross-entropy in nats a target token, over all processes' shares.
 
-    `tokens` is the limit of a batch. The mode of the network, training or evaluation, is restored.
+    `tokens` is the limit of a batch. The network is evaluated, and then returned to its mode.
     """
     was_training = network.training
     network.eval()
@@ -437,13 +446,14 @@ def _check(
 ) -> None:
     """Validate, record whether the figure improved, report, and save weights and state.
 
-    Reporting comes first: a training that is killed in between reports its check again when it
-    resumes, so that none is lost.
+    The check is reported before it is saved: a training that is killed in between resumes from the
+    check before, and reports this one again. None is lost.
     """
     process_group = context.process_group
     loss = validation_loss(network, validation, config.batch_tokens, context.device, process_group)
     bleu = None if context.bleu is None else context.bleu(network, process_group)
     figure = -loss if bleu is None else bleu
+    # The figure of rank 0, so that all processes have the same progress. Rank 0 alone saves it.
     _note_figure(progress, process_group.broadcast(figure))
     if process_group.rank > 0:
         return
@@ -459,6 +469,7 @@ def _check(
         seconds_left=_seconds_left(progress, config),
     )
     context.on_check(check)
+    # As far back as the best check, whose weights may be saved at the end.
     count = config.average + progress.checks_since
     checkpoints.keep_weights(context.folder, network, progress, count)
     checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
@@ -466,7 +477,7 @@ def _check(
 
 
 def _note_figure(progress: Progress, figure: float) -> None:
-    """Record the figure of a check, of which a larger one is better."""
+    """Record the figure of a check; the larger, the better."""
     if progress.best is None or figure > progress.best:
         progress.best = figure
         progress.best_step = progress.step

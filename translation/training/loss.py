@@ -23,21 +23,21 @@ class _OutputLayerLoss(torch.autograd.Function):
         weight: Tensor,
         expected: Tensor,
         smoothing: float,
-        products: torch.dtype,
+        product_dtype: torch.dtype,
     ) -> Tensor:
-        """Sum the loss over positions; see `smoothed_loss`.
+        """Return the loss summed over positions, and keep its gradients for `backward`.
 
-        `products` is the type of the matrix products.
+        The arguments are those of `smoothed_loss`.
         """
         total = decoded.new_zeros(())
         decoded_gradient = torch.empty_like(decoded)
         weight_gradient = torch.zeros_like(weight)
-        rounded = decoded.to(products)
-        rounded_weight = weight.to(products)
-        # To allocate memory for the scores of each block would take as long as to fill it.
+        rounded = decoded.to(product_dtype)
+        rounded_weight = weight.to(product_dtype)
+        # All blocks use the same memory: allocating some for each would take as long as filling it.
         vocabulary = len(weight)
         block_of_products = rounded.new_empty(POSITIONS_AT_ONCE, vocabulary)
-        if products == decoded.dtype:
+        if product_dtype == decoded.dtype:
             block_of_scores = block_of_products
         else:
             block_of_scores = decoded.new_empty(POSITIONS_AT_ONCE, vocabulary)
@@ -47,6 +47,8 @@ class _OutputLayerLoss(torch.autograd.Function):
             decoded_gradient.split(POSITIONS_AT_ONCE),
             strict=True,
         )
+        # Of one block: `part` and `gradient` (a view into `decoded_gradient`) are [positions,
+        # d_model], `tokens` is [positions, 1], and scores are [positions, vocabulary].
         for part, tokens, gradient in blocks:
             part_products = block_of_products[: len(part)]
             scores = block_of_scores[: len(part)]
@@ -56,23 +58,25 @@ class _OutputLayerLoss(torch.autograd.Function):
             highest = scores.amax(dim=-1, keepdim=True)
             normaliser = scores.sub_(highest).exp_().sum(dim=-1, keepdim=True)
             log_normaliser = normaliser.log() + highest
+            # The share `smoothing` of a loss is the mean cross-entropy over all tokens.
+            # The rest is that of the expected token.
             losses = log_normaliser - (1 - smoothing) * score_of_expected - smoothing * mean
             total += losses.sum()
             # The gradient of the scores: softmax less the smoothed target.
             scores.div_(normaliser).sub_(smoothing / vocabulary)
             scores.scatter_add_(-1, tokens, torch.full_like(score_of_expected, smoothing - 1))
-            slopes = part_products.copy_(scores)
-            gradient.copy_(slopes @ rounded_weight)
-            weight_gradient.add_(slopes.T @ part)
+            score_gradient = part_products.copy_(scores)  # in the type of the products
+            gradient.copy_(score_gradient @ rounded_weight)
+            weight_gradient.add_(score_gradient.T @ part)
         ctx.save_for_backward(decoded_gradient, weight_gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *loss_gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """Return the gradients of `decoded` and `weight`, which `forward` has already computed."""
-        (slope,) = outer
+        (loss_gradient,) = loss_gradients  # of the one output
         decoded_gradient, weight_gradient = ctx.saved_tensors
-        return decoded_gradient * slope, weight_gradient * slope, None, None, None
+        return decoded_gradient * loss_gradient, weight_gradient * loss_gradient, None, None, None
 
 
 def smoothed_loss(
@@ -80,14 +84,14 @@ def smoothed_loss(
     weight: Tensor,
     expected: Tensor,
     smoothing: float,
-    products: torch.dtype | None = None,
+    product_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
     `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`
     without padding. A share `smoothing` of the target is distributed evenly over the vocabulary
     (section 5.4 of Vaswani et al.). With gradients on a CPU, matrices are multiplied in the type
-    `products`, if given; all else has the type of `decoded`.
+    `product_dtype`, if given; all else has the type of `decoded`.
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
         loss: Tensor = _OutputLayerLoss.apply(  # type: ignore[no-untyped-call]
@@ -95,10 +99,10 @@ def smoothed_loss(
             weight,
             expected,
             smoothing,
-            products or decoded.dtype,
+            product_dtype or decoded.dtype,
         )
         return loss
-    # A GPU's memory is fast, and its kernels fuse this.
+    # A GPU takes all positions at once: its memory is fast, and its kernels fuse the operations.
     at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
     losses: list[Tensor] = []
     for part, tokens in zip(decoded.split(at_once), expected.split(at_once), strict=True):

@@ -14,7 +14,9 @@ CUBIC = -4.775
 QUINTIC = 2.0315
 ITERATIONS = 5
 MOMENTUM = 0.95
-RMS = 0.2  # of an update, which is then as large as one of Adam: Liu et al., 2025
+# The root mean square of an update at a learning rate of 1, which makes it as large as one of Adam:
+# Liu et al., 2025.
+RMS = 0.2
 
 
 class Muon(Optimizer):
@@ -29,11 +31,11 @@ class Muon(Optimizer):
         parameters: Iterable[Tensor],
         lr: float = 0.001,
         *,
-        products: torch.dtype = torch.bfloat16,
+        product_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """Multiply matrices in the type `products`; no more than bfloat16 is needed."""
+        """Multiply matrices in the type `product_dtype`; bfloat16 is precise enough."""
         super().__init__(parameters, {"lr": lr})
-        self.products = products
+        self.product_dtype = product_dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - as torch asks
@@ -44,13 +46,17 @@ class Muon(Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for shape, matrices in by_shape.items():
-                directions = orthogonal(self._momenta(matrices), self.products)
+                directions = orthogonal(self._momenta(matrices), self.product_dtype)
                 directions = directions.to(matrices[0].dtype)
+                # An orthogonal matrix has the root mean square 1 / sqrt(max(shape)).
                 rate = group["lr"] * RMS * math.sqrt(max(shape))
                 torch._foreach_add_(matrices, list(directions), alpha=-rate)
 
     def _momenta(self, matrices: list[Tensor]) -> Tensor:
-        """Return the momenta of Nesterov, `[matrices, rows, columns]`."""
+        """Update the momentum of each matrix, and return Nesterov's, `[matrices, rows, columns]`.
+
+        The matrices have one shape, and each has a gradient.
+        """
         buffers: list[Tensor] = []
         gradients: list[Tensor] = []
         for matrix in matrices:
@@ -64,16 +70,17 @@ class Muon(Optimizer):
         return torch.stack(torch._foreach_lerp(gradients, buffers, MOMENTUM))
 
 
-def orthogonal(matrices: Tensor, products: torch.dtype = torch.bfloat16) -> Tensor:
-    """Return matrices of the same singular vectors and singular values near 1.
+def orthogonal(matrices: Tensor, product_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return matrices with the same singular vectors, and with singular values near 1.
 
-    Both are `[matrices, rows, columns]`; the result has the type `products`, in which matrices are
-    multiplied.
+    Both are `[matrices, rows, columns]`. The result has the type `product_dtype`, in which matrices
+    are multiplied.
     """
     rows, columns = matrices.shape[-2:]
-    if rows > columns:
-        return orthogonal(matrices.mT, products).mT
-    x = matrices.to(products)
+    if rows > columns:  # the smaller of the two possible Gram matrices is cheaper
+        return orthogonal(matrices.mT, product_dtype).mT
+    x = matrices.to(product_dtype)
+    # The iteration needs singular values of at most 1, and the norm is at least the largest one.
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = x @ x.mT

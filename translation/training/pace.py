@@ -15,22 +15,26 @@ from translation.training.loop import training_step_of
 from translation.training.step import TrainingStep
 
 LENGTH = 20  # pieces of each made-up sentence
-CHARACTERS = 4  # of a piece of an alphabetic text, about: the corpus has no pieces yet
-CPU_POSITIONS = 2048  # of a batch on a CPU, where a larger one is no faster
+# Characters of a piece in an alphabetic text, about. The corpus has no pieces yet.
+CHARACTERS = 4
+CPU_POSITIONS = 2048  # of the measured batch on a CPU, where a larger one is no faster
 WARM_UP = 2  # updates that are not timed: they allocate memory
 MEASURED_S = 5.0  # the least time of a measurement
 
 
 def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
-    """Return the largest size that suits the number of pairs.
+    """Return the largest size of network that suits the recipe's number of pairs.
 
-    If the recipe limits the minutes, it suits this machine too.
+    If the recipe limits the minutes, the size also suits the speed of this machine, which is
+    measured. `processes` is the number of processes that train.
     """
+    # The characters of each target sentence.
     lengths = [len(target) for _, target in recipe.train.pairs()]
     if "minutes" not in recipe.training:
         return size_for(len(lengths))
-    # The seeds of a process share its minutes. If there are fewer seeds than processes, all of them
-    # train each seed, one after the other.
+    # The process time that each seed gets, in multiples of the minutes. With fewer seeds than
+    # processes, all processes train the seeds one after the other; otherwise each process trains
+    # its own seeds, which share its minutes.
     if recipe.seeds < processes:
         share = processes / recipe.seeds
     else:
@@ -45,9 +49,9 @@ def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
 
 
 def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
-    """Return the target tokens a second that a process trains on, which takes some seconds.
+    """Measure for some seconds how many target tokens a second a process trains on.
 
-    It is 0 if the memory does not suffice, and if the recipe's [network] does not fit the size.
+    Returns 0 if the memory does not suffice, or if the recipe's [network] does not fit the size.
     """
     config = recipe.training_for(size)
     vocabulary = recipe.vocabulary_for(size)
@@ -78,17 +82,17 @@ def _pace_of(step: TrainingStep, batch: Batch) -> float:
     start = time.monotonic()
     while tokens == 0 or time.monotonic() - start < MEASURED_S:
         result = step([(0, batch)], 0.0)
-        if result is None:
+        if result is None:  # out of memory
             return 0.0
         tokens += result.tokens
     return tokens / (time.monotonic() - start)
 
 
 def _random_batch(sentences: int, vocabulary: int) -> Batch:
-    """Return a batch of sentences of random pieces."""
+    """Return a batch of sentences of random pieces, each of `LENGTH` tokens."""
     generator = torch.Generator().manual_seed(0)
     source, target = torch.randint(
-        low=SMALLEST - 1,
+        low=SMALLEST - 1,  # above the special tokens, and below any vocabulary's end
         high=vocabulary,
         size=(2, sentences, LENGTH),
         generator=generator,

@@ -26,17 +26,18 @@ class Translator(Protocol):
     output_weight: Tensor
 
     def __call__(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Decode to `[sentences, target positions, d_model]`, with weights or None."""
+        """Decode to `[sentences, target positions, d_model]`; the second result is not used."""
 
 
 def optimisers_of(
-    network: nn.Module, kind: str, muon_products: torch.dtype = torch.bfloat16
+    network: nn.Module, kind: str, muon_dtype: torch.dtype = torch.bfloat16
 ) -> list[torch.optim.Optimizer]:
     """Return the optimisers of a network: Adam as in section 5.3 of Vaswani et al., or two.
 
-    With the kind "muon", Adam updates the embeddings and vectors alone. Muon (Jordan et al., 2024)
-    moves the matrices by their momentum, whose singular values are all brought near 1. It moves
-    them as far as Adam would (Liu et al., 2025), so both have the same learning rate.
+    With the kind "muon", Adam updates the embeddings and vectors alone. Muon (Jordan et al., 2024),
+    which multiplies in the type `muon_dtype`, moves the matrices by their momentum, whose singular
+    values are all brought near 1. It moves them as far as Adam would (Liu et al., 2025), so both
+    have the same learning rate.
     """
     embeddings = {
         id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)
@@ -52,23 +53,20 @@ def optimisers_of(
     adam = torch.optim.Adam(for_adam, betas=(0.9, 0.98), eps=1e-9, fused=True)
     if not for_muon:
         return [adam]
-    return [adam, Muon(for_muon, products=muon_products)]
+    return [adam, Muon(for_muon, product_dtype=muon_dtype)]
 
 
 class StepResult(NamedTuple):
-    """Totals over all processes."""
+    """The totals of an update over all processes."""
 
     loss: float  # summed, in nats
     tokens: int  # of the target
-    check: bool  # whether any process requested a check
+    is_check_requested: bool  # by any process
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One update of the weights, callable with its batches.
-
-    The same object serves all steps of a training.
-    """
+    """The updates of a network's weights; each call makes one, with the batches that it gets."""
 
     network: nn.Module
     optimisers: Sequence[torch.optim.Optimizer]  # of different weights
@@ -77,24 +75,25 @@ class TrainingStep:
     device: torch.device
     process_group: ProcessGroup
     # Of the output layer's matrix products on a CPU; None for the type of the network.
-    products: torch.dtype | None = None
+    product_dtype: torch.dtype | None = None
 
     def __call__(
-        self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False
+        self, batches: Sequence[SeededBatch], rate: float, *, request_check: bool = False
     ) -> StepResult | None:
         """Make a step of learning rate `rate`; return None if memory runs out.
 
-        `check` requests a check by all processes. A process without a batch adds nothing; that is
-        so if an update has fewer pairs than there are processes.
+        `request_check` asks all processes for a check after the step. A process has no batch, and
+        adds nothing, if the update has fewer pairs than there are processes.
         """
         try:
-            return self._step(batches, rate, check)
+            return self._step(batches, rate, request_check)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         return None  # outside of the handler, where the error no longer holds the step's tensors
 
-    def _step(self, batches: Sequence[SeededBatch], rate: float, check: bool) -> StepResult:
+    def _step(self, batches: Sequence[SeededBatch], rate: float, request_check: bool) -> StepResult:
+        """Make a step as `__call__` does, but raise what torch raises if memory runs out."""
         self.network.zero_grad()
         loss = 0.0
         tokens = 0
@@ -104,7 +103,8 @@ class TrainingStep:
             loss_of_batch.backward()
             loss += loss_of_batch.item()
             tokens += batch.tokens
-        figures = self.process_group.reduce_gradients(self.network, (loss, tokens, check))
+        own_figures = (loss, tokens, request_check)
+        figures = self.process_group.reduce_gradients(self.network, own_figures)
         result = StepResult(*figures)
         if not math.isfinite(result.loss):
             raise TranslationError(
@@ -112,7 +112,7 @@ class TrainingStep:
             )
         for parameter in self.network.parameters():
             if parameter.grad is not None:
-                parameter.grad.div_(result.tokens)
+                parameter.grad.div_(result.tokens)  # of the mean loss a token, not of the sum
         if self.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
         for optimiser in self.optimisers:
@@ -127,26 +127,27 @@ class TrainingStep:
             batch=batch,
             smoothing=self.label_smoothing,
             device=self.device,
-            products=self.products,
+            product_dtype=self.product_dtype,
         )
 
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
-        """Return the error that names the `batch_tokens` that fit.
+        """Return the error for a step that ran out of memory; it names a `batch_tokens` that fits.
 
-        Tries both passes over the largest and the longest batch, with as much memory in use as in a
-        later step.
+        Smaller numbers are tried, each with forward and backward passes over the largest and the
+        longest batch, while as much memory is in use as in a later step.
         """
 
         def attempt(tokens: int) -> None:
             self.network.zero_grad()
+            # Adam allocates its moments at the first step. Before it, others stand for them.
             moments = [] if self.optimisers[0].state else self._two_moments()
-            # Some more than the error names, as memory becomes fragmented.
+            # With some more tokens than the error names, as memory becomes fragmented.
             batches = batch_indices(examples, tokens + tokens // 8, None)
             largest = max(batches, key=lambda indices: _positions(examples, indices))
-            longest_batch = batches[-1]
+            longest_batch = batches[-1]  # without a generator, they come from short to long
             self._loss(batch_of(examples, largest)).backward()
             self._loss(batch_of(examples, longest_batch)).backward()
-            moments.clear()
+            moments.clear()  # only now: their memory had to stay in use until here
 
         self.network.zero_grad()
         longest = max(examples.source.lengths.max(), examples.target.lengths.max())
@@ -163,11 +164,12 @@ def batch_loss(
     batch: Batch,
     smoothing: float,
     device: torch.device,
-    products: torch.dtype | None = None,
+    product_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return the loss of a batch in nats, summed over real target tokens.
 
-    Padding never reaches the output layer.
+    Padding never reaches the output layer. `smoothing` and `product_dtype`, the type of the output
+    layer's matrix products, are those of `smoothed_loss`. On CUDA, autocast chooses the types.
     """
     source = batch.source.to(device)
     target = batch.target_input.to(device)
@@ -181,7 +183,7 @@ def batch_loss(
             weight=translator.output_weight,
             expected=expected[is_real],
             smoothing=smoothing,
-            products=products,
+            product_dtype=product_dtype,
         )
 
 

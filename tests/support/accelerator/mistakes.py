@@ -133,8 +133,8 @@ MISTAKES = (
     Mistake(
         "translate",
         f"{BEAMS}:_Beams._finish",
-        "self.sentences], device=ends.device)\n",
-        "self.sentences])\n",
+        "[sentence.limit for sentence in self.sentences],\n        device=end_scores.device,\n",
+        "[sentence.limit for sentence in self.sentences],\n",
     ),
     Mistake(
         "translate",
