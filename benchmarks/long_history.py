@@ -158,7 +158,7 @@ def ask_store(url: str, sql: str) -> float:
     engine = open_engine(url, read_only=True)
     start = time.perf_counter()
     query = sql.format(year=YEAR[engine.dialect.name])
-    with asked(engine, query, own=True, ends=False) as answer:
+    with asked(engine, query, own=True, time_limited=False) as answer:
         _read(answer)
     return time.perf_counter() - start
 

@@ -58,11 +58,21 @@ class Audit:
         return bool(self.findings["passed"].all() and not self.alarm)
 
     @property
-    def alarm(self) -> bool:
-        """Return whether look-ahead was found, a leak missed, or a clean pipeline accused."""
+    def alarm(self) -> str | None:
+        """Return what is wrong, as the end of a sentence about the audit; None if nothing is.
+
+        Wrong is look-ahead that was found, a planted leak that was missed, or a clean pipeline that
+        was accused.
+        """
         is_found = self.findings["has_power"] & ~self.findings["passed"]
+        if is_found.any():
+            checks = ", ".join(self.findings.loc[is_found, "check"].unique())
+            return f"found look-ahead: see the details of {checks}"
         is_wrong = self.proof["caught"] != self.proof["planted"]
-        return bool(is_found.any() or is_wrong.any())
+        if is_wrong.any():
+            pipelines = ", ".join(self.proof.loc[is_wrong, "pipeline"])
+            return f"cannot be trusted: it missed planted leaks or accused clean code: {pipelines}"
+        return None
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:

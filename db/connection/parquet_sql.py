@@ -28,13 +28,13 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 @contextmanager
 def asked_of_parquet(
-    files: Mapping[str, Sequence[Path]], sql: str, *, ends: bool = True
+    files: Mapping[str, Sequence[Path]], sql: str, *, time_limited: bool = True
 ) -> Iterator[Answer]:
     """Run one statement on the views of an export; yield its answer, whose rows are read within.
 
     `files` are the files of each view. A view has its documented columns and its `year`. Raises
     StoreUsageError, in one line, without DuckDB, for SQL that does not run or is not a select, and
-    where it `ends`, after READ_LIMIT_S.
+    after READ_LIMIT_S if it is `time_limited`.
     """
     try:
         import duckdb
@@ -55,7 +55,7 @@ def asked_of_parquet(
                     f"again ({_one_line(error)})"
                 ) from error
         timer = threading.Timer(opened.READ_LIMIT_S, conn.interrupt)
-        if ends:
+        if time_limited:
             timer.start()
         try:
             conn.execute(_single_select(conn, sql))

@@ -108,13 +108,13 @@ def asked(
     sql: str,
     *,
     own: bool = False,
-    ends: bool = True,
+    time_limited: bool = True,
     interruption: Interruption | None = None,
 ) -> Iterator[Answer]:
     """Run one statement of a user, or this program's `own`; what it gives is read within, in
     batches of ROWS or BYTES.
 
-    Where it `ends`, that is after READ_LIMIT_S at most; an `interruption` ends it at once. Raises
+    If `time_limited`, it ends after READ_LIMIT_S; an `interruption` ends it at once. Raises
     StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one
     statement or gives no rows, for an engine that was not opened read only, for SQL that a
     superuser of PostgreSQL typed and for what is interrupted.
@@ -127,7 +127,7 @@ def asked(
     try:
         with (
             opened.reading(engine) as conn,
-            guarded(conn, sql, own=own, ends=ends, interruption=interruption),
+            guarded(conn, sql, own=own, time_limited=time_limited, interruption=interruption),
             run(conn.connection.cursor(), sql) as answer,
         ):
             if not answer.names:
@@ -250,13 +250,13 @@ def guarded(
     sql: str,
     *,
     own: bool = False,
-    ends: bool = True,
+    time_limited: bool = True,
     interruption: Interruption | None = None,
 ) -> Iterator[None]:
     """Guard a read-only connection while one statement of a user, or this program's `own`, runs.
 
     On SQLite, which has no time limit of its own, the statement is interrupted after READ_LIMIT_S.
-    PostgreSQL's readers are opened with that limit, which is lifted for one that never `ends`. An
+    PostgreSQL's readers are opened with that limit. Neither counts unless `time_limited`. An
     `interruption` ends the statement at once. On PostgreSQL the statement must begin with a word of
     READS, and a role that can reach the server's files or programs may type none: nothing could
     stop a superuser's SQL that is written to get around these limits. Raises StoreUsageError for
@@ -265,7 +265,7 @@ def guarded(
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
         driver = cast(sqlite3.Connection, conn.connection.driver_connection)
-        limit = opened.READ_LIMIT_S if ends else math.inf
+        limit = opened.READ_LIMIT_S if time_limited else math.inf
         # Even without a limit: an interruption is noticed when the clock is read.
         with _time_limit(driver, limit, interruption):
             yield
@@ -275,7 +275,7 @@ def guarded(
         raise StoreUsageError(f"a query must begin with one of {', '.join(READS)}")
     if not own:
         _require_no_power(conn)
-    if not ends:
+    if not time_limited:
         conn.execute(text("set local statement_timeout = 0"))
     with _cancellable(conn, interruption):
         yield
