@@ -354,7 +354,7 @@ def _line(finding: Finding) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Yield the function that a copy calls with its progress, which is shown on a terminal alone."""
+    """Yield the function that a copy calls with its progress, shown on a terminal alone."""
     if not err.is_terminal:
         yield NO_PROGRESS
         return
