@@ -273,7 +273,7 @@ def markets(request: Request) -> HTMLResponse:
 
 @pages.get("/running")
 def running(request: Request, every: Every = 0) -> HTMLResponse:
-    """Show the nights that are running; the page reloads after `every` seconds, not if that is 0."""
+    """Show the nights that are running; the page reloads after `every` seconds, or never if 0."""
     return _page(request, "running", lambda conn: running_page(conn, datetime.now(UTC), every))
 
 

@@ -100,7 +100,8 @@ async def _in_own_thread(work: Callable[[], Result]) -> Result:
     The thread does nothing else afterwards, because its priority could not be raised again.
     """
     result: Future[Result] = Future()
-    result.set_running_or_notify_cancel()  # from now on it cannot be cancelled before its work
+    # As a running future it cannot be cancelled: the thread sets its result in any case.
+    result.set_running_or_notify_cancel()
 
     def run() -> None:
         _lower_priority()
