@@ -129,10 +129,10 @@ def _question_document(number: int, question: Question, market: str | None) -> d
 
 
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column as it is the same from SQLite and PostgreSQL.
+    """Return a column in a form that is the same from SQLite and from PostgreSQL.
 
-    Whole numbers with missing values are floats from some drivers: they become whole numbers. Days
-    and moments become ISO text.
+    Whole numbers with missing values may come as floats, and become whole numbers. Days and moments
+    become ISO text.
     """
     if pd.api.types.is_float_dtype(values):
         known = values.dropna()

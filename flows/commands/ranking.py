@@ -252,9 +252,10 @@ def fetch_named(request: RunRequest, first: date) -> None:
         # A fetch goes back from its day as far as a training on that day reads, so the earlier day
         # is fetched too.
         day_before_first = previous_session(context.market.calendar, first)
+        newest_day = choose_as_of(context, None)
         with err.status(f"fetching {context.name}"):
             fetch_bars(context, day_before_first)
-            fetch_bars(context, choose_as_of(context, None))
+            fetch_bars(context, newest_day)
 
 
 def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:

@@ -59,8 +59,9 @@ class Skill:
 class ModelAge:
     """Hold the latest model, and when the market's policy requires another.
 
-    `trained_on` is its last session, `age` the number of sessions closed since. A policy is an age
-    in sessions, "missing" (train where no model is usable), or "never".
+    `trained_on` is the last session that it was trained on, `age` the number of sessions closed
+    since then. A policy is an age in sessions, "missing" (train where no model is usable), or
+    "never".
     """
 
     run_id: str
