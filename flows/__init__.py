@@ -1,14 +1,13 @@
-"""The conductor: the `dtml` command, its Prefect flows, and what they share."""
+"""The `dtml` command, its Prefect flows, and what they share."""
 
 from flows.working_folder import ignore_working_folder
 
-# here, because every process of ours imports this before it imports Prefect
+# Here, because every process of ours imports this package before it imports Prefect.
 ignore_working_folder()
 
 
-def __getattr__(
-    name: str,
-) -> object:  # what a notebook asks for, imported then: `import flows` waits for nothing
+def __getattr__(name: str) -> object:
+    """Return `flows.Night`, imported at its first use, so that `import flows` itself is fast."""
     if name == "Night":
         from flows import notebook
 

@@ -25,53 +25,62 @@ from db.connection.frames import as_given
 from db.connection.user_sql import Answer
 from dtml.errors import UsageError
 from flows.console import plain
-from flows.text_tables import require_distinct
+from flows.text_tables import require_distinct, size_in_words
 from translation.atomic_files import write_whole
 
-LARGEST_FILE = 32 * 2**30  # bytes of one as Parquet, which no limit of time ends
-GROUP, GROUP_BYTES = 100_000, 2**26  # rows, and their bytes, that are written at once
-# How SQLite keeps days and moments.
+# Bytes of a Parquet file. A statement that fills one has no time limit, so that only this ends an
+# endless answer.
+LARGEST_FILE = 32 * 2**30
+GROUP, GROUP_BYTES = 100_000, 2**26  # rows, or bytes of memory, after which rows are written
+# The text in which SQLite stores days and moments.
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 def csv_lines(found: Answer) -> Iterator[str]:
-    """Yield an answer as CSV, its names first."""
+    """Yield an answer as CSV, the names of its columns first."""
     yield pd.DataFrame(columns=pd.Index(found.names)).to_csv(index=False)
     for rows in found.batches:
         yield as_given(rows, found.names).to_csv(index=False, header=False)
 
 
 def json_lines(found: Answer) -> Iterator[str]:
-    """Yield an answer as `print_json` prints all of its rows at once."""
+    """Yield an answer as a JSON array with an object for each row, laid out as by `print_json`.
+
+    Raises UsageError where two columns have one name: an object cannot hold both.
+    """
     require_distinct(found.names)
-    before = "[\n"
+    has_rows = False
     for rows in found.batches:
         for row in plain(as_given(rows, found.names)):
             written = json.dumps(row, ensure_ascii=False, indent=2, allow_nan=False)
-            yield before + textwrap.indent(written, "  ")
-            before = ",\n"
-    yield "[]\n" if before == "[\n" else "\n]\n"
+            separator = ",\n" if has_rows else "[\n"
+            yield separator + textwrap.indent(written, "  ")
+            has_rows = True
+    yield "\n]\n" if has_rows else "[]\n"
 
 
-def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
-    """Write an answer as its rows come, whole or not at all, and return how many: days as days,
-    moments in UTC.
+def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_FILE) -> int:
+    """Write an answer into a Parquet file as its rows come, and return how many rows it has.
 
-    Lists and mappings become JSON text. Raises UsageError for a column that holds values of several
-    kinds, and for a file of more than `most` bytes.
+    The file appears when it is complete. Days have the type of a day, moments are in UTC, lists and
+    mappings become JSON text. Raises UsageError where two columns have one name, for a column that
+    holds values of several kinds, and for a file of more than `largest_bytes`.
     """
     require_distinct(found.names)
-    written = list[int]()
-    write_whole(file, lambda partial: written.append(_write_groups(found, partial, most)))
-    return written[0]
+    row_counts: list[int] = []  # `write_whole` does not return what the function in it returns
+    write_whole(
+        file, lambda partial: row_counts.append(_write_groups(found, partial, largest_bytes))
+    )
+    return row_counts[0]
 
 
-def _write_groups(answer: Answer, file: Path, most: int) -> int:
+def _write_groups(answer: Answer, file: Path, largest_bytes: int) -> int:
     """Write an answer into a file, and return its number of rows.
 
-    The types of a column are known only with its last row. So a group whose types do not fit into
-    those so far begins another part, and all parts are merged at the end.
+    The types of a column are known only with its last row. The first groups are written into `file`
+    itself. A group whose types do not fit into those so far begins another part, a file in a
+    temporary folder, and all parts are merged at the end.
     """
     with (
         tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder,
@@ -83,18 +92,20 @@ def _write_groups(answer: Answer, file: Path, most: int) -> int:
         for group in _groups(answer):
             wider_schema = _common(schema, group.schema) if parts else group.schema
             if not parts or wider_schema != schema:
-                open_writer.close()
+                open_writer.close()  # completes the part before
                 schema = wider_schema
                 parts.append(Path(folder, str(len(parts))) if parts else file)
                 writer = open_writer.enter_context(pq.ParquetWriter(parts[-1], schema))
             writer.write_table(_cast(group, schema))
             rows += group.num_rows
-            if sum(part.stat().st_size for part in parts) > most:
+            if sum(part.stat().st_size for part in parts) > largest_bytes:
                 raise UsageError(
-                    f"an answer of more than {most:,} bytes is not written: request it in parts"
+                    f"the answer takes more than {size_in_words(largest_bytes)} as Parquet, so no "
+                    "file was written: select fewer rows at a time, with where or limit"
                 )
         open_writer.close()
         if len(parts) > 1:
+            # Not straight into `file`, which is the first of the parts that are read.
             merged = Path(folder, "whole")
             _merge(parts, schema, merged)
             shutil.copyfile(merged, file)
@@ -116,7 +127,7 @@ def _groups(answer: Answer) -> Iterator[pa.Table]:
     An answer without rows is one empty table.
     """
     empty = _table([], answer.names)
-    pending = [empty]
+    pending = [empty]  # an answer without rows gets the names of its columns from it
     for batch in answer.batches:
         pending.append(_table(batch, answer.names))
         rows = sum(table.num_rows for table in pending)
@@ -179,9 +190,10 @@ def _all_match(texts: pa.Array, form: re.Pattern[str]) -> bool:
 
 
 def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
-    """Return a schema whose types hold the values of both.
+    """Return a schema whose types hold the values of both: of the same columns, in this order.
 
-    Raises UsageError, naming the column, where there is none.
+    A column that has no values so far has the type null. Raises UsageError, naming the column,
+    where no type holds both.
     """
     fields = []
     for first_field, second_field in zip(first, second, strict=True):
@@ -205,14 +217,16 @@ def _common(first: pa.Schema, second: pa.Schema) -> pa.Schema:
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table as this schema.
+    """Return a table with the types of a schema, which `_common` has found wide enough for it.
 
     Days and moments that become text read as they were stored: a moment without its time zone.
     """
     columns = []
     for column, field in zip(table.columns, schema, strict=True):
+        # Text is the only other type that `_common` finds for moments.
         becomes_text = pa.types.is_timestamp(column.type) and column.type != field.type
         values = column.cast(pa.timestamp("us")) if becomes_text else column
+        # Not safe: a whole number of more than 53 bits is rounded where its column has fractions.
         columns.append(values.cast(field.type, safe=False))
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -33,16 +33,19 @@ from flows.nightly.ranking import rankers_for
 from flows.nightly.train import load_model, train_model
 
 STOCKS, SESSIONS = 50, 1000  # at most: a part shows what the whole market does
-SEED = 0  # the same audit of the same bars finds the same
-FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's stores became known
-FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)  # when each was restated, which no night may know
+SEED = 0  # fixed, so that a second audit of the same bars finds the same
+# In an audit's stores: when all bars became known, and when each of them was restated. No night of
+# the audit may know a restatement.
+FETCHED = datetime(2000, 1, 1, tzinfo=UTC)
+FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Audit:
     """Hold findings, and which planted leaks were caught.
 
-    The rows of `findings` are `audited, check, at, passed, detail, has_power`.
+    The rows of `findings` are `audited, check, at, passed, detail, has_power`. A row of `proof` is
+    a pipeline with a planted leak, or a clean one: `pipeline, planted, caught_by, caught`.
     """
 
     findings: pd.DataFrame
@@ -50,21 +53,31 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Return whether every check could tell and found nothing, and each leak was caught."""
+        """Return whether every check had power and found nothing, and each leak was caught."""
         return bool(self.findings["passed"].all() and not self.alarm)
 
     @property
-    def alarm(self) -> bool:
-        """Return whether look-ahead was found, a leak missed, or an honest pipeline accused."""
+    def alarm(self) -> str | None:
+        """Return what is wrong, as the end of a sentence about the audit; None if nothing is.
+
+        Wrong is look-ahead that was found, a planted leak that was missed, or a clean pipeline that
+        was accused.
+        """
         is_found = self.findings["has_power"] & ~self.findings["passed"]
+        if is_found.any():
+            checks = ", ".join(self.findings.loc[is_found, "check"].unique())
+            return f"found look-ahead: see the details of {checks}"
         is_wrong = self.proof["caught"] != self.proof["planted"]
-        return bool(is_found.any() or is_wrong.any())
+        if is_wrong.any():
+            pipelines = ", ".join(self.proof.loc[is_wrong, "pipeline"])
+            return f"cannot be trusted: it missed planted leaks or accused clean code: {pipelines}"
+        return None
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training and predictions on the last sessions up to a day.
+    """Audit windows, training, predictions and rankings on the last sessions up to a day.
 
-    It only reads; `tell` gets each step.
+    The market's store is only read. `tell` is called with the name of each step.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
@@ -88,18 +101,20 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     rows += _rows("ranking", audit_ranking(path, part, seed=SEED))
     trained = rankers_for(context, as_of, only_stored=True)
     if trained is not None:
-        stored = replace(path, fit=lambda *_: trained.rankers)
-        rows += _rows(trained.row["id"], audit_ranking(stored, history, seed=SEED, trains=False))
+        path_of_stored = replace(path, fit=lambda *_: trained.rankers)
+        findings_of_stored = audit_ranking(path_of_stored, history, seed=SEED, trains=False)
+        rows += _rows(trained.row["id"], findings_of_stored)
     if market.code:
-        for admitted in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
-            rows.append({"audited": OWN, "at": part.sessions[-1], "has_power": True, **admitted})
+        for finding in admit(IsolatedCode(OwnCode.read(market.code)), history, market.leg):
+            rows.append({"audited": OWN, "at": part.sessions[-1], "has_power": True, **finding})
     tell("leaks planted on purpose")
     proofs = [
         look_ahead.prove(part, context.experiment, seed=SEED, dates=1),
         prove_ranking(part, path, seed=SEED),
     ]
-    planted = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
-    return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), planted)
+    proof = pd.concat([proof for proof in proofs if len(proof)], ignore_index=True)
+    # The rows of the user's own code alone have a column `what`, which no other check fills.
+    return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), proof)
 
 
 def _rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -108,9 +123,12 @@ def _rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class _Made:
-    """Hold what a store gave: the run that served, predictions of single nights
-    and of a fold's, nights refused.
+class _Predicted:
+    """Hold what nights on a store predicted.
+
+    `run_id` is the model that served them. `nights` are the predictions of nights run one by one,
+    `fold` those of the same nights run as a backtest's fold. `refused` has the reason of each night
+    that the fold refused.
     """
 
     run_id: str
@@ -120,76 +138,87 @@ class _Made:
 
 
 def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Check that nothing that a store holds of later changes a training as of `at` or a night up to
-    it.
+    """Check that no later data in a store changes a training as of `at` or a night up to it.
 
-    Of later are: other bars after `at`, a second fetch that restates every bar, and a model trained
-    on both. The nights are run by the code of a night, and of a backtest's fold that continues
-    after `at`, with their reads of a store. Neither the bars that the training reads, which its
-    run's name digests, nor any prediction may change a bit.
+    Later data are other bars after `at`, a second fetch that restates every bar, and a model
+    trained on both. The nights are run by the code of a night, and by that of a backtest's fold
+    that continues after `at`: both read the store. Neither the bars that the training reads, whose
+    digest is part of its run's name, nor any prediction may change by a bit.
     """
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
-    before, after = (
-        _nights(context, history, at),
-        _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars),
+    without_later = _nights(context, history, at)
+    with_later = _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
+    if without_later.nights.empty or without_later.fold.empty:
+        reason = next(iter(without_later.refused.values()), "no night has a prediction")
+        detail = f"no night can be checked: {reason}"
+        return Finding("stored_nights", at, passed=False, detail=detail, has_power=False)
+    pairs = (
+        (without_later.nights, with_later.nights),
+        (without_later.fold, with_later.fold),
     )
-    if before.nights.empty or before.fold.empty:
-        said = (
-            "no night can be checked: "
-            f"{next(iter(before.refused.values()), 'no night has a prediction')}"
-        )
-        return Finding("stored_nights", at, passed=False, detail=said, has_power=False)
-    both = ((before.nights, after.nights), (before.fold, after.fold))
-    differing = [(rows, others) for rows, others in both if not rows.equals(others)]
-    made = f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's"
-    detail = f"{made} are equal to the last bit, whatever later data the store has"
-    if before.run_id != after.run_id:
+    differing = [(rows, others) for rows, others in pairs if not rows.equals(others)]
+    is_same_run = without_later.run_id == with_later.run_id
+    if not is_same_run:
         detail = (
             f"the training as of {at.date()} reads bars of later sessions or fetches, or a "
             "later model is used"
         )
     elif differing:
         detail = look_ahead.changes(*differing[0])
-    return Finding("stored_nights", at, before.run_id == after.run_id and not differing, detail)
+    else:
+        detail = (
+            f"{len(without_later.nights)} predictions of single nights and "
+            f"{len(without_later.fold)} of a fold's are equal to the last bit, whatever later data "
+            "the store has"
+        )
+    return Finding("stored_nights", at, is_same_run and not differing, detail)
 
 
 def _nights(
     context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None
-) -> _Made:
-    """Train briefly as of `at` on a store with this history; run its nights up
-    to then, one by one and as a fold.
+) -> _Predicted:
+    """Train briefly as of `at` on a new store with this history, and run its nights up to `at`.
+
+    They are run one by one and as a fold. With `restated` bars, the store has a later fetch of
+    these too, and a later model that was trained on them.
     """
-    # With `restated` bars, a later fetch brought these, and a later training saw them.
     with (
         TemporaryDirectory(prefix="dtml-audit-") as folder,
-        patch.dict(os.environ, DTML_DATA=folder),
-    ):  # its models too
+        patch.dict(os.environ, DTML_DATA=folder),  # here the trainings write their models
+    ):
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
         brief = look_ahead.hurried(context.experiment, look_ahead.SHORT, seeds=look_ahead.MEMBERS)
-        mine = replace(
+        audited = replace(
             context, market=history.market, engine=engine, experiment=brief, device="cpu"
         )
         upgrade(engine)
         with transaction(engine) as conn:
-            save_universe(conn, mine)
-            prices.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
+            save_universe(conn, audited)
+            prices.append_prices(conn, audited.name, history.bars, source="audit", known_at=FETCHED)
             if restated is not None:
                 prices.append_prices(
-                    conn, mine.name, restated, source="audit", known_at=FETCHED_AGAIN
+                    conn, audited.name, restated, source="audit", known_at=FETCHED_AGAIN
                 )
-        index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
-        days = [
-            day.date() for day in index[index <= at].sort_values().iloc[-1 - look_ahead.LOOK_BACK :]
-        ]
+        is_index = history.bars["symbol"] == audited.market.index.symbol
+        index_sessions = history.bars.loc[is_index, "session"]
+        past_sessions = index_sessions[index_sessions <= at].sort_values()
+        days = [day.date() for day in past_sessions.iloc[-1 - look_ahead.LOOK_BACK :]]
         later = history.sessions[history.sessions > at][look_ahead.LOOK_AHEAD - 1].date()
-        train_model(mine, at.date(), known_at=FETCHED)
+        train_model(audited, at.date(), known_at=FETCHED)
         if restated is not None:
-            train_model(mine, later)
-        model = load_model(mine, at.date())
-        made = [forecast(mine, model, NightBars(mine, day, FETCHED)).predictions for day in days]
-        fold = Fold(1, days[0], next_session(mine.market.calendar, days[0]), later)
-        walked, refused = Nights(mine, fold, FETCHED).predict(model)
+            train_model(audited, later)
+        model = load_model(audited, at.date())
+        forecasts = [forecast(audited, model, NightBars(audited, day, FETCHED)) for day in days]
+        first = next_session(audited.market.calendar, days[0])
+        fold = Fold(number=1, as_of=days[0], first=first, last=later)
+        predictions_of_fold, refused = Nights(audited, fold, FETCHED).predict(model)
         engine.dispose()
-    rows = pd.concat(made, ignore_index=True)
-    walked = walked.reindex(columns=list(rows)).astype(dict(rows.dtypes))
-    return _Made(model.run_id, rows, walked[walked["as_of"] <= at], refused)
+    nights = pd.concat([each.predictions for each in forecasts], ignore_index=True)
+    # For the comparison: a fold may have its columns in another order, or, without a night, none.
+    same_columns = predictions_of_fold.reindex(columns=list(nights)).astype(dict(nights.dtypes))
+    return _Predicted(
+        run_id=model.run_id,
+        nights=nights,
+        fold=same_columns[same_columns["as_of"] <= at],
+        refused=refused,
+    )

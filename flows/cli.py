@@ -1,6 +1,4 @@
-"""The `dtml` command: its commands under their headings, the options they
-share, and how it ends.
-"""
+"""The `dtml` command: its commands under their headings, the options they share, its exit code."""
 
 import gc
 import os
@@ -23,23 +21,26 @@ MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in
 
 
 class LateCommand(TyperCommand):
-    """A command whose module is imported when it is called: `dtml --help` waits
-    for none of them.
+    """Stand in for a command, whose module is imported when it is called.
+
+    So `dtml --help` waits for no module of a command.
     """
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Return the context of the command itself."""
+        """Return the context of the real command: Typer then parses its options and runs it."""
         return load(str(self.name)).make_context(info_name, args, parent, **extra)
 
 
 def load(name: str) -> Any:
-    """Return the command of this name, or the group, with its options."""
-    return get_group(import_module(f"flows.commands.{MODULES[name]}").commands).commands[name]
+    """Return the command or the group of commands of this name, with its options."""
+    module = import_module(f"flows.commands.{MODULES[name]}")
+    return get_group(module.commands).commands[name]
 
 
-def _listed() -> None: ...
+def _listed() -> None:
+    """Do nothing: Typer wants a function, but a `LateCommand` never calls it."""
 
 
 app = typer.Typer(
@@ -71,12 +72,12 @@ def common(
     ] = False,
 ) -> None:
     """Set up what all commands share."""
-    # here, because Windows has not what it imports, and `main` says so first
+    # Imported here: Windows lacks modules that these import, and `main` has a message for it.
     from flows.log_lines import set_up_logging
     from flows.settings import prepare_prefect
 
     os.environ["DTML_DEBUG"] = "1" if debug else ""
-    # no process of ours imports what somebody left in the working folder
+    # Child processes import no module that somebody left in the working folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
@@ -84,11 +85,13 @@ def common(
 
 
 def main() -> None:
-    """Run a command; every failure is one line on standard error, 2 for the
-    user's mistakes and 1 for the rest.
+    """Run a command and exit: with 2 after a user's mistake, with 1 after any other failure.
+
+    A failure is one line on standard error.
     """
     exit_on_windows()
-    # imports make many objects and no garbage: a tenth of a short command
+    # Imports make many objects and no garbage: the default threshold costs a short command a tenth
+    # of its time.
     gc.set_threshold(20_000, 20, 20)
     from flows.failures import run_command
 

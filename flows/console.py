@@ -13,7 +13,7 @@ from dtml.pages.figures import records, with_interval
 from flows.settings import err
 from flows.text_tables import Column, print_table
 
-if TYPE_CHECKING:  # what only reads prints without waiting for torch
+if TYPE_CHECKING:  # commands that only read import this module, and must not wait for torch
     from flows.nightly.context import MarketContext
 
 
@@ -34,7 +34,11 @@ def print_json(value: object) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return the value in JSON's terms."""
+    """Return a value as what JSON has: lists, dictionaries by text, text, numbers, None.
+
+    Frames become lists of rows, days and moments ISO 8601, bytes hexadecimal digits; missing values
+    and numbers that are not finite become None.
+    """
     if isinstance(value, pd.DataFrame):
         return [plain(row) for row in value.to_dict("records")]
     if isinstance(value, dict):
@@ -49,7 +53,7 @@ def _plain_scalar(value: Any) -> Any:
     if is_missing or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, pd.Timestamp) and value.tzinfo is None:
-        return value.date().isoformat()
+        return value.date().isoformat()  # a session; moments have a time zone
     if isinstance(value, (date, datetime)):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -73,7 +77,7 @@ def rendered(name: str, /, **values: object) -> str:
 
 
 def announce(context: "MarketContext") -> None:
-    """Say what a market context has to say about how it was opened."""
+    """Print the notice of a market context, about its stocks or its source, if it has one."""
     if context.notice:
         err.print(f"note: {context.notice}")
 
@@ -100,9 +104,9 @@ def print_frame(
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Print scores of the predictor beside the naive rules, a table a protocol.
+    """Print scores of the predictor beside those of the naive rules, one table for each protocol.
 
-    Their intervals resample days.
+    The intervals are from resampled days.
     """
     titles = {
         "all": "all stock-days",

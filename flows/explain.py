@@ -1,10 +1,9 @@
-"""Test what a market's latest model looks at.
+"""Test whether the attention of a market's latest model explains anything.
 
-It trains networks like that model on true labels and on nonsense, and compares them: shortly, on a
-part of the market, in some minutes, and it prints that it did.
+Networks like that model are trained on true and on shuffled labels, and their attention is
+compared. The trainings are short and on a part of the market, so that the test takes minutes.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,20 +35,20 @@ from dtml.windows import Windows
 from flows.console import plain
 from flows.nightly.context import MarketContext, experiment_of, stored_bars
 
-VALIDATION_DAYS = 126  # of validation, at most
-DAYS = 42  # of those, evenly spaced, that are looked at, at most
-FEWEST_STOCKS = 4
+VALIDATION_DAYS = 126  # at most
+DAYS = 42  # at most: of the validation days, evenly spaced, those whose attention is compared
+FEWEST_STOCKS = 4  # of which each is compared with the others
 
 T = TypeVar("T")
-Tell = Callable[[str], object]
+Tell = Callable[[str], object]  # is called with each step, in words
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Say how many networks are trained on true labels and on shuffled ones.
+    """Say how many networks are trained on true labels (`seeds`) and on shuffled ones (`shuffles`).
 
-    Each is trained for so many epochs. Raises UsageError for numbers below 1, and for so few
-    networks that no difference could be significant.
+    Each is trained for `epochs`. Raises UsageError for numbers below 1, and for so few networks
+    that no difference could be significant.
     """
 
     seeds: int = 4
@@ -62,19 +61,22 @@ class Trial:
                 "seeds, shuffles and epochs must be 1 or more; "
                 f"got {self.seeds}, {self.shuffles} and {self.epochs}"
             )
-        swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
-        ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
+        # A permutation test: its smallest p-value is 1 / ways. Of two groups of equal size, it does
+        # not matter which is called which.
+        names_of_groups = 2 if self.seeds == self.shuffles else 1
+        ways = comb(self.seeds + self.shuffles, self.seeds) // names_of_groups
         if ways * significance.SIGNIFICANT < 1:
             raise UsageError(
                 f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in only {ways} "
-                f"ways, too few to reach p <= {significance.SIGNIFICANT}: use more of them"
+                f"ways, too few to reach p <= {significance.SIGNIFICANT}: give larger numbers to "
+                "--seeds and --shuffles"
             )
 
 
 def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
-    """Return the row of the market's model trained on the latest sessions.
+    """Return the row of the market's training run on the latest sessions, up to `as_of` if given.
 
-    They are up to a day if one is named. Raises UsageError where there is no model.
+    Raises UsageError where there is none.
     """
     with reading(context.engine) as conn:
         run = runs.latest_run(conn, context.name, on_or_before=as_of)
@@ -89,10 +91,10 @@ def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
 def explain_run(
     context: MarketContext, run: Mapping[str, Any], trial: Trial, tell: Tell = str
 ) -> dict[str, Any]:
-    """Test what networks of a run's settings look at, on the bars that the run knew.
+    """Test what networks with the settings of a run look at, on the bars that the run knew.
 
-    Stores and returns the row of the test. `tell` is called with each step in words. Raises
-    DtmlError for a history too short to train, or too few stocks.
+    Stores and returns the row of the test. Raises DtmlError for a history too short to train, or
+    too few stocks.
     """
     begun = time.perf_counter()
     tell("reading bars")
@@ -116,8 +118,9 @@ def explain_run(
 def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` stocks.
 
-    The stocks are constituents on that day, or those that the model is tied to, the same at each
-    call. There are at most `STOCK_DAYS` stock-days: the fewer stocks, the more sessions.
+    The stocks are those that the model is tied to, if it is, else constituents on the run's last
+    day; each call draws the same. There are at most `STOCK_DAYS` stock-days: the fewer stocks, the
+    more sessions.
     """
     calendar = context.market.calendar
     as_of = run["train_last"]
@@ -142,15 +145,15 @@ def explain(
 ) -> Findings:
     """Train networks of an experiment on true and on shuffled labels; test what they look at.
 
-    They are trained as of a date. Raises DtmlError where fewer than FEWEST_STOCKS are there on most
-    days of validation.
+    They are trained as of a date. Raises DtmlError where fewer than FEWEST_STOCKS stocks are
+    present on most of the validation days that are compared.
     """
     pipeline = Pipeline(shortened(experiment, trial.epochs))
     train, validation = pipeline.spans(pipeline.windows(history), as_of)
     days = days_looked_at(validation)
-    is_there = validation.observed[days].numpy()  # (days, stocks)
-    # Each is there on more than half of the days, so any two of them share a day.
-    stocks = np.flatnonzero(2 * is_there.sum(axis=0) > len(days))
+    is_present = validation.observed[days].numpy()  # [days, stocks]
+    # Each is present on more than half of the days, so that any two of them share a day.
+    stocks = np.flatnonzero(2 * is_present.sum(axis=0) > len(days))
     if len(stocks) < FEWEST_STOCKS:
         raise DtmlError(
             f"only {len(stocks)} stocks of {history.market.name} are present on most validation "
@@ -161,6 +164,7 @@ def explain(
     tell("which stock's input changes which probability")
     true_networks = networks[: trial.seeds]
 
+    # `_side_by_side` also passes the event that asks long work to end; these two do not watch it.
     def importance_of(place: int, _stopped: Event) -> significance.PerDay:
         return significance.importance_by_day(true_networks[place], validation, days, seed=seed)
 
@@ -169,12 +173,15 @@ def explain(
 
     importances = _side_by_side(importance_of, len(true_networks))
     attentions = _side_by_side(attention_of, len(networks))
+    # Each result is [days, stocks that look, stocks looked at].
     chosen = np.ix_(np.arange(len(days)), stocks, stocks)
     symbols = [validation.symbols[stock] for stock in stocks]
+    is_chosen_present = is_present[:, stocks]
+    are_both_present = is_chosen_present[:, :, None] & is_chosen_present[:, None, :]
     return significance.find(
         attention=np.array([by_day[chosen] for by_day in attentions]),
         importance=np.mean(importances, axis=0)[chosen],
-        both_observed=is_there[:, stocks, None] & is_there[:, None, stocks],
+        both_observed=are_both_present,
         seeds=trial.seeds,
         drivers=known_drivers(history.market, symbols),
         seed=seed,
@@ -182,11 +189,11 @@ def explain(
 
 
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
-    """Return the same experiment for so many epochs, with a shorter validation.
+    """Return the same experiment for so many epochs, with at most VALIDATION_DAYS of validation.
 
-    It trains for all of them, whatever validation says. All else stays as in the run: networks
-    hurried as for the look-ahead audit would learn too little of the simulated market's leaders to
-    test what they look at.
+    It never stops before the last epoch. All else stays as in the run: networks trained as briefly
+    as for the look-ahead audit would learn too little of the simulated market's leaders for a test
+    of what they look at.
     """
     training = replace(experiment.training, epochs=epochs, patience=None)
     validation_sessions = min(experiment.validation_sessions, VALIDATION_DAYS)
@@ -194,7 +201,7 @@ def shortened(experiment: Experiment, epochs: int) -> Experiment:
 
 
 def days_looked_at(validation: Windows) -> Positions:
-    """Return positions of days with an observed stock, evenly spaced over all of them."""
+    """Return the positions of at most DAYS days with an observed stock, evenly spaced."""
     observed_days = np.flatnonzero(validation.observed.any(dim=1).numpy())
     count = min(DAYS, len(observed_days))
     places = np.linspace(0, len(observed_days) - 1, count).round().astype(int)
@@ -202,9 +209,10 @@ def days_looked_at(validation: Windows) -> Positions:
 
 
 def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
-    """Return which stock each follower of a simulated market follows, by position.
+    """Return the position of the leader of each follower in a simulated market, by the follower's.
 
-    Nothing is known of other markets.
+    Followers whose leader is not among `symbols` are left out. Empty for other markets, of which
+    nothing is known.
     """
     if market.source != "simulated":
         return {}
@@ -222,7 +230,10 @@ def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
 def train_networks(
     train: Windows, validation: Windows, experiment: Experiment, trial: Trial, tell: Tell = str
 ) -> list[DTML]:
-    """Train networks on true labels, then one on each shuffle; each has a seed of its own."""
+    """Train networks on true labels, then one on each shuffle, and return them in this order.
+
+    Each has a seed of its own.
+    """
     count = trial.seeds + trial.shuffles
     tell(f"training {count} networks")
     true_members = experiment.members_of(*range(trial.seeds))
@@ -235,7 +246,7 @@ def train_networks(
 
         seed = trial.seeds + place
         fits = fit_members(
-            significance.shuffled(train, 2 * seed),
+            significance.shuffled(train, 2 * seed),  # no two shuffles have the same seed
             significance.shuffled(validation, 2 * seed + 1),
             experiment.members_of(seed),
             device=CPU,
@@ -263,11 +274,10 @@ def _side_by_side(
 ) -> list[T]:
     """Return what `work` makes of 0, 1, ..., on as many threads as there are cores.
 
-    Each thread computes on one core. The event that `work` is given is set once anything fails, and
-    on an interrupt. `report` is called with how many are done.
+    Each thread computes on one core. The event that `work` receives is set when anything fails and
+    on an interrupt: long work should then end. `report` is called with the number of results.
     """
     threads = torch.get_num_threads()
-    interval = sys.getswitchinterval()
     stopped = Event()
     results: list[T] = []
     pool = ThreadPoolExecutor(
@@ -282,6 +292,6 @@ def _side_by_side(
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)
+        # Trainings set this number too, and those that end side by side may leave another one.
         torch.set_num_threads(threads)
-        sys.setswitchinterval(interval)  # trainings that end side by side may leave one another's
     return results

@@ -1,4 +1,4 @@
-"""Turn every failure of a command into one line and an exit code."""
+"""Turn every failure of a command into one line on standard error and an exit code."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from flows.service.prefect_server import LOGIN, REMEDY
 from flows.signals import GO_ON
 from translation.errors import TranslationError
 
-FAILED = 1
+FAILED = 1  # the exit code of all failures but our own errors, which have theirs
 ELSEWHERE = "; choose a writable folder (DTML_DATA and DTML_REPORTS set where dtml keeps its files)"
 MAKE_ROOM = "; free some space and run the same command again: it resumes"
 REMEDIES = {
@@ -32,7 +32,7 @@ def run_command(app: typer.Typer) -> int:
     """Run the command line and return its exit code; `--debug` shows the traceback as well."""
     try:
         app()
-    except SystemExit as ended:  # typer exits so, also after usage errors
+    except SystemExit as ended:  # Typer ends every command with it, also after usage errors
         if ended.code == INTERRUPTED:
             # A second interrupt would end the clean-up.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -54,14 +54,16 @@ def run_command(app: typer.Typer) -> int:
 
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
-    """Return what to say where Prefect's server was not reached or refused the login.
+    """Return the message for a Prefect server that was not reached or refused the login.
 
     None for other failures.
     """
-    if "httpx" not in sys.modules:  # Prefect's client imports it, and raises its errors
+    # Prefect's client imports httpx and raises its errors: without the import, it is none of them.
+    if "httpx" not in sys.modules:
         return None
     from httpx import HTTPError, HTTPStatusError
 
+    # Prefect may raise an error of its own from that of httpx.
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, HTTPError):
         cause = cause.__cause__ or cause.__context__
@@ -74,7 +76,10 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
 
 
 def _say(message: str, code: int) -> int:
-    """Print an error in one line, and return the exit code."""
+    """Print the error that is being handled in one line, and return the exit code.
+
+    With `--debug`, its traceback is printed first.
+    """
     if os.environ.get("DTML_DEBUG"):
         traceback.print_exc()
     print(f"error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201

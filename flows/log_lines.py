@@ -1,9 +1,9 @@
-"""Write what operators read on standard error: a line for each run, warnings, and that work moves.
+"""Write what operators read on standard error: a line for each run, warnings, and progress.
 
 A line of a run is text such as `market=simulated night=2026-11-25 stage=report seconds=3.2`. With
 DTML_LOG=json every line on standard error is a JSON object with the keys of `JsonLines`. Where
 standard error is systemd's journal, each line begins with its priority, such as <4> for a warning:
-the journal takes it off and keeps it as the field PRIORITY.
+the journal removes it from the line and keeps it as the field PRIORITY.
 """
 
 import io
@@ -26,21 +26,22 @@ from flows.settings import OWN_LOGGERS, err
 
 VARIABLE = "DTML_LOG"
 NAME = "dtml's lines"  # of the handler of this process
-BAR = "flows.progress"  # the logger of what a terminal shows as a bar
-MOVING = (BAR, "flows.ranking.walk")  # the loggers that say that a long step moves
-MINUTE_S = 60
-PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-MARKS = {"error:": "error", "warning:": "warning"}  # how lines that are printed begin
+BAR = "flows.progress"  # the logger of progress that a terminal shows as a bar
+MOVING = (BAR, "flows.ranking.walk")  # the loggers of progress
+MINUTE_S = 60  # between two lines of progress outside a terminal
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}  # those of syslog
+MARKS = {"error:": "error", "warning:": "warning"}  # the level of a printed line, by its first word
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Run:
-    """Hold what is said of a run in progress.
+    """Hold the fields of a run in progress, which its line in the log will have.
 
-    `stage` is the one that it is in; `outcome` ends its line. A run of which an inner run has
-    written a line, as a scheduled night has of each night that it ran, writes none itself.
+    `stage` is the current or the last one, `outcome` the message of the line. `is_reported` says
+    that an inner run has written a line, such as a night within a scheduled night: then the run
+    writes none itself.
     """
 
     stage: str
@@ -60,7 +61,8 @@ def logged_run(
 ) -> Iterator[Run]:
     """Log one line when a run ends: market, night, last stage, seconds, and how it ended.
 
-    `stage` names a run that has no stages. A run that fails is a warning with its error.
+    Yields the run, whose `outcome` and `level` the work inside may set. `stage` is the stage until
+    the work enters one. The line of a run that fails is a warning with its error.
     """
     outer = _run_in_progress.get()
     run = Run(stage=stage, market=market, night=night)
@@ -81,14 +83,17 @@ def logged_run(
 
 
 def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> None:
-    """Log the line of a run that has ended; `run_id` is Prefect's, by default of the flow here."""
+    """Log the line of a run that has ended.
+
+    `run_id` is the ID of Prefect's flow run, by default that of the flow around this call.
+    """
     fields = _fields(run, seconds, run_id)
     _log_line(run.level, run.outcome, fields, kind="run")
 
 
 @contextmanager
 def logged_stage(name: str) -> Iterator[None]:
-    """Time a stage of the run in progress, which JSON logs have a line for."""
+    """Time a stage of the run in progress, and log a line for it, which only JSON logs show."""
     run = _run_in_progress.get() or Run(stage=name)
     run.stage = name
     begun = time.monotonic()
@@ -108,7 +113,7 @@ def _log_line(
 
 
 def _fields(run: Run | None, seconds: float | None, run_id: str | None = None) -> dict[str, Any]:
-    """Return the fields of a line by name; what is not known is None."""
+    """Return the fields of a line by name, in their order in the line; None where unknown."""
     return {
         "market": None if run is None else run.market,
         "night": None if run is None or run.night is None else run.night.isoformat(),
@@ -131,14 +136,14 @@ def _flow_run() -> str | None:
 
 
 class Lines(logging.Formatter):
-    """Write a record as one line, after its priority where it goes to the journal."""
+    """Write a record as one line; `for_journal`, its priority stands before it."""
 
     def __init__(self, *, for_journal: bool = False) -> None:
         super().__init__()
         self.for_journal = for_journal
 
     def line(self, level: str, message: str) -> str:
-        """Return the line of a message that was printed."""
+        """Return the line of a message that was printed, not logged."""
         raise NotImplementedError
 
     def marked(self, level: str, text: str) -> str:
@@ -196,7 +201,11 @@ def _on_one_line(message: str) -> str:
 
 
 def _pairs(fields: Mapping[str, Any]) -> str:
-    """Return fields as `key=value`, quoted as in JSON where a value has more than plain letters."""
+    """Return the known fields as `key=value`, separated by blanks.
+
+    An empty value, or one with a blank, a quote, an equals sign or a backslash, is quoted as in
+    JSON.
+    """
     pairs = []
     for name, value in fields.items():
         if value is None:
@@ -208,10 +217,10 @@ def _pairs(fields: Mapping[str, Any]) -> str:
 
 
 class StandardError(logging.Handler):
-    """Write each record to the standard error of the moment."""
+    """Write each record to what `sys.stderr` is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of a record, past a `LineStream`, whose form it has already."""
+        """Write the line of a record, not through a `LineStream`, which would format it again."""
         try:
             line = self.format(record)
             stream: Any = sys.stderr
@@ -224,9 +233,10 @@ class StandardError(logging.Handler):
 
 
 class LineStream(io.TextIOBase):
-    """Stand in for standard error, and give each line that is printed the form of a log's.
+    """Stand in for standard error, and give each line that is printed the form of a log line.
 
-    A line that begins with "error:" or "warning:" has that level, any other is information.
+    A line that begins with "error:" or "warning:" has that level, any other is information. `raw`
+    is the stream behind it.
     """
 
     def __init__(self, raw: TextIO, form: Lines) -> None:
@@ -263,12 +273,12 @@ class LineStream(io.TextIOBase):
 
 
 class Shown(logging.Filter):
-    """Choose which of our own lines are shown.
+    """Choose which of our own log lines are shown; those of libraries are not.
 
-    A terminal gets all but progress, which a bar shows there. A pipe, such as a cron mail, gets
-    the line of each run, warnings, and one line of progress a minute, none in the first. JSON logs
-    get all, those of stages too, but of progress as many as a pipe. A command that fails ends with
-    its error, so the text of an `attended` run has no line for a run that failed.
+    A terminal gets all but the lines of stages and of the progress that a bar shows there. A pipe,
+    such as a cron mail, gets the line of each run, warnings, and one line of progress a minute, the
+    first after a minute. JSON logs get all lines, but of progress as few as a pipe. A command that
+    fails prints its error, so an `attended` run has no line for a run that failed, except in JSON.
     """
 
     def __init__(self, *, terminal: bool, as_json: bool = False, attended: bool = False) -> None:
@@ -276,7 +286,7 @@ class Shown(logging.Filter):
         self.terminal = terminal
         self.attended = attended
         self.as_json = as_json
-        self.last = time.monotonic()
+        self.last_progress = time.monotonic()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is shown."""
@@ -284,8 +294,9 @@ class Shown(logging.Filter):
             return False
         kind = getattr(record, "line_kind", None)
         if kind is not None:
-            is_told_by_its_error = self.attended and record.levelno >= logging.WARNING
-            return self.as_json or (kind == "run" and not is_told_by_its_error)
+            # A run that failed is a warning; the command prints its error anyway.
+            is_printed_as_error = self.attended and record.levelno >= logging.WARNING
+            return self.as_json or (kind == "run" and not is_printed_as_error)
         if self.terminal and not self.as_json:
             return record.name != BAR
         if record.levelno >= logging.WARNING:
@@ -295,17 +306,18 @@ class Shown(logging.Filter):
         return self.as_json
 
     def _is_due(self) -> bool:
-        if time.monotonic() - self.last < MINUTE_S:
+        if time.monotonic() - self.last_progress < MINUTE_S:
             return False
-        self.last = time.monotonic()
+        self.last_progress = time.monotonic()
         return True
 
 
 def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     """Send our own lines to standard error, in the form that DTML_LOG names.
 
-    `attended`: a person may watch on a terminal, so lines look as there. Prefect's own lines go to
-    its server; they are shown with `debug`. Raises UsageError for another DTML_LOG.
+    `attended` says that a command runs, whose terminal a person may watch; a run of the service is
+    not. Prefect's own lines go to its server, and with `debug` also to standard error. May be
+    called again: the last call counts. Raises UsageError for an unknown DTML_LOG.
     """
     as_json = _wants_json()
     terminal = attended and err.is_terminal and not as_json
@@ -326,6 +338,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     root.addHandler(handler)
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
+    # Lines that are printed, not logged, must have the same form for the program that reads them.
     if (as_json or _is_journal()) and not isinstance(sys.stderr, LineStream):
         sys.stderr = LineStream(sys.stderr, form)
 
@@ -334,14 +347,17 @@ def _wants_json() -> bool:
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "text", "json"):
         raise UsageError(
-            f"{VARIABLE} is {value!r}: set it to json for a JSON object a line, or leave it out "
-            "for text"
+            f"{VARIABLE} is {value!r}: set it to json for a JSON object on each line, or to text, "
+            "or unset it"
         )
     return value == "json"
 
 
 def _is_journal() -> bool:
-    """Return whether standard error is the journal, which systemd tells by device and inode."""
+    """Return whether standard error is systemd's journal.
+
+    systemd sets JOURNAL_STREAM to the device and inode of the journal's stream.
+    """
     try:
         status = os.fstat(2)
     except OSError:

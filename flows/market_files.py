@@ -20,9 +20,9 @@ CALENDARS = "calendars.toml"
 def read_market(name: str, market_file: Path | None = None) -> Market:
     """Read the market called `name`, or the one that a user's file describes.
 
-    The store knows the files of users' own markets that had a night: such a file is read where it
-    lay or, where it is gone, as it was. CALENDARS adds sessions to the market's calendar, unless
-    the market's file does.
+    `name` is ignored if there is a file. The store keeps the path and the text of the file of each
+    user's own market that had a night: the file at that path is read or, if it is gone, the text.
+    CALENDARS adds sessions to the market's calendar, unless the market's file itself adds some.
     """
     return _with_calendars(_defined_market(name, market_file))
 
@@ -40,17 +40,17 @@ def _defined_market(name: str, market_file: Path | None) -> Market:
         return load_market_file(market_file)
     if name in market_names():
         return load_market(name)
-    with suppress(StoreError, StoreUsageError):
+    with suppress(StoreError, StoreUsageError):  # there may be no store yet
         own_market = _own_market(open_reader(), name)
         if own_market is not None:
             return own_market
-    return load_market(name)
+    return load_market(name)  # raises the error that lists the known markets
 
 
 def market_of_store(engine: Engine, name: str) -> Market | None:
-    """Return a market of a store, as `read_market` does; None where its file cannot be read.
+    """Return a market of a store, as `read_market` does; None where it cannot be read.
 
-    That of a user's own market may be unknown to the store, or not readable to its reader.
+    The store may lack the file of a user's own market, or its reader may not be allowed to read it.
     """
     try:
         market = load_market(name) if name in market_names() else _own_market(engine, name)
@@ -65,5 +65,5 @@ def _own_market(engine: Engine, name: str) -> Market | None:
         stored = markets.file_of(conn, name)
     if stored is None:
         return None
-    path, text = Path(stored[0]), stored[1]
-    return load_market_file(path, None if path.exists() else text)
+    path, text_then = Path(stored[0]), stored[1]
+    return load_market_file(path, None if path.exists() else text_then)

@@ -1,4 +1,4 @@
-"""A night for a notebook: run in its own process, without a server, and shown as a table."""
+"""A night for a notebook: run in the notebook's process, without a server, and shown as a table."""
 
 from datetime import date
 from pathlib import Path
@@ -10,11 +10,12 @@ from flows.nightly.context import RunRequest, choose_as_of, open_context
 
 
 class Night:
-    """Run the night of a market, or find it done.
+    """Run the night of a market, unless it is complete already, and hold its results.
 
-    `market` is a name or a TOML file, `as_of` a session (None: the last closed one). `row` is its
-    row in the store, `ranking` the stocks by the market's ranker, best first. The store lies where
-    `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
+    `market` is a name or the path of a TOML file, `as_of` a session (None: the last closed one),
+    `prices` and `index` are files of prices. `row` is the night's row in the store, `report` the
+    path of its page, and `ranking` has the stocks by the market's ranker, best first. The store
+    lies where `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
     """
 
     def __init__(

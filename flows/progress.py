@@ -1,4 +1,4 @@
-"""Show that long steps move: a bar on a terminal, a line now and then in a log."""
+"""Show the progress of long steps: a bar on a terminal, a line now and then in a log."""
 
 import logging
 import time
@@ -9,13 +9,13 @@ from rich import progress as bars
 
 from dtml.published import name_of
 from dtml.training.fit import EpochReport
-from dtml.training.recipe import Epoch, Member
+from dtml.training.recipe import Epoch, Member, ResumedEpoch
 from flows.settings import err
 
 log = logging.getLogger(__name__)
 
-LOGGED_SHARE = 10  # a log gets a line every tenth of the epochs
-PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last minutes
+LOGGED_EPOCHS = 10  # about so many of a member's epochs get a line in a log
+PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last five minutes
 
 
 @contextmanager
@@ -24,12 +24,12 @@ def training_progress(
 ) -> Iterator[EpochReport]:
     """Yield the function that a training calls after each epoch.
 
-    One bar is for all members, by what each costs. `windows` are the sessions that each member
-    sees, where they differ. Epochs that a resumed training had reported before are counted, and not
-    logged again.
+    One bar shows the progress of all members together, each weighted by the cost of its epochs.
+    `windows` has for each member how many sessions its windows have, where these numbers differ.
+    The epochs that a resumed fit had done before are added to the bar, and not logged again.
     """
     sessions_of = windows or [1] * len(members)
-    costs = {}  # of an epoch
+    costs = {}  # of an epoch of each member
     for member, sessions in zip(members, sessions_of, strict=True):
         costs[member] = _cost(member) * sessions
     epochs_done = dict.fromkeys(members, 0)
@@ -40,16 +40,16 @@ def training_progress(
 
         def report(member: Member, epoch: Epoch) -> None:
             figures = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
-            was_reported_before = epoch.number > epochs_done[member] + 1
             epochs_done[member] = epoch.number
             completed = sum(costs[trained] * done for trained, done in epochs_done.items())
-            if was_reported_before:
-                # It took no time now, so the pace is measured from here.
+            if isinstance(epoch, ResumedEpoch):
+                # This run spent no time on the epochs so far: without a reset of the bar's clock,
+                # they would count as done at once, and the time left would be far too short.
                 progress.reset(bar, completed=completed, last=figures)
                 return
             progress.update(bar, completed=completed, last=figures)
             epochs = member.training.epochs
-            if epoch.number % max(1, epochs // LOGGED_SHARE) == 0:
+            if epoch.number % max(1, epochs // LOGGED_EPOCHS) == 0:
                 name = f"seed {member.seed}"
                 if has_several_models:
                     name = f"{name_of(member.model)}, seed {member.seed}"
@@ -59,7 +59,10 @@ def training_progress(
 
 
 def _cost(member: Member) -> int:
-    """Return what an epoch costs, in proportion: the multiplications of a recurrence."""
+    """Return the relative cost of an epoch, per session of a window.
+
+    It grows as the multiplications of a recurrent layer, the square of its width.
+    """
     hidden = int(getattr(member.model, "hidden", 1))
     return hidden * (hidden + 32)  # narrow layers are slower than their multiplications suggest
 
@@ -71,7 +74,8 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
     `already_done` of them were done by an earlier run.
     """
     begun = time.monotonic()
-    with _bar("fold {task.completed:.0f} of {task.total:.0f}", pace_seconds=3600) as progress:
+    text = "fold {task.completed:.0f} of {task.total:.0f}"
+    with _bar(text, pace_seconds=3600) as progress:  # a fold can take many minutes
         bar = progress.add_task("folds", total=total, completed=already_done)
 
         def report(done: int) -> None:

@@ -1,6 +1,4 @@
-"""Read and prepare the environment: folders, what Prefect and torch must find,
-the consoles.
-"""
+"""Read and prepare the environment: folders, the settings of Prefect, the consoles."""
 
 import os
 import re
@@ -28,7 +26,8 @@ PREFECT_DEFAULTS = tomllib.loads(
     Path(__file__).with_name("prefect_defaults.toml").read_text(encoding="utf-8")
 )
 
-# What a program needs to find itself, its libraries, the network, and how this one is set up.
+# Names of variables that a run needs: to find its programs, libraries and network, and with the
+# settings of dtml and Prefect.
 NEEDED = re.compile(
     r"(DTML|PREFECT|PYTHON|LC|XDG)\w*"
     r"|(OMP|KMP|GOMP|MKL|OPENBLAS|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|NVIDIA|NCCL|GLOO|CT2)\w*"
@@ -38,15 +37,16 @@ NEEDED = re.compile(
     r"|JOURNAL_STREAM"
     r"|(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy|(REQUESTS|CURL)_CA_BUNDLE"
 )
-NOT_NEEDED = ("DTML_READER_PASSWORD",)  # used once, to make a role
+NOT_NEEDED = ("DTML_READER_PASSWORD",)  # only `dtml db grant-reader` uses it
 
 MODELS = "models"
 WEIGHTS = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # below the data folder
 
 
 def keep_needed_variables() -> None:
-    """Remove from the environment what the runs of a service do not need, and
-    every secret in it.
+    """Remove all variables from the environment that the runs of a service do not need.
+
+    Among them are secrets of the user's other programs.
     """
     for name in list(os.environ):
         if not NEEDED.fullmatch(name) or name in NOT_NEEDED:
@@ -54,8 +54,9 @@ def keep_needed_variables() -> None:
 
 
 def data_folder() -> Path:
-    """Return where models and, by default, the database lie: `DTML_DATA`, or
-    `data` below the current folder.
+    """Return the folder of models and, by default, of the database.
+
+    It is that of `DTML_DATA`, or `data` in the current folder.
     """
     return Path(os.environ.get("DTML_DATA", "data")).absolute()
 
@@ -63,12 +64,12 @@ def data_folder() -> Path:
 def weights_file(path: str) -> Path:
     """Return the file of a model's weights from the path that its row in the store names.
 
-    Raises DtmlError for a path outside the folder of models: the store may be a stranger's.
+    Raises DtmlError for a path outside the folder of models: a stranger may have made the store.
     """
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(
             f"the store names {path!r} as the weights of a model, but it is outside "
-            f"{data_folder() / MODELS}"
+            f"{data_folder() / MODELS}, and so is not read"
         )
     return data_folder() / path
 
@@ -84,7 +85,8 @@ def page_of(study: str, row: Mapping[str, Any]) -> Path:
 
 
 def export_folder() -> Path | None:
-    """Return where nights keep Parquet files of the history: `DTML_EXPORT`;
+    """Return the folder of `DTML_EXPORT`, to which nights export the history as Parquet files.
+
     None where it is not set.
     """
     folder = os.environ.get("DTML_EXPORT")
@@ -107,33 +109,37 @@ def own_prefect_folder() -> Path:
 
 
 def prefect_folder() -> Path:
-    """Make the folder of Prefect's own files, which hold its keys, for this user alone, and return
-    it.
+    """Make the folder of Prefect's own files, which have its keys, and return it.
 
-    Raises DtmlError for a folder that another user owns or may write to: its files could run code
-    as this user.
+    Only this user can read it. Raises DtmlError for a symbolic link and for a folder that another
+    user owns or may write to: files that another user put there could run code as this user.
     """
     make_data_folder()
     folder = own_prefect_folder()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+    folder.mkdir(mode=0o700, exist_ok=True)  # fails if it is a file
+    remedy = "move it away, or set DTML_DATA to another folder"
+    found = folder.lstat()  # of a symbolic link, not of the folder to which it leads
+    if stat.S_ISLNK(found.st_mode):
+        raise DtmlError(f"{folder} is a symbolic link, which is not followed: {remedy}")
+    if found.st_uid != os.getuid():
+        raise DtmlError(f"{folder} belongs to another user, number {found.st_uid}: {remedy}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise DtmlError(
-            f"{folder} belongs to another user, or others can write to it: move it away, or set "
-            "DTML_DATA to another folder"
+            f"{folder} has the permissions {stat.filemode(found.st_mode)}, so others can write to "
+            f"it: {remedy}"
         )
     folder.chmod(0o700)
     return folder
 
 
 def _files_of_prefect() -> dict[str, str]:
-    """Return the variables that name Prefect's own logging configuration and profiles.
+    """Return the variables that name the logging configuration and profiles in Prefect's package.
 
-    By default it would load those in its home, where others may have left them: a logging
+    By default Prefect would load those in its home, where others may have left them: a logging
     configuration runs what it names.
     """
     spec = find_spec("prefect")
-    if spec is None or spec.origin is None:  # nothing can import it then
+    if spec is None or spec.origin is None:  # Prefect is not installed
         return {}
     package = Path(spec.origin).parent
     return {
@@ -143,23 +149,25 @@ def _files_of_prefect() -> dict[str, str]:
 
 
 def prepare_prefect(*, quiet: bool) -> None:
-    """Set what Prefect needs, leaving what the user has set; call it before the
-    first import of prefect.
+    """Set the environment variables that Prefect needs; those that the user has set stay.
+
+    Call it before the first import of prefect. `quiet` keeps Prefect's log lines from the console.
     """
     defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
     own_home = str(own_prefect_folder())
     if os.environ.get("PREFECT_HOME", own_home) != own_home:
-        # Other programs may keep their runs in a folder of the user's: none is deleted there.
+        # Other programs may keep their runs in the folder that the user named: none is deleted.
         del defaults["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"]
     defaults["PREFECT_HOME"] = own_home
     defaults |= _files_of_prefect()
     if quiet:
-        # Prefect stores every line; the console shows only the command's own output.
+        # Prefect's server stores every line all the same.
         defaults |= {
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
             "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         }
-    if "PREFECT_LOGGING_SETTINGS_PATH" in os.environ:  # the older name of the same
+    # The older name of the same variable: the user's file then counts.
+    if "PREFECT_LOGGING_SETTINGS_PATH" in os.environ:
         del defaults["PREFECT_LOGGING_CONFIG_PATH"]
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

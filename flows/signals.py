@@ -1,4 +1,4 @@
-"""End runs on signals, and with the death of a parent, leaving nothing behind."""
+"""End runs on signals, and when their parent process ends, without leaving processes behind."""
 
 import multiprocessing
 import os
@@ -13,17 +13,18 @@ from types import FrameType
 from flows.service.prefect_server import stop_temporary_servers
 from translation.exit_with_parent import exit_with_parent
 
-SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that started a run
+SERVICE = "DTML_SERVICE"  # a variable: the number of the process of `dtml serve`, for its runs
 GO_ON = "interrupted: run the same command again to resume"
 
 
 @contextmanager
 def signals_of(attended: bool) -> Iterator[None]:
-    """End an attended run on the first interrupt or termination, with its temporary server.
+    """End an attended run on the first SIGINT or SIGTERM, with its temporary server.
 
-    By default Prefect would spend minutes reporting to a server that the same signal has ended.
-    Exiting loses nothing: what is stored is whole, and a training resumes from its last epoch.
-    Enter this inside a flow, because Prefect sets its own handler of SIGTERM when it starts one.
+    By default Prefect would spend minutes reporting to a server that the same signal has ended. A
+    sudden exit loses nothing: what is stored is complete, and a training resumes after its last
+    epoch. Enter this inside a flow: Prefect sets its own handler of SIGTERM when it starts a flow.
+    Runs that are not attended keep that handler.
     """
     if not attended:
         yield
@@ -45,7 +46,7 @@ def signals_of(attended: bool) -> Iterator[None]:
 
 
 def end_with_service() -> None:
-    """End a run that `dtml serve` started when the service ends, however that was."""
+    """End a run that `dtml serve` started when the service ends, even when it is killed."""
     service = os.environ.get(SERVICE)
     if service:
         exit_with_parent(int(service))
@@ -53,13 +54,13 @@ def end_with_service() -> None:
 
 @cache
 def end_with_parent() -> None:
-    """End this process when the one that started it ends, however that was.
+    """End this process when the one that started it ends, even when it is killed.
 
-    A pool's worker would wait for ever. The parent of a fork is not the process that started it,
-    but the server that forked it.
+    A worker of a pool would otherwise wait for ever. `multiprocessing` knows the process that
+    started this one; the parent for the system is the fork server.
     """
     parent = multiprocessing.parent_process()
-    if parent is None:
+    if parent is None:  # this is the main process
         return
 
     def watch() -> None:

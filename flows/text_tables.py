@@ -25,7 +25,7 @@ LONGEST_CELL = 1000  # characters
 class Column:
     """A column of a table: its values, None where one is missing, and how its floats are written.
 
-    `float_format` is such as "+.3f".
+    `float_format` is a format of Python, such as "+.3f"; "" writes all digits.
     """
 
     name: str
@@ -50,7 +50,7 @@ def print_table(columns: Sequence[Column], title: str | None = None) -> None:
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as a database driver gives them."""
+    """Print the rows that a database driver returned, under the names of their columns."""
     values_by_column = zip(*rows, strict=True) if rows else [()] * len(names)
     columns = []
     for name, values in zip(names, values_by_column, strict=True):
@@ -69,14 +69,22 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def require_distinct(names: Sequence[str]) -> None:
-    """Raise UsageError where two columns have one name."""
+    """Raise UsageError where two columns of an answer have one name."""
     for name, count in Counter(names).items():
         if count > 1:
             raise UsageError(f"two columns are named {name!r}: rename one of them with `as`")
 
 
+def size_in_words(size: int) -> str:
+    """Return a number of bytes as text: in GiB or MiB if it is a whole number of them."""
+    for unit, unit_bytes in {"GiB": 2**30, "MiB": 2**20}.items():
+        if size % unit_bytes == 0:
+            return f"{size // unit_bytes:,} {unit}"
+    return f"{size:,} bytes"
+
+
 def _plain(value: Any, *, as_float: bool) -> Any:
-    """Return a value of a driver as it is printed."""
+    """Return a value of a driver as it is printed; `as_float` for a column with fractions."""
     if value is None:
         return None
     if as_float or isinstance(value, Decimal):
@@ -91,7 +99,7 @@ def _plain(value: Any, *, as_float: bool) -> Any:
 
 
 def _cell(value: Any, float_format: str) -> str:
-    """Return the text of a cell: "-" for what is missing, and the beginning of a long text."""
+    """Return the text of a cell: "-" for what is missing; a text over LONGEST_CELL is cut."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     text = format(value, float_format) if isinstance(value, float) else str(value)

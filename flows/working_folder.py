@@ -1,10 +1,9 @@
-"""Keep Prefect from obeying files that it finds in the working folder, where a stranger may have
-left them.
+"""Keep Prefect from reading files in the working folder, where a stranger may have left them.
 
-Prefect reads `.env`, `prefect.toml` and `pyproject.toml` of the current folder whenever it makes
-its settings, at its import for the first time, and some settings name programs to run. It also
-looks in the current folder first for modules that it imports by name. No setting ends that, so the
-functions that do it are replaced when the modules that hold them are imported.
+Prefect reads `.env`, `prefect.toml` and `pyproject.toml` in the current folder whenever it makes
+its settings, for the first time when it is imported, and some settings name programs to run. It
+also looks for modules that it imports by name in the current folder first. No setting prevents
+this, so the functions that do it are replaced as soon as their modules are imported.
 """
 
 import sys
@@ -16,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 OTHER_PREFECT = (
-    "the installed packages have no {name}, so a file in the working folder could run programs: "
+    "the installed packages are of other versions: they have no {name}, which must be replaced so "
+    "that no file in the working folder can run programs; "
     "run pip install -c constraints.txt -e ."
 )
 
@@ -25,33 +25,33 @@ def _nothing(*_: object) -> dict[str, object]:
     return {}
 
 
-# By module, the functions that look into the current folder, and what stands in for them.
+# For each module, its functions that look into the current folder, and what replaces them.
 REPLACED: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "pydantic_settings.sources.providers.dotenv": {
         "DotEnvSettingsSource._read_env_files": _nothing
     },
     "prefect.settings.sources": {"TomlConfigSettingsSourceBase._read_files": _nothing},
     "prefect.utilities.importtools": {"load_module": import_module},
-    # Prefect's server has Alembic put the current folder first among those of modules.
+    # Through Alembic, Prefect's server would put the current folder first on Python's path.
     "alembic.config": {"Config.get_prepend_sys_paths_list": _nothing},
 }
 
 
 class _Loader(SourceFileLoader):
-    """Load a module of Prefect and replace its functions that look into the current folder."""
+    """Load a module of REPLACED, and replace its functions that look into the current folder."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         for path, function in REPLACED[module.__name__].items():
-            holder, _, name = path.rpartition(".")
-            owner = getattr(module, holder, None) if holder else module
+            class_name, _, name = path.rpartition(".")  # "" for a function of the module itself
+            owner = getattr(module, class_name, None) if class_name else module
             if not hasattr(owner, name):
                 raise ImportError(OTHER_PREFECT.format(name=f"{module.__name__}.{path}"))
             setattr(owner, name, function)
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules whose functions are replaced, and no other."""
+    """Find the modules of REPLACED, and leave all others to Python's own finders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -65,9 +65,9 @@ class _Finder(MetaPathFinder):
 
 
 def ignore_working_folder() -> None:
-    """Let Prefect take settings from the environment alone, and modules from where Python looks.
+    """Let Prefect take settings from the environment alone, and modules from Python's path alone.
 
-    Call it before the first import of prefect.
+    Call it before the first import of prefect; a second call does nothing.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -12,7 +12,7 @@ day, the data of a few days fit into a core's cache, and memory does not grow wi
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import Event
 
 import torch
@@ -23,7 +23,7 @@ from dtml.checkpoints import Weights
 from dtml.errors import DtmlError
 from dtml.layers.network import Batch, cross_entropy, days_at_once, within_memory
 from dtml.markets.definition import LabelProtocol
-from dtml.training.recipe import Epoch, Member
+from dtml.training.recipe import Epoch, Member, ResumedEpoch
 from dtml.training.state import Fit, StateFolder, start
 from dtml.windows import Windows
 
@@ -117,8 +117,9 @@ def fit_members(
 
     With a `state_folder`, the state is saved there after each epoch, and a fit that finds its state
     resumes from it. `on_epoch` is called after each epoch, from the thread that ran it; for a
-    resumed fit, the first call reports the last epoch done before. `begin` holds the first weights
-    of each member; without it they are drawn. Raises DtmlError for a span without a label.
+    resumed fit, the first call has the last epoch done before, as a `ResumedEpoch`. `begin` holds
+    the first weights of each member; without it they are drawn. Raises DtmlError for a span without
+    a label.
     """
     protocols = sorted({member.training.protocol for member in members})
     for protocol in protocols:
@@ -249,7 +250,7 @@ def _fit(
     """Train a member, and yield the number of its epochs after each."""
     # A restored state has one epoch or more, the last of which is reported again.
     if state_folder is not None and state_folder.restore(fit):
-        on_epoch(fit.member, fit.epochs[-1])
+        on_epoch(fit.member, ResumedEpoch(**asdict(fit.epochs[-1])))
     while not fit.finished:
         loss = _epoch(fit, train)
         validation_loss, validation_acc = _validate(fit, validation)

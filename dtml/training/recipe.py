@@ -93,3 +93,7 @@ class Epoch:
     loss: float
     validation_loss: float
     validation_acc: float
+
+
+class ResumedEpoch(Epoch):
+    """The last epoch that a resumed fit had done in an earlier run, when it is reported again."""

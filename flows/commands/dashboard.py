@@ -1,4 +1,4 @@
-"""The command that serves the prediction history as pages, until it is told to end."""
+"""The command that serves the prediction history as pages, until Ctrl-C or SIGTERM."""
 
 import signal
 import socket
@@ -17,10 +17,12 @@ from flows.settings import err, out
 
 commands = typer.Typer()
 
-EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning
-# Python's 0.005 would be the wait of the event loop at each step while a page is made
+# Hosts that stand for all addresses of this machine.
+EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - only if the user asks for it, and with a warning
+# The time after which a thread gives way to another. With Python's 0.005 s, the event loop would
+# wait that long at each step while a thread renders a page.
 SWITCH_S = 0.0005
-END_LIMIT_S = 3  # for answers that are under way when the command is told to end
+END_LIMIT_S = 3  # for requests that are being answered when the command ends
 
 
 @commands.command("dashboard")
@@ -41,9 +43,9 @@ def serve_dashboard(
     engine = open_reader()
     host_in_address = f"[{host}]" if ":" in host else host
     is_open = host_in_address not in LOOPBACK
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
     sys.setswitchinterval(SWITCH_S)
-    # uvicorn raises an interrupt again when all is shut down.
+    # uvicorn raises KeyboardInterrupt again after it has shut down.
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
         app = dashboard(engine, _allowed_hosts(host_in_address))
         address = f"http://{host_in_address}:{listening.getsockname()[1]}"
@@ -67,7 +69,10 @@ def serve_dashboard(
 
 
 def _allowed_hosts(host_in_address: str) -> list[str]:
-    """Return the hosts that a request may name, for a dashboard that listens on one of them."""
+    """Return the names that the Host header of a request may have, by the address listened on.
+
+    ["*"] allows all: whoever listens on all addresses of a machine has many names.
+    """
     if host_in_address in EVERYWHERE:
         return ["*"]
     if host_in_address in LOOPBACK:
@@ -78,18 +83,19 @@ def _allowed_hosts(host_in_address: str) -> list[str]:
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on an address.
 
-    The kernel cuts off a client that does not read what it is sent.
+    On Linux its connections end when a client takes longer than READER_LIMIT_S to receive what it
+    was sent. Raises DtmlError for an address that cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
-        # Python repeats the address there
-        words = str(error.strerror or error).partition(" (while")[0]
+        # After " (while" Python repeats the address.
+        reason = str(error.strerror or error).partition(" (while")[0]
         raise DtmlError(
-            f"cannot listen on {host}, port {port}: {words}; give another --port or --host"
+            f"cannot listen on {host}, port {port}: {reason}; give another --port or --host"
         ) from error
-    # Linux alone has this option; elsewhere an answer waits for its reader without limit.
+    # Linux alone has this option, in milliseconds; elsewhere a client may take as long as it wants.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * READER_LIMIT_S)
     return listening

@@ -1,7 +1,4 @@
-"""The `dtml db` commands.
-
-They check a store, copy it, back it up and restore it, prune it, and let others read it.
-"""
+"""The `dtml db` commands: check a store, copy it, back it up, restore it, prune it, share it."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -122,7 +119,7 @@ def copy(
 
 
 def _require_another_store(file: Path) -> None:
-    """Raise UsageError for the file of the store that the environment names."""
+    """Raise UsageError if a file is the very store that DTML_DATABASE_URL names."""
     url = database_url()
     if url.get_backend_name() != "sqlite":
         return
@@ -262,9 +259,12 @@ def _print_removals(planned: Plan, heading: str) -> None:
 
 
 def _compact(engine: Engine) -> None:
-    """Make the file of an SQLite store as small as its rows, and print both sizes."""
+    """Give the free space in an SQLite file back to the disk, if it is worth it, and print sizes.
+
+    A failure is a warning, because the rows are removed all the same.
+    """
     with reading(engine) as conn:
-        before = store_bytes(conn)
+        bytes_before = store_bytes(conn)
     try:
         is_compacted = compact_if_worth_it(engine)
     except StoreError as error:
@@ -272,8 +272,9 @@ def _compact(engine: Engine) -> None:
         return
     if is_compacted:
         with reading(engine) as conn:
-            after = store_bytes(conn)
-        _say(out, f"{location(engine)}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
+            bytes_after = store_bytes(conn)
+        sizes = f"{bytes_before / 1e6:.1f} MB before, {bytes_after / 1e6:.1f} MB now"
+        _say(out, f"{location(engine)}: {sizes}")
 
 
 @store_commands.command("grant-reader")
@@ -306,13 +307,13 @@ def grant_reader(
 
 
 def _existing() -> Engine:
-    """Return the store of the environment, which must exist.
+    """Return the engine of the store that the environment names.
 
-    Opening it to write would make an empty file.
+    Raises StoreUsageError for a missing SQLite file; opening it to write would make an empty one.
     """
     url = database_url()
     if url.get_backend_name() == "sqlite":
-        open_engine(read_only=True).dispose()
+        open_engine(read_only=True).dispose()  # only for the error about a missing file
     return open_engine()
 
 
@@ -321,7 +322,7 @@ def _findings(engine: Engine) -> Iterator[Finding]:
     yield from check_store(engine)
     try:
         require_current_schema(engine)
-    except StoreError:  # which is among the findings
+    except StoreError:  # the schema is old, which is a finding already
         return
     wrong_checkpoints = [
         {"run_id": run_id, "path": path, "why": why}
@@ -332,15 +333,12 @@ def _findings(engine: Engine) -> Iterator[Finding]:
 
 
 def _say(console: Console, line: str) -> None:
-    """Print a line as it is.
-
-    A path may hold what Rich would take for markup, and is not to be broken.
-    """
+    """Print a line as it is: Rich might take a part of a path for markup, or break it."""
     console.print(Text(line), soft_wrap=True)
 
 
 def _line(finding: Finding) -> str:
-    """Return a finding in a line: its state, its check, and the rows that it found."""
+    """Return a finding in a line: its state, its check, and the first rows that it found."""
     rows = []
     for row in finding.found:
         values = [f"{name} {value}" for name, value in row.items()]
@@ -356,7 +354,7 @@ def _line(finding: Finding) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show on a terminal what is being copied; a pipe gets the result alone."""
+    """Yield the function that a copy calls with its progress, shown on a terminal alone."""
     if not err.is_terminal:
         yield NO_PROGRESS
         return
@@ -372,11 +370,12 @@ def _progress() -> Iterator[Progress]:
 
 
 def _counted(rows: Mapping[str, int]) -> str:
+    """Return in words how many rows these are, from their number in each table."""
     return f"{len(rows)} tables, {sum(rows.values()):,} rows"
 
 
 def _models(manifest: Manifest) -> str:
-    return f"{len(manifest.files) - 1} checkpoints"
+    return f"{len(manifest.files) - 1} checkpoints"  # one of the files is the database
 
 
 def _warn_of_absent(manifest: Manifest) -> None:

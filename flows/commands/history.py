@@ -23,7 +23,7 @@ from flows.settings import out
 
 commands = typer.Typer()
 
-PURPOSES = 3  # of models: a stock has a score for each
+KINDS = 3  # of models, such as nightly and backtest: a stock has a row of scores for each
 
 
 @commands.command()
@@ -41,7 +41,7 @@ def history(
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
         scores = {}
         for name in rows["market"].unique().tolist():
-            scores[name] = head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES)
+            scores[name] = head(conn, stored_scores.symbol_scores(name, symbol), KINDS)
         at_level = predictions.default_directions(conn, symbol)
     if as_json:
         return print_json(rows)
@@ -55,7 +55,7 @@ def history(
 
 
 def _print_symbol_scores(scores: pd.DataFrame) -> None:
-    """Print how the nights did on a stock, beside the rule that it always rises."""
+    """Print the nights' scores on a stock, beside those of the rule that it always rises."""
     nightly = scores[scores["kind"] == "nightly"]
     for score in records(nightly):
         acc = figure(score["acc"])
@@ -63,14 +63,15 @@ def _print_symbol_scores(scores: pd.DataFrame) -> None:
         up_acc = figure(score["up_acc"])
         out.print(
             f"all {score['n']} outcomes (a rise above 0.5): ACC {acc}, MCC {mcc}; "
-            f"always up: ACC {up_acc}, MCC {figure(0)}"
+            f"always up: ACC {up_acc}, MCC {figure(0)}"  # 0 where one class is never predicted
         )
 
 
 def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with the directions that the nights gave.
+    """Return the rows with the directions that the nights printed, and whether these were correct.
 
-    Those are at the model's level, where it has a band.
+    They are those of `at_level`, outside the model's abstention band at its market's level, where
+    the model has a band; 'none' is neither correct nor wrong.
     """
     with_level = rows.merge(
         at_level,
@@ -84,7 +85,7 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """Print a table that fits 100 columns, and which models predicted it."""
+    """Print a table of at most 100 characters a line, and which models made the predictions."""
     columns = ["as_of", "target", "probability", "calibrated", "direction"]
     if rows["place"].notna().any():
         columns.append("place")
@@ -127,23 +128,25 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
     return print_frame(shown)
 
 
-def require_market(engine: Engine, market: str, how: str = "") -> None:
-    """Raise UsageError, naming those that are there, for a market of which the store knows nothing.
+def require_market(engine: Engine, market: str, option: str = "") -> None:
+    """Raise UsageError, which lists the stored markets, for a market that the store lacks.
 
-    `how` says with what another is named, where that is an option.
+    `option` names the option that chooses a market, as in " with --market", if there is one.
     """
     with reading(engine) as conn:
         markets = stored_markets.all_markets(conn)
     if market in markets:
         return
     if not markets:
-        raise UsageError(f"the store has no market {market!r}: run a night first")
+        raise UsageError(
+            f"the store has no market {market!r}: run a night first, as in `dtml nightly {market}`"
+        )
     known = ", ".join(markets)
-    raise UsageError(f"the store has no market {market!r}: choose one of {known}{how}")
+    raise UsageError(f"the store has no market {market!r}: choose one of {known}{option}")
 
 
 def _own_markets() -> list[str]:
-    """Return the markets of which the store keeps a user's file; none without a store."""
+    """Return the users' own markets whose files the store keeps; none without a store."""
     try:
         with reading(open_reader()) as conn:
             return stored_markets.own_markets(conn)

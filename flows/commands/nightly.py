@@ -44,7 +44,7 @@ ASK_MORE = (
     "where market = '{market}' order by target desc\" "
 )
 PROBABILITIES = {"probability": ".3f", "probability_std": ".3f", "calibrated": ".3f"}
-SHOWN = 12  # rows of the most and the least probable risers
+SHOWN = 12  # rows of each part of a printed table
 
 
 @commands.command()
@@ -79,11 +79,12 @@ def nightly(
 def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
     """Run every missed night up to a session, in order, and print them.
 
-    Raises DtmlError for those refused.
+    Raises DtmlError, after printing the others, if any is refused.
     """
     days = missed_nights(context, last)
     if not days:
         err.print("no night was missed")
+        # The night of `last` is complete, so this only reads it.
         return _show_nights(context, [run_night(context, last)], as_json=as_json)
     listed_days = ", ".join(str(day) for day in days)
     err.print(f"{counted(len(days), 'night')} missed: {listed_days}")
@@ -99,9 +100,9 @@ def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_jso
 
 
 def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
-    """Run a night as a flow; one that is complete already needs none."""
+    """Run a night as a flow, unless it is complete already, and return it."""
     if finished_night(context, day) is not None:
-        return run_night(context, day)
+        return run_night(context, day)  # only reads it, which needs no Prefect server
     err.print(f"night of {day}")
     require_server()  # before Prefect is imported
     from flows.service.flows import nightly as run_nightly
@@ -154,7 +155,10 @@ def _print_fetch(market: str, last: date, fetch_result: FetchResult) -> None:
 
 
 def _require_index(symbol: str, fetch_result: FetchResult) -> None:
-    """Raise DtmlError where the index was asked for and is missing."""
+    """Raise DtmlError where the index was requested and did not come.
+
+    The status no_data does not count: the source answered that it has no bar of these sessions.
+    """
     failures = fetch_result.failures
     is_missing = (failures["symbol"] == symbol) & (failures["status"] != "no_data")
     statuses = failures.loc[is_missing, "status"]
@@ -188,7 +192,7 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     )
     best_epochs = []
     for seed in run["losses"]:
-        epoch = seed["epochs"][seed["best_epoch"] - 1]
+        epoch = seed["epochs"][seed["best_epoch"] - 1]  # epochs are counted from 1
         best_epochs.append({"seed": seed["seed"], **epoch})
     table = pd.DataFrame(best_epochs).rename(columns={"number": "best epoch"})
     formats = {"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"}
@@ -243,7 +247,7 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
 
 def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
-    """Print what the nights of a command did, the last one whole."""
+    """Print the nights of a command: the last one in full, the others in a line each."""
     night = nights[-1]
     row = night.row
     level = context.market.level
@@ -273,19 +277,19 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
             "rank_scores": rank_scores,
         }
         return print_json(document)
-    words = ""
+    ranking_text = ""
     if len(ranking):
-        words = ranking_words(ranking, rank_scores, champion)
-    _print_nights(nights, directions, ranking, words)
+        ranking_text = ranking_words(ranking, rank_scores, champion)
+    _print_nights(nights, directions, ranking, ranking_text)
     return _print_scores(night, newest_scores, coverage_at_level, location(context.engine))
 
 
 def _directions_at(
     calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float
 ) -> "pd.Series[str]":
-    """Return what is decided at a level: 'rise', 'fall' or 'none'.
+    """Return the direction of each calibrated probability at a level: 'rise', 'fall' or 'none'.
 
-    None where the model was not calibrated.
+    All are None where the model was not calibrated.
     """
     threshold = threshold_at(bands, level)
     if threshold is None:
@@ -299,7 +303,7 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
     """Return the bars that these nights rejected: night, symbol, session, reason, value."""
     rejected_bars = []
     for night in nights:
-        if night.fetch_result:
+        if night.fetch_result:  # None for a night that was complete before
             bars_of_night = night.fetch_result.rejected.assign(night=night.row["as_of"])
             rejected_bars.append(bars_of_night)
     columns = ["night", "symbol", "session", "reason", "value"]
@@ -321,9 +325,13 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
 
 
 def _print_nights(
-    nights: Sequence[Night], directions: pd.DataFrame, ranking: pd.DataFrame, words: str
+    nights: Sequence[Night], directions: pd.DataFrame, ranking: pd.DataFrame, ranking_text: str
 ) -> None:
-    """Print what the last of these nights predicts, and what the others did."""
+    """Print what the last of these nights predicts, and what the others did.
+
+    `ranking` has the stocks of the last night in their order, `ranking_text` who ranked them; both
+    are empty where they are not ranked.
+    """
     *earlier_nights, night = nights
     row = night.row
     for earlier in earlier_nights:
@@ -331,13 +339,13 @@ def _print_nights(
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(directions)
     if len(ranking):
-        _print_ranking(ranking, words)
+        _print_ranking(ranking, ranking_text)
     elif not row["reason"]:
         out.print(
             "the stocks are not ranked: either there is less than a year of sessions, or the "
             "night's log gives the reason"
         )
-    if row["reason"]:
+    if row["reason"]:  # of a complete night, it is about the user's own code
         out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
     out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
@@ -345,11 +353,11 @@ def _print_nights(
     _print_rejected(_rejected(nights))
 
 
-def _print_ranking(ranking: pd.DataFrame, words: str) -> None:
-    """Print a night's ranking in words, and its first and last stocks."""
-    out.print(words, soft_wrap=True)
+def _print_ranking(ranking: pd.DataFrame, text: str) -> None:
+    """Print the text about a night's ranking, and the first and the last stocks."""
+    out.print(text, soft_wrap=True)
     symbols = [stock["symbol"] for stock in ends(ranking)]
-    half = len(symbols) // 2
+    half = len(symbols) // 2  # the best come first, then the worst
     first = ", ".join(symbols[:half])
     last = ", ".join(symbols[half:])
     out.print(f"  first {first}\n  last  {last}", soft_wrap=True)
@@ -368,7 +376,7 @@ def _print_rejected(rejected_bars: pd.DataFrame) -> None:
 
 
 def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:
-    """Print what the nights so far were worth, and where they are kept."""
+    """Print the scores of all nights so far, the coverage, and the paths of page and store."""
     if scores.empty:
         out.print(
             "No prediction of this market has an outcome yet: the next night will score this one."

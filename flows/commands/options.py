@@ -11,12 +11,12 @@ import typer
 
 from dtml.markets.definition import SourceName, Universe
 
-DAY = ["%Y-%m-%d"]
+DAY = ["%Y-%m-%d"]  # the formats of an option that takes a day
 KEYWORD = Parameter.KEYWORD_ONLY
 
 
 def known_markets(incomplete: str) -> list[str]:
-    """Return the markets whose names begin so, for the shell to complete."""
+    """Return the package's markets whose names begin with this text, for the shell to complete."""
     from dtml.markets import market_names
 
     return [name for name in market_names() if name.startswith(incomplete)]
@@ -45,7 +45,8 @@ DeviceOption = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-NAMED: Mapping[str, Any] = {  # the options of which a request is made
+# The options from which a `RunRequest` is made. A command lists the names of those that it has.
+NAMED: Mapping[str, Any] = {
     "market": OptionalMarket,
     "market_file": MarketFile,
     "source": Annotated[
@@ -70,7 +71,10 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
     "epochs": Annotated[int | None, typer.Option(min=1, help="Number of epochs of each training.")],
     "device": DeviceOption,
     "train_sessions": Annotated[
-        int | None, typer.Option(min=64, help="Sessions to train on; by default as in its file.")
+        int | None,
+        typer.Option(
+            min=64, help="Sessions to train on, the last ones; by default as in the market's file."
+        ),
     ],
     "warm_start": Annotated[
         bool,
@@ -80,21 +84,22 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
     ],
 }
 DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
-OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")  # of the experiment
-# Of a request that names no market.
+# Options that replace settings of the market's experiment.
+OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")
+# The placeholder for commands that take their markets otherwise, and put each into the request.
 NO_MARKET: dict[str, Any] = {"market": "each", "market_file": None}
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that name a market, and `more` of `NAMED`.
+    """Return a decorator that gives a command the options that name a market, and `more` of NAMED.
 
-    The command takes them as its first parameter, a request.
+    The command receives a request built from them as its first parameter.
     """
     return with_request("market", "market_file", *more)
 
 
 def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options of `NAMED`, which stand before its own options.
+    """Return a decorator that gives a command these options of NAMED, before its own options.
 
     The command receives a request built from them as its first parameter. Where no option names a
     market, the request's market is the placeholder of `NO_MARKET`.
@@ -108,7 +113,7 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             command(request, **options)
 
         parameters = [*_parameters_of_request(names), *_own_parameters(command)]
-        # Typer reads the options of a command from these two.
+        # Typer reads the options of a command from its signature and its annotations.
         run_with_request.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         run_with_request.__annotations__ = {
             parameter.name: parameter.annotation for parameter in parameters
@@ -133,7 +138,7 @@ def _own_parameters(command: Callable[..., None]) -> list[Parameter]:
 
 
 def day_of(moment: datetime | None) -> date | None:
-    """Return the day of an option."""
+    """Return the day of an option, which Typer reads as a moment."""
     if moment is None:
         return None
     return moment.date()
@@ -142,23 +147,25 @@ def day_of(moment: datetime | None) -> date | None:
 def request_of(
     market: str | None, market_file: Path | None, device: str = "auto", **options: Any
 ) -> Any:
-    """Return the request of these options of `NAMED`.
+    """Return the `RunRequest` of these options of NAMED.
 
-    A market's file may be given with the name that it has from it. Raises UsageError where there is
-    no market, or two.
+    A market may be named beside its file: its name is that of the file. Raises UsageError where no
+    market is given, or two different ones.
     """
     from dtml.errors import UsageError
     from flows.nightly.context import RunRequest
 
     if market_file is not None and market == market_file.stem:
-        market = None  # its name comes from the file
+        market = None
     if market and market_file:
         raise UsageError(
-            f"give one market: {market_file} defines the market {market_file.stem}, not {market}"
+            f"{market} and {market_file}, which defines the market {market_file.stem}, are two "
+            "markets: give one market"
         )
     if not market and not market_file:
         raise UsageError(
-            "give a market, such as `simulated`, or your own market's file with --market-file"
+            "no market is named: give a market, such as `simulated`, or the file of your own with "
+            "--market-file"
         )
     experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
     overrides = {name: value for name, value in experiment_options.items() if value}

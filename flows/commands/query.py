@@ -1,7 +1,7 @@
-"""The command that asks the store a statement of SQL.
+"""The command that runs a statement of SQL on the store.
 
-It is typed again and again, so what only some of its forms need is imported by them: pandas and
-pyarrow take longer than most answers.
+People type it again and again, so it must start fast. Pandas and pyarrow take longer to import than
+most statements take, so only the forms that need them import them.
 """
 
 import re
@@ -22,13 +22,13 @@ from db.engine import open_reader
 from dtml.errors import UsageError
 from flows.commands.options import AsJson
 from flows.settings import err, out
-from flows.text_tables import print_rows, require_distinct
+from flows.text_tables import print_rows, require_distinct, size_in_words
 
 commands = typer.Typer()
 
 SHOWN = 1000  # rows of an answer as a table
 LARGEST = 2 * 2**30  # characters of an answer as CSV or JSON
-MEMORY = 2 * 2**30  # bytes that an answer may take
+MEMORY = 2 * 2**30  # bytes that an answer may take, beside those of the program
 
 
 @commands.command()
@@ -53,21 +53,22 @@ def query(
 
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
-    if as_json + as_csv + (parquet is not None) > 1:
+    forms = [as_json, as_csv, parquet is not None]
+    if sum(forms) > 1:
         raise UsageError("--json, --csv and --parquet cannot be combined: choose one")
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
     if sql == "-":
-        sql = _typed_in()
-    asking = partial(open_answer, open_reader()) if on is None else _asked_of_files(on)
+        sql = _standard_input()
+    run_sql = partial(open_answer, open_reader()) if on is None else _answer_of_files(on)
     with _bounded_memory():
         if parquet is not None:
-            return _write(asking(sql, is_time_limited=False), parquet)
+            return _write(run_sql(sql, is_time_limited=False), parquet)
         if as_csv or as_json:
-            return _print_all(asking(sql), as_json=as_json)
-        with asking(sql) as answer:
+            return _print_all(run_sql(sql), as_json=as_json)
+        with run_sql(sql) as answer:
             require_distinct(answer.names)
-            rows = first_rows(answer, SHOWN + 1)
+            rows = first_rows(answer, SHOWN + 1)  # one more shows whether there are others
             print_rows(answer.names, rows[:SHOWN])
     if len(rows) > SHOWN:
         err.print(
@@ -77,50 +78,58 @@ def query(
     return None
 
 
-def _asked_of_files(folder: Path) -> Callable[..., AbstractContextManager[Answer]]:
-    """Return what asks the files of an export; raise UsageError for a folder that is none."""
+def _answer_of_files(folder: Path) -> Callable[..., AbstractContextManager[Answer]]:
+    """Return the function that runs SQL on the files of an export, called as `open_answer` is.
+
+    Raises UsageError for a folder that `dtml db export` has not written.
+    """
     from db.connection.parquet_sql import open_parquet_answer
     from flows.upkeep.parquet_export import exported
 
     return partial(open_parquet_answer, exported(folder))
 
 
-def _write(asking: AbstractContextManager[Answer], file: Path) -> None:
-    """Write all rows to a Parquet file, and print how many."""
+def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:
+    """Write all rows to a Parquet file, and print how many they are.
+
+    `running_sql` runs the statement when it is entered.
+    """
     from flows.answer_files import write_parquet
 
-    with asking as answer:
+    with running_sql as answer:
         count = write_parquet(answer, file)
     out.print(f"{count} rows written to {file}", soft_wrap=True)
 
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Let this process have MEMORY more than it has, where Linux says what that is.
+    """Let this process take at most MEMORY more than it has now, where Linux says how much it has.
 
-    Raises UsageError when it is over. What bounds rows and values cannot see what a library or a
-    driver holds of them.
+    Raises UsageError when it needs more. The limits on rows and values do not suffice: libraries
+    and drivers hold copies of them.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     new_limit = soft_limit
     used = _data_bytes()
     if used is not None:
-        most = used + MEMORY
-        if most < soft_limit or soft_limit == resource.RLIM_INFINITY:
-            new_limit = most
+        own_limit = used + MEMORY
+        is_lower = own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY
+        if is_lower:  # a lower limit of the user's stays
+            new_limit = own_limit
     resource.setrlimit(resource.RLIMIT_DATA, (new_limit, hard_limit))
     try:
         yield
     except MemoryError as error:
         raise UsageError(
-            f"the answer takes more than {MEMORY:,} bytes of memory: select fewer rows or columns"
+            f"the answer takes more than {size_in_words(MEMORY)} of memory: select fewer rows or "
+            "columns"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
 
 
 def _data_bytes() -> int | None:
-    """Return the bytes of data that this process has, as Linux counts them; None elsewhere."""
+    """Return the size of this process's data in bytes, as Linux counts it; None elsewhere."""
     status = Path("/proc/self/status")
     if not status.exists():
         return None
@@ -130,30 +139,33 @@ def _data_bytes() -> int | None:
     return 1024 * int(data[1])
 
 
-def _print_all(asking: AbstractContextManager[Answer], *, as_json: bool) -> None:
-    """Print all rows as JSON or CSV once the last has come, by way of a file.
+def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) -> None:
+    """Print all rows as JSON or CSV, from a temporary file that is complete before.
 
-    A failure prints nothing, and no reader keeps the store.
+    So a failure prints nothing, and a program that reads the output slowly does not keep a
+    transaction of the store open.
     """
     from flows.answer_files import csv_lines, json_lines
 
-    form = json_lines if as_json else csv_lines
+    lines_of = json_lines if as_json else csv_lines
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
-        with asking as answer:
+        with running_sql as answer:
             written = 0
-            for text in form(answer):
+            for text in lines_of(answer):
                 written += file.write(text)
                 if written > LARGEST:
                     raise UsageError(
                         f"the answer has more than {LARGEST:,} characters, too many to print: add "
-                        "a limit or a where clause"
+                        "a limit or a where clause, or write it with --parquet FILE"
                     )
         file.seek(0)
         shutil.copyfileobj(file, sys.stdout)
 
 
-def _typed_in() -> str:
+def _standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"standard input is not UTF-8 text: {error}") from error
+        raise UsageError(
+            f"standard input is not UTF-8 text ({error}): convert it to UTF-8"
+        ) from error

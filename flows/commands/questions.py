@@ -1,4 +1,4 @@
-"""The command that asks a store the questions of db/questions."""
+"""The command that answers the questions of db/questions from a store."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -51,7 +51,7 @@ def show_questions(
     require_market(engine, market, " with --market")
     if as_markdown:
         return print(questions_page(engine, market, only=number).strip())  # noqa: T201 - not for people
-    assert number is not None
+    assert number is not None  # without a number, the list or the page was printed above
     question = questions()[number - 1]
     answer = ask(engine, question, market)
     if as_json:
@@ -68,9 +68,9 @@ def show_questions(
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
-    """Return the answer of a store opened read only, with the same values on either engine.
+    """Return the answer of a store that is opened read-only, alike on SQLite and PostgreSQL.
 
-    They are whole numbers, numbers and ISO text.
+    Its values are whole numbers, other numbers, and text, to which days and moments are turned.
     """
     rows = select(engine, question.about(market), is_trusted=True)
     columns = {name: _alike(rows[name]) for name in rows}
@@ -78,18 +78,19 @@ def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
 
 
 def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
-    """Return every question, or one of them alone, as Markdown.
+    """Return every question, or the one with the number `only`, as Markdown.
 
-    Each has its statement and the first rows of its answer. A remark says what the store holds.
+    Each has its statement and the first rows of its answer. `remark` follows the introduction; it
+    says what the store holds.
     """
-    asked = []
+    answered = []
     for number, question in enumerate(questions(), start=1):
         if only is None or only == number:
             document = _question_document(number, question, market)
-            asked.append((document, ask(engine, question, market)))
+            answered.append((document, ask(engine, question, market)))
     return rendered(
         "questions.txt",
-        asked=asked,
+        asked=answered,
         whole=only is None,
         market=market,
         remark=remark,
@@ -115,7 +116,7 @@ def _list(*, as_json: bool) -> None:
 
 
 def _question_document(number: int, question: Question, market: str | None) -> dict[str, Any]:
-    """Return a question as plain values; without a market its SQL is that of the file."""
+    """Return a question as plain values, its SQL about a market, or unchanged if that is None."""
     sql = question.sql
     if market is not None:
         sql = question.about(market)
@@ -128,23 +129,25 @@ def _question_document(number: int, question: Question, market: str | None) -> d
 
 
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column without what tells the engines apart.
+    """Return a column in a form that is the same from SQLite and from PostgreSQL.
 
-    That is how whole numbers miss values, and how days and moments come.
+    Whole numbers with missing values may come as floats, and become whole numbers. Days and moments
+    become ISO text.
     """
     if pd.api.types.is_float_dtype(values):
         known = values.dropna()
-        if len(known) and bool((known % 1 == 0).all()):
+        are_whole = bool((known % 1 == 0).all())
+        if len(known) and are_whole:
             return values.astype("Int64")
-        return values + 0.0  # which makes 0 of SQLite's -0
+        return values + 0.0  # SQLite may return -0, which this makes 0
     if pd.api.types.is_numeric_dtype(values):
         return values
     return values.map(_text).astype(object)
 
 
 def _text(value: Any) -> str | None:
-    """Return text, a day or a moment as ISO text; None where it is missing."""
-    if isinstance(value, str) and MOMENT.fullmatch(value):
+    """Return text, a day or a moment as ISO text, to the minute; None where it is missing."""
+    if isinstance(value, str) and MOMENT.fullmatch(value):  # from SQLite
         value = stored_moment(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
@@ -156,13 +159,13 @@ def _text(value: Any) -> str | None:
 
 def _markdown_table(rows: pd.DataFrame) -> str:
     """Return an answer as a table of Markdown, numbers to the right."""
-    rules = []
+    alignments = []
     for name in rows:
         is_numeric = pd.api.types.is_numeric_dtype(rows[name])
-        rules.append("--:" if is_numeric else "---")
+        alignments.append("--:" if is_numeric else "---")
     cells = [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
     names = [str(name) for name in rows]
-    lines = [_markdown_line(line) for line in [names, rules, *cells]]
+    lines = [_markdown_line(line) for line in [names, alignments, *cells]]
     return "\n".join(lines)
 
 

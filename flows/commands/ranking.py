@@ -1,5 +1,5 @@
-"""The commands that rank a day's stocks: a walk of models and rules
-through history, and orders for tomorrow.
+"""The commands that rank a day's stocks: a walk of models and rules through history, and orders for
+the next open.
 """
 
 import math
@@ -33,7 +33,7 @@ from flows.settings import err, out, page_of
 
 commands = typer.Typer()
 
-# Typer takes no list of a Literal
+# An enum, because Typer accepts no list of a Literal.
 Network = StrEnum("Network", list(get_args(NetworkName)))  # type: ignore[misc]
 NetworksOption = Annotated[
     list[Network] | None,
@@ -78,9 +78,14 @@ def ranking(
     """
     if first > last:
         raise UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
-    found = _ranking(
-        request, Plan(first.date(), last.date(), leg, _names(networks), seeds), workers
+    plan = Plan(
+        first=first.date(),
+        last=last.date(),
+        leg=leg,
+        networks=_names(networks),
+        seeds=seeds,
     )
+    found = _ranking(request, plan, workers)
     if as_json:
         parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
         return print_json({"ranking": found.row} | parts)
@@ -119,9 +124,8 @@ def orders(
         raise UsageError(f"--capital {capital} is not an amount: give a finite number")
     market = read_market(request.market, request.market_file)
     with reading(open_reader()) as conn:
-        found = next_orders(
-            conn, market, capital, None if positions is None else _holdings(positions)
-        )
+        holdings = None if positions is None else _holdings(positions)
+        found = next_orders(conn, market, capital, holdings)
     if found is None:
         raise UsageError(
             f"no night of {market.name} has ranked its stocks yet: run `dtml nightly {market.name}`"
@@ -131,12 +135,10 @@ def orders(
     if as_csv:
         return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
-    print_frame(
-        found.rows,
-        title,
-        formats=dict.fromkeys(("price", "value", "cost"), ",.2f") | {"weight": ".4f"},
-    )
-    traded, cost = found.rows["value"].sum(), found.rows["cost"].sum()
+    formats = {"price": ",.2f", "value": ",.2f", "cost": ",.2f", "weight": ".4f"}
+    print_frame(found.rows, title, formats=formats)
+    traded = found.rows["value"].sum()
+    cost = found.rows["cost"].sum()
     out.print(
         f"{len(found.rows)} orders worth {traded:,.0f}, with expected costs of {cost:,.2f}, leave "
         f"{found.cash:,.2f} in cash. "
@@ -147,21 +149,45 @@ def orders(
 
 
 def _holdings(file: Path) -> "pd.Series[float]":
-    """Read a CSV of symbols and shares; raise UsageError for another file."""
+    """Return the shares that a CSV file lists, by symbol.
+
+    Raises UsageError for a file without the columns symbol and shares, for a missing or repeated
+    symbol, and for shares that are not a number of 0 or more.
+    """
     try:
         frame = pd.read_csv(file, dtype=str, keep_default_na=False)  # NA is a symbol
-        shares = frame.set_index(frame["symbol"].str.strip())["shares"].astype(float)
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # pandas raises it for what is not text, or not a table
         raise UsageError(
-            f"{file}: expected a CSV file with the columns symbol and shares: {error}"
+            f"{file} is not a CSV file ({error}): give one with the columns symbol and shares"
         ) from error
-    if (
-        shares.index.has_duplicates
-        or "" in shares.index
-        or not shares.between(0, inf, inclusive="left").all()
-    ):
-        raise UsageError(f"{file}: list each symbol once, with 0 shares or more")
-    return shares
+    for column in ("symbol", "shares"):
+        if column not in frame:
+            names = ", ".join(str(name) for name in frame.columns)
+            raise UsageError(
+                f"{file} has no column {column}, only {names}: name its columns symbol and shares"
+            )
+    symbols = frame["symbol"].str.strip()
+    listed: set[str] = set()
+    for row, (symbol, text) in enumerate(zip(symbols, frame["shares"], strict=True), start=1):
+        where = f"{file}, row {row} below the heading"
+        if not symbol:
+            raise UsageError(f"{where}: the symbol is missing: write it, or delete the row")
+        if symbol in listed:
+            raise UsageError(f"{where}: {symbol} is listed before: list each symbol once")
+        if not _is_amount(text):
+            raise UsageError(f"{where}: {symbol} has the shares {text!r}: write a number from 0 on")
+        listed.add(symbol)
+    return frame.set_index(symbols)["shares"].astype(float)
+
+
+def _is_amount(text: str) -> bool:
+    """Return whether a text is a finite number of 0 or more."""
+    try:
+        return 0 <= float(text) < inf
+    except ValueError:
+        return False
 
 
 def rank_sets(
@@ -173,33 +199,41 @@ def rank_sets(
     as_markdown: bool,
     as_json: bool,
 ) -> None:
-    """Walk models and rules through every set whose prices are in a folder, and
-    print a table of each.
+    """Walk models and rules through every set of SETS whose price file is in a folder.
+
+    Prints the tables of each set.
     """
-    files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
-    files = {name: file for name, file in files.items() if file.exists()}
+    all_files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
+    files = {name: file for name, file in all_files.items() if file.exists()}
     if not files:
+        file_names = ", ".join(f"{name}.parquet" for name in SETS)
         raise UsageError(
-            "give a folder with --prices that has at least one of the files "
-            f"{', '.join(f'{name}.parquet' for name in SETS)}"
+            f"there are no prices to rank in {folder or 'any folder'}: give a folder with --prices "
+            f"that has at least one of the files {file_names}"
         )
-    answers = {}
+    rankings: dict[str, page.Ranking] = {}
     for name, file in files.items():
         request = RunRequest(
             f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
         )
-        found = answers[name] = _ranking(
-            request, Plan(SETS[name].first, SETS[name].last, leg, _names(networks), seeds)
+        plan = Plan(
+            first=SETS[name].first,
+            last=SETS[name].last,
+            leg=leg,
+            networks=_names(networks),
+            seeds=seeds,
         )
+        found = _ranking(request, plan)
+        rankings[name] = found
         if as_markdown:
-            said = f"{page.verdict(found)} {page.net_sentence(found)}"
+            verdicts = f"{page.verdict(found)} {page.net_sentence(found)}"
             tables = page.markdown_tables(found)
-            print(f"**{name}**: {page.sentence(found)}\n\n{tables}\n\n{said}\n")  # noqa: T201
+            print(f"**{name}**: {page.sentence(found)}\n\n{tables}\n\n{verdicts}\n")  # noqa: T201
         elif not as_json:
             print_ranking(found)
     if as_json:
         print_json(
-            {name: {"ranking": each.row, "scores": each.scores} for name, each in answers.items()}
+            {name: {"ranking": each.row, "scores": each.scores} for name, each in rankings.items()}
         )
 
 
@@ -208,22 +242,24 @@ def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
 
 
 def fetch_named(request: RunRequest, first: date) -> None:
-    """Bring the store up to date from the prices that the user names, if any,
-    with what a training at `first` reads.
+    """Store the prices that the user names with --source or --prices, if any.
+
+    They begin with those that a training before the session `first` reads, and end with the newest.
     """
     if request.source or request.prices:
         context = open_context(request)
         announce(context)
+        # A fetch goes back from its day as far as a training on that day reads, so the earlier day
+        # is fetched too.
+        day_before_first = previous_session(context.market.calendar, first)
+        newest_day = choose_as_of(context, None)
         with err.status(f"fetching {context.name}"):
-            for day in (
-                previous_session(context.market.calendar, first),
-                choose_as_of(context, None),
-            ):
-                fetch_bars(context, day)
+            fetch_bars(context, day_before_first)
+            fetch_bars(context, newest_day)
 
 
 def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
-    """A ranking as a flow; one that is stored already needs none."""
+    """Run a walk as a flow and return its ranking; one that is stored already is only read."""
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
@@ -236,19 +272,19 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
 
 
 def print_ranking(found: page.Ranking) -> None:
-    """Print the scores of each predictor, the worst first, and the rank IC of the blend by leg.
+    """Print the scores of each predictor, the worst first, and those of the blend for each leg.
 
-    Then the returns after costs, and the verdict against the best rule.
+    A leg is the period whose return the ranking predicts, such as from one close to the next. Then
+    come the returns after costs, and the verdict against the best rule.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
     cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
     print_frame(cells, "how well each day's stocks were ranked")
-    legs = found.scores[
-        (found.scores["predictor"] == page.HEADLINE) & (found.scores["slice"] == "all")
-    ]
+    scores = found.scores
+    is_headline = (scores["predictor"] == page.HEADLINE) & (scores["slice"] == "all")
     by_leg = [
         (each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1))
-        for each in records(legs)
+        for each in records(scores[is_headline])
     ]
     print_frame(
         pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, by leg"

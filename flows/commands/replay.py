@@ -1,7 +1,8 @@
-"""The commands that make the past again.
+"""The commands that compute the past again.
 
-One makes a night, every night of a market, one prediction, or its model. It reads the store, writes
-nothing to it, and needs no Prefect. Another writes the page of a past night again.
+`dtml replay` computes a night again, every night of a market, one prediction, or its model. It
+reads the store, writes nothing to it, and needs no Prefect. `dtml report` writes the page of a past
+night again.
 """
 
 import time
@@ -143,7 +144,11 @@ def report(
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise UsageError for the options that were given but do not fit what is replayed."""
+    """Raise UsageError for options that were given but do not fit what is replayed.
+
+    `options` maps each name to its value, which is None or False if it was not given. `why` ends
+    the message.
+    """
     given_options = [name for name, value in options.items() if value]
     if given_options:
         raise UsageError(f"leave out {' and '.join(given_options)}: {why}")
@@ -152,13 +157,17 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
 def _replay_night(
     request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool
 ) -> None:
-    """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
+    """Replay a night and print it; raise NotReplayedError where it differs from what is stored.
+
+    With `known_at`, from other bars, differences are expected: the changes of the bars are printed
+    too, and nothing is raised for them.
+    """
     moment = None
     if known_at is not None:
         moment = moment_of(known_at)
     archive = Archive.open(request)
     replay = replay_of(archive, archive.night(as_of), moment)
-    restated = None
+    restated = None  # counts of bars that differ between the night's moment and the other
     if moment is not None and replay.failure is None:
         restated = restated_since(archive, replay)
     if as_json:
@@ -193,9 +202,9 @@ def _print_replay(replay: Replay) -> None:
 
 
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
-    """Replay every complete night of a market.
+    """Replay every complete night of a market, and print a summary.
 
-    Raises NotReplayedError when any differs from what is stored.
+    Raises NotReplayedError where any night differs from what is stored.
     """
     archive = Archive.open(request)
     nights = archive.nights()
@@ -226,16 +235,16 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
 def _replay_prediction(
     text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool
 ) -> None:
-    """Make a prediction again and print it beside its receipt.
+    """Make the prediction of a receipt again, and print it beside the stored one.
 
-    Raises NotReplayedError when it is another.
+    `text` is the receipt, RUN/SYMBOL/TARGET. Raises NotReplayedError where the two differ.
     """
     receipt = Receipt.read(text)
     engine = open_reader()
     run = run_of(engine, receipt)
     archive = Archive(engine, market_of(run, market_file), device)
     trained = None
-    if train_again:  # first, as it makes weights again that are lost
+    if train_again:  # first, because it restores weights that are lost
         with training_progress(experiment_of(run).members_of()) as on_epoch:
             trained = retrain(archive, run, on_epoch)
     reproduction = reproduce(archive, receipt, run)
@@ -251,7 +260,7 @@ def _replay_prediction(
 
 
 def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) -> None:
-    """Print a stored prediction, the one made again, and the training if there was one."""
+    """Print a stored prediction, the one made again, and the retraining if there was one."""
     run = reproduction.run
     text = rendered(
         "reproduction.txt",
@@ -269,7 +278,10 @@ def _print_reproduction(reproduction: Reproduction, trained: Retraining | None) 
 
 
 def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:
-    """Return the nights that something else computed than computes here, by what has changed."""
+    """Return the nights that were computed in another environment than this one.
+
+    They are grouped by what has changed, in words, such as the version of torch.
+    """
     by_changes: dict[str, list[Replay]] = {}
     for replay in replays:
         if replay.changes is not None:
@@ -278,9 +290,9 @@ def computations(replays: Sequence[Replay]) -> dict[str, list[Replay]]:
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment that `--known-at` names.
+    """Return the moment that `--known-at` names: in ISO 8601 with a time zone, or as a date.
 
-    That is ISO 8601 with a zone, or the end of a date in UTC. Raises UsageError for other texts.
+    A date stands for its end in UTC. Raises UsageError for other texts.
     """
     with suppress(ValueError):
         return datetime.combine(date.fromisoformat(text), clock.max, UTC)
@@ -322,7 +334,11 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
 
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
-    """Print what became of a night's bars until another moment, and what they predict now."""
+    """Print how a night's bars differ at another moment, and the predictions from those bars.
+
+    `restated` counts the bars that were restated, are new, or are gone, as `restated`, `new` and
+    `gone`.
+    """
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
     known_at = at(replay.night["known_at"])
     out.print(f"since        bars that its windows reach, compared with {known_at}: {counts}")
@@ -332,7 +348,7 @@ def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
 
 
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:
-    """Return a reproduction, and the training if there was one, as plain values."""
+    """Return a reproduction, and the retraining if there was one, as plain values."""
     prediction = reproduction.prediction
     document: dict[str, Any] = {
         "receipt": str(reproduction.receipt),
@@ -365,7 +381,10 @@ def reproduction_summary(reproduction: Reproduction, trained: Retraining | None)
 
 
 def _reproduced_figures(reproduction: Reproduction) -> dict[str, float | None]:
-    """Return the figures made again, each under `reproduced_` and its name; None without any."""
+    """Return the figures made again, by their names after `reproduced_`.
+
+    They are None where the prediction could not be made again.
+    """
     again = reproduction.again
     if again is None:
         return dict.fromkeys(f"reproduced_{name}" for name in FIGURES)

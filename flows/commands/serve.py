@@ -40,6 +40,7 @@ def serve(
     Example: dtml serve simulated kospi200
     """
     make_data_folder()
+    # Imported here, because it imports torch, for which `dtml serve --help` must not wait.
     from flows.service.runner import serve_markets, service_of
 
     serve_markets(

@@ -46,7 +46,7 @@ def status(
 
     Example: dtml status --check
     """
-    engine = open_reader()  # a store that is not there is not made by asking
+    engine = open_reader()  # opened to write, a missing store would be made
     named = named_markets(engine, markets or [], market_file or [])
     if check:
         found = watch_markets(open_engine(), named)
@@ -78,15 +78,15 @@ def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
 
     Example: dtml doctor
     """
-    from flows.upkeep.doctor import (
-        examined,
-    )  # it imports the networks, for which `dtml status` need not wait
+    # Imported here: it imports the networks, for which `dtml status` must not wait.
+    from flows.upkeep.doctor import examined
 
     found = []
     for each in examined(device):
         found.append(each)
         if not as_json:
-            verdict = "well" if each.is_well else "NOT WELL" if each.needed else "missing"
+            fault = "NOT WELL" if each.needed else "missing"  # a part that no night needs
+            verdict = "well" if each.is_well else fault
             out.print(
                 f"{verdict:<9} {each.part:<15} {each.said}",
                 markup=False,
@@ -100,7 +100,8 @@ def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
 
 
 def _night(each: MarketStatus) -> dict[str, Any]:
-    late = "" if not each.is_late else ", late"
+    """Return the row of a market in the first table, by heading: its nights."""
+    late = ", late" if each.is_late else ""
     return {
         "market": each.market,
         "last night": each.as_of,
@@ -127,6 +128,7 @@ def _outcome(each: MarketStatus) -> str:
 
 
 def _model(each: MarketStatus) -> dict[str, Any]:
+    """Return the row of a market in the second table, by heading: its model and its scores."""
     return {
         "market": each.market,
         "model": each.model.run_id if each.model else "none",
@@ -136,11 +138,12 @@ def _model(each: MarketStatus) -> dict[str, Any]:
         "ACC": _skill(each.acc),
         "best rule": _rule(each.acc),
         "MCC": _skill(each.mcc),
-        "best rule ": _rule(each.mcc),
+        "best rule ": _rule(each.mcc),  # the blank makes it another key than the one above
     }
 
 
 def _next_model(model: ModelAge | None) -> str | None:
+    """Return in words when another model is due; None where that is not known."""
     if model is None:
         return None
     if model.due_in is None:
@@ -149,12 +152,12 @@ def _next_model(model: ModelAge | None) -> str | None:
 
 
 def _skill(skill: Skill | None) -> str | None:
-    return (
-        None if skill is None else f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
-    )
+    if skill is None:
+        return None
+    return f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
 
 
 def _rule(skill: Skill | None) -> str | None:
-    return (
-        None if skill is None or skill.rule is None else f"{skill.rule} {figure(skill.rule_value)}"
-    )
+    if skill is None or skill.rule is None:
+        return None
+    return f"{skill.rule} {figure(skill.rule_value)}"

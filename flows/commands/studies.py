@@ -152,13 +152,12 @@ def _benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
 ) -> Benchmark:
     """Run a benchmark as a flow; one that is stored already needs none."""
-    paper = shortened(SETS[request.market], epochs)
-    _require_stored(
-        request, f"give its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`"
-    )
+    published_set = shortened(SETS[request.market], epochs)
+    example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
+    _require_stored(request, f"give its files, as in `{example}`")
     context = open_stored_context(request)
-    require_set(context.market, paper)
-    experiment = PublishedExperiment(context, paper, seeds, with_grid)
+    require_set(context.market, published_set)
+    experiment = PublishedExperiment(context, published_set, seeds, with_grid)
     experiment.require_test_span()
     stored = stored_benchmark(context.engine, experiment.id)
     if stored is not None:
@@ -178,16 +177,20 @@ def _require_stored(request: RunRequest, advice: str) -> None:
 
 
 def _fetch_set(request: RunRequest) -> None:
-    """Bring the prices of a published set into the store, once they are known to be its own."""
+    """Store the prices of a published set.
+
+    Raises UsageError, before anything is stored, for prices that are not those of the set.
+    """
     context = open_context(request)
-    paper = SETS[request.market]
-    require_set(context.market, paper)
+    published_set = SETS[request.market]
+    require_set(context.market, published_set)
     if request.prices:
+        # The files of stocks often lack the index. A fetch would store the stocks without it.
         index = context.market.index.symbol
-        first, last = paper.validation
-        answer = context.source.fetch({index: first}, last).outcomes.iloc[0]
-        if answer["status"] != "ok":
-            raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
+        first, last = published_set.validation  # a short span that is in every set
+        outcome = context.source.fetch({index: first}, last).outcomes.iloc[0]
+        if outcome["status"] != "ok":
+            raise UsageError(f"the index {index}: {outcome['detail']}: give --index FILE")
     announce(context)
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
@@ -203,10 +206,9 @@ def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) 
 
 
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
-    """Print each protocol's results, and whether DTML beats the best rule.
+    """Print a table of scores for each protocol, and whether DTML beats the best rule.
 
-    What is in brackets is on a second line of a cell. Then what the data are, and that this is the
-    `number`-th benchmark of its set in the store.
+    Then print what the data are, and that the store has `number` benchmarks of this set.
     """
     for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
         rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
@@ -223,7 +225,7 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
 
 
 def _lined_cells(benchmark: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of a predictor, each of some lines."""
+    """Return the cells of a predictor; what is in brackets is on the second line of a cell."""
     cells = benchmark_pages.result_cells(benchmark, row)
     return ["\n".join(lines).replace(" ± ", "±") for lines in cells]
 
@@ -306,7 +308,7 @@ def backtest(
 
 
 def _costs(request: RunRequest, **basis_points: float | None) -> Costs:
-    """Return the market's costs of trading, those that are given in their place."""
+    """Return the market's costs of trading, some replaced by the rates that the user gives."""
     costs = read_market(request.market, request.market_file).trading.costs
     replaced = {name: rate for name, rate in basis_points.items() if rate is not None}
     return replace(costs, **replaced)
@@ -344,9 +346,9 @@ def _require_place(request: RunRequest, workers: int, cluster: str | None) -> No
 
 
 def _backtest(
-    request: RunRequest, plan: Plan, kept: Sequence[date], workers: int, cluster: str | None
+    request: RunRequest, plan: Plan, attention_on: Sequence[date], workers: int, cluster: str | None
 ) -> Result:
-    """Run a backtest as a flow; one that is stored already needs none."""
+    """Run a backtest as a flow; one that is stored already is only completed, without training."""
     fetch_named(request, plan.first)
     _require_stored(
         request,
@@ -355,16 +357,16 @@ def _backtest(
     backtest = open_backtest(request, plan)
     if stored_backtest(backtest.context.engine, backtest.id) is not None:
         err.print(f"{backtest.id} is already stored, so nothing is trained or added")
-        return run_backtest(backtest, attention_on=kept)
+        return run_backtest(backtest, attention_on=attention_on)
     require_server()  # before Prefect is imported
     from flows.backtest.flow import backtest_flow
 
     request = replace(request, attended=True)
-    return backtest_flow(request, plan, kept, workers=workers, cluster=cluster)
+    return backtest_flow(request, plan, attention_on, workers=workers, cluster=cluster)
 
 
 def print_backtest(result: Result) -> None:
-    """Print the whole; the page has it by fold, year and stock."""
+    """Print the scores and portfolios over all folds; the page has them by fold, year and stock."""
     row = result.row
     text = rendered(
         "backtest.txt",
@@ -408,9 +410,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     else:
         print_audit(result)
     if result.alarm:
-        raise LookAheadError(
-            f"the audit of {context.name} as of {day} found look-ahead, or missed a planted leak"
-        )
+        raise LookAheadError(f"the audit of {context.name} as of {day} {result.alarm}")
     if not result.passed:
         inconclusive = ", ".join(findings.loc[~findings["has_power"], "check"].unique())
         raise DtmlError(
@@ -420,7 +420,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
 
 def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then on how much it was found."""
+    """Print every finding, then the planted leaks, then how much data the audit used."""
     findings = audit.findings
     not_passed = np.where(findings["has_power"], "FAILED", "no power")
     verdicts = np.where(findings["passed"], "passed", not_passed)
@@ -468,14 +468,14 @@ def explain(
     Example: dtml explain simulated
     """
     options = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
-    asked = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     context = open_stored_context(request)
-    trial = Trial(**asked)
+    trial = Trial(**given)
     run = latest_run(context, day_of(as_of))
     with reading(context.engine) as conn:
         row = stored_attention.explanation(conn, run["id"])
     if row is not None and not again:
-        _require_same_trial(row, asked)
+        _require_same_trial(row, given)
         err.print(
             f"tested on {row['made_at']:%Y-%m-%d}, so nothing is trained; --again repeats the test"
         )
@@ -490,9 +490,9 @@ def explain(
     return out.print(explanation_words(row))
 
 
-def _require_same_trial(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
-    """Raise UsageError where a model was tested with other numbers than those asked for."""
-    other_numbers = [f"{row[name]} {name}" for name, value in asked.items() if row[name] != value]
+def _require_same_trial(row: Mapping[str, Any], given: Mapping[str, int]) -> None:
+    """Raise UsageError where a model was tested with other numbers than the user gives."""
+    other_numbers = [f"{row[name]} {name}" for name, value in given.items() if row[name] != value]
     if other_numbers:
         numbers = " and ".join(other_numbers)
         raise UsageError(

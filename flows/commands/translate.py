@@ -1,4 +1,4 @@
-"""The `dtml translate` commands: train a model, translate, score, work off the queue of texts."""
+"""The `dtml translate` commands: train a model, translate, score, translate the queued texts."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from translation.cards import Card, receipt, recipe_of
 from translation.data.corpus import lines_of
 from translation.errors import UsageError
 
-if TYPE_CHECKING:  # a command imports what needs torch: an empty queue is seen without
+if TYPE_CHECKING:  # these import torch, for which `dtml translate work` need not wait with no text
     from translation.models import Model
     from translation.recipes import Recipe
     from translation.scoring import Score
@@ -67,6 +67,7 @@ def train(
     from translation.training.distributed import launch_processes
 
     recipe = read_recipe(config)
+    # torchrun starts this command again in each process, with the variable RANK.
     if processes == 1 or "RANK" in os.environ:
         _train(recipe, device, as_json=as_json)
         return
@@ -78,15 +79,16 @@ def train(
 
 
 def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | None":
-    """Train and score a model as a flow, print how it is, and return it.
+    """Train and score a model as a flow, print the result, and return the model.
 
-    Returns None in a process that only assists another.
+    Returns None in a process that only shares the work of another.
     """
     from dtml.inference import choose_device
     from flows.translating.models import assist
 
     make_data_folder()
-    if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
+    # Only the first of torchrun's processes runs the flow and stores the model.
+    if int(os.environ.get("RANK", "0")) > 0:
         assist(recipe, choose_device(device).type)
         return None
     require_server()
@@ -167,7 +169,7 @@ def text(
 
     model = open_model(name, choose_device(device))
     how = Search(
-        beams=max(beams, best),
+        beams=max(beams, best),  # a search finds no more translations than it has beams
         alpha=alpha,
         best=best,
         with_attention=attention is not None,
@@ -194,13 +196,13 @@ def text(
 
 
 def _print_translations(source: str, result: "Translation", *, with_scores: bool) -> None:
-    """Print the best translations of a text, a line each; log what its translator warns of."""
+    """Print the best translations of a text, a line each, and log the warning about it, if any."""
     if result.warning is not None:
         beginning = source if len(source) < 60 else f"{source[:57]}..."
         log.warning("%s: %s", beginning, result.warning)
     for translation, score in result.best:
         line = " ".join(translation.splitlines())
-        # Written as it is: Rich would change some translations.
+        # Not by `out.print`: Rich would take some translations for markup.
         if with_scores:
             out.file.write(f"{score:8.3f}  {line}\n")
         else:
@@ -208,7 +210,7 @@ def _print_translations(source: str, result: "Translation", *, with_scores: bool
 
 
 def _input_lines() -> list[str]:
-    """Return the lines of standard input; raises UsageError for one that is not UTF-8."""
+    """Return the lines of standard input; raise UsageError for a line that is not UTF-8."""
     lines = []
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
@@ -292,8 +294,8 @@ def score(
         other = open_model(against, place)
     if other is not None and other.card.languages != model.card.languages:
         raise UsageError(
-            f"{against} translates {other.card.languages}, "
-            f"but {model.card.name} translates {model.card.languages}"
+            f"{against} translates {other.card.languages}, but {model.card.name} translates "
+            f"{model.card.languages}: compare models of the same languages"
         )
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
@@ -364,9 +366,10 @@ def work(
     Example: dtml translate work
     """
     for model in models or ():
-        folder.chosen(model)
+        folder.chosen(model)  # only for the error about an unknown model
     make_data_folder()
-    # Look before a server is started: for nothing, it would take 20 seconds of a core.
+    # Counts, if there is nothing to do: then no Prefect server is started, which would take 20
+    # seconds of a core.
     counts: Any = nothing_to_do(open_store(), models or None)
     if counts is None:
         require_server()
@@ -433,7 +436,7 @@ def models(as_json: AsJson = False) -> None:
 
 
 def _model_row(card: Card, scores: Any) -> dict[str, Any]:
-    """Return what the list of models says of one, from its card and all stored scores."""
+    """Return the row of a model in the list of models, from its card and all stored scores."""
     return {
         "model": card.name,
         "languages": card.languages,
@@ -447,9 +450,12 @@ def _model_row(card: Card, scores: Any) -> dict[str, Any]:
 
 
 def _test_scores(scores: Any, name: str) -> str:
-    """Return the newest BLEU of a model on each test, without those against another model."""
+    """Return the newest BLEU of a model on each test, as text.
+
+    Scores of a comparison with another model do not count.
+    """
     scores_alone = scores[(scores["model"] == name) & scores["against"].isna()]
-    newest = scores_alone.drop_duplicates("test", keep="last")
+    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
     figures = [f"{row.test} {row.bleu:.1f}" for row in newest.itertuples()]
     return ", ".join(figures)
 
@@ -467,7 +473,7 @@ def demo(device: DeviceOption = "auto") -> None:
 
     recipe = read_recipe(DEMO)
     model = _train(recipe, device)
-    if model is None:
+    if model is None:  # torchrun started this process to share the work of another
         return
     unseen_pairs = list(recipe.tests["test"].pairs())[:5]
     sources = [source for source, _ in unseen_pairs]

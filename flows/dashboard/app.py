@@ -1,7 +1,7 @@
-"""Serve the prediction history as pages to browse, on this machine, from a store opened read only.
+"""Serve the prediction history as pages to browse, from a store that is opened read-only.
 
-Every view has an address of its own. A page is complete without scripts; its charts become
-interactive in a browser that runs the one script of this server.
+Every page has an address of its own and can be read without a script; its charts become interactive
+in a browser that runs the one script of this server.
 """
 
 import asyncio
@@ -71,15 +71,18 @@ HEADERS = {
 USUAL_SORT = "-probability"
 # Threads that read the store, each with one connection: fewer than the engine's pool holds.
 WORKERS = 4
-MONITORS = 2  # more of them, for /health and /metrics alone
+MONITORS = 2  # further threads, for /health and /metrics alone
 MONITORING_LIMIT_S = 20
-WAITING = 24  # pages that are being rendered or wait for a worker
-DOWNLOADS = 8  # tables that are being read or sent
+WAITING = 24  # pages, at most, that are being rendered or wait for a worker
+DOWNLOADS = 8  # files, at most, that are being made or sent
 
 
 @asynccontextmanager
 async def workers(app: FastAPI) -> AsyncIterator[None]:
-    """Limit the threads of a running application to `WORKERS`, so that none lacks a connection."""
+    """Set what an application needs while it runs: its limits, and its script.
+
+    Pages have at most `WORKERS` threads, so that each of these gets a connection.
+    """
     app.state.statements = Statements()
     app.state.monitors = CapacityLimiter(MONITORS)
     current_default_thread_limiter().total_tokens = WORKERS
@@ -90,10 +93,10 @@ async def workers(app: FastAPI) -> AsyncIterator[None]:
 
 
 def place_among(kind: str, most: int) -> Any:
-    """Return a dependency that occupies one of the places of a kind while a request is answered.
+    """Return a dependency that holds one of `most` places of a kind while a request is answered.
 
-    The place becomes free when the last byte is sent or the reader has left. Raises HTTPException,
-    a 429, when no place is free.
+    The place becomes free when the last byte is sent or the client has left. A request that finds
+    no free place is answered with 429.
     """
 
     async def place(request: Request) -> AsyncIterator[None]:
@@ -138,7 +141,10 @@ def _optional_day(text: str | None) -> date | None:
 
 
 def _optional_level(text: Any) -> Any:
-    """Return the level that a form names: None if it is empty, 0 for "any", which is one half."""
+    """Return the level that a form names: None if it is empty, 0 for "any".
+
+    At level 0 every stock has a direction: a rise above one half.
+    """
     if text == "":
         return None
     if text == "any":
@@ -159,7 +165,8 @@ To = Annotated[date | None, BeforeValidator(_optional_day), Query(alias="to")]
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     """Return the application that serves a store.
 
-    It answers requests for these hosts alone: others come from pages of other sites.
+    It answers only requests whose Host header is one of `hosts`: another name would be that of
+    another site, which has given it this machine's address.
     """
     app = FastAPI(
         docs_url=None,
@@ -188,8 +195,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
 def _with_raw_paths_and_headers(app: ASGIApp) -> ASGIApp:
     """Return the application with undecoded paths, and with HEADERS on every answer.
 
-    A name may contain a slash, which is sent as %2F. By the headers of every answer, refusals
-    included, a browser may do nothing with it but show it.
+    A name in a path may contain a slash, which is sent as %2F and must not become a separator. The
+    headers, also of refusals, allow a browser to do nothing with an answer but show it.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,9 +221,9 @@ async def alive() -> PlainTextResponse:
 
 
 async def health(request: Request, market: Markets = ()) -> JSONResponse:
-    """Say whether the nights of these markets, of all by default, come in time: 200, else 503.
+    """Answer whether the nights of these markets, of all by default, are in time: 200, else 503.
 
-    The reasons are in the answer: a market is late, or the store does not answer.
+    The answer has the reasons: a market is late, or the store does not answer.
     """
     engine = request.app.state.engine
     try:
@@ -238,20 +245,21 @@ async def metrics(request: Request) -> Response:
 
 
 async def _monitored(request: Request, work: Callable[[], T]) -> T:
-    """Return what some work finds, in a thread that no page waits for.
+    """Return the result of `work`, which runs in a thread that no page waits for.
 
     Raises StoreError if it takes longer than MONITORING_LIMIT_S.
     """
     limiter = request.app.state.monitors
     with move_on_after(MONITORING_LIMIT_S):
         return await to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+    # The time limit has ended the block above without a result.
     raise StoreError(
         f"the store did not answer within {MONITORING_LIMIT_S} s: check its server or its disk"
     )
 
 
 def charts_script() -> Response:
-    """Send the script that draws the charts; it is the same until the program is updated."""
+    """Send the script that makes the charts interactive; it changes only with the program."""
     headers = {"cache-control": "max-age=3600"}
     return Response(script(), media_type="text/javascript", headers=headers)
 
@@ -265,7 +273,7 @@ def markets(request: Request) -> HTMLResponse:
 
 @pages.get("/running")
 def running(request: Request, every: Every = 0) -> HTMLResponse:
-    """Show the nights that are running; the page is loaded again `every` so many seconds."""
+    """Show the nights that are running; the page reloads after `every` seconds, or never if 0."""
     return _page(request, "running", lambda conn: running_page(conn, datetime.now(UTC), every))
 
 
@@ -283,9 +291,9 @@ def market(
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Redirect the form that picks a stock to its page, or to the market's if no stock is named."""
+    """Redirect from the form that picks a stock to its page, or the market's if it is empty."""
     with reading(request.app.state.engine) as conn:
-        require_market(conn, market)
+        require_market(conn, market)  # NotThereError, before a redirect to a page that is not there
     segments = ["market", market]
     if symbol is not None:
         segments.extend(["stock", symbol.strip()])
@@ -322,12 +330,13 @@ def tables_list(request: Request) -> HTMLResponse:
 @pages.get("/table/{name}")
 async def table(request: Request, name: PathName, sort: str = "") -> HTMLResponse:
     """Show the rows of a view, sorted and filtered by any column."""
+    # The form repeats these three for each condition; those of one condition are at one position.
     columns = request.query_params.getlist("column")
     comparisons = request.query_params.getlist("is")
     values = request.query_params.getlist("value")
     where: list[tuple[str, str, str]] = []
     for column, comparison, value in zip(columns, comparisons, values, strict=False):
-        if column and value:
+        if column and value:  # the last condition of the form may be empty
             where.append((column, comparison, value))
 
     def work(interruption: Interruption) -> HTMLResponse:
@@ -348,7 +357,7 @@ async def sql(request: Request, q: str = "", market: OptionalName = None) -> HTM
     statements = _statements(request)
     if q.strip():
         return await statements.run(request, work)
-    return await statements.run_while_read(request, work)
+    return await statements.run_while_read(request, work)  # without a visitor's SQL
 
 
 @tables.get("/sql/rows.{form}")
@@ -364,7 +373,7 @@ async def sql_file(request: Request, form: str, q: str) -> Response:
 
 @pages.get("/run/{name}")
 def run(name: PathName) -> Response:
-    """Redirect to the page of a run: its settings, its losses, and the choice of a second run."""
+    """Redirect to the page that compares runs, with this run and the choice of a second one."""
     return RedirectResponse(link(["compare"], {"a": name}), HTTPStatus.SEE_OTHER)
 
 
@@ -437,7 +446,7 @@ def _rendered(
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
     """Show an error in one line on a page, and log it if it is not the visitor's mistake.
 
-    It runs on the event loop, so that a refusal does not wait for the requests that caused it.
+    As a coroutine it needs no thread, so a 429 does not wait for the requests that caused it.
     """
     status, message = _failure(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

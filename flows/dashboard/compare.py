@@ -20,7 +20,8 @@ from flows.dashboard.markets import STOCKS, NotThereError
 
 RUNS = 500  # in the list to choose from
 DAYS = 365  # calendar days, the last ones in common, that are compared
-RESAMPLES = 2000
+RESAMPLES = 2000  # of the bootstrap of days
+# The four counts of a day's directions, in the order that `accuracy` and `mcc` take them.
 COUNTED = ("rises", "false_rises", "false_falls", "falls")
 STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
 RECEIPT = (  # the columns of a run that say how it was trained
@@ -41,10 +42,11 @@ RECEIPT = (  # the columns of a run that say how it was trained
 def compare_page(
     conn: Connection, market: str | None, a: str | None, b: str | None
 ) -> dict[str, Any]:
-    """Return a market's runs to choose from, and how two of them agree and differ.
+    """Return a market's runs to choose from, and how two of them, `a` and `b`, agree and differ.
 
-    Raises NotThereError for a run or a market that is not stored, UsageError for runs of two
-    markets.
+    With one run only, its settings take the place of the comparison (`made`). Without a market,
+    that of the run is taken. Raises NotThereError for a run or a market that is not stored,
+    UsageError for runs of two markets.
     """
     first, second = _runs_of(conn, a, b)
     chosen_runs = [run for run in (first, second) if run is not None]
@@ -81,7 +83,7 @@ def compare_page(
 def _runs_of(
     conn: Connection, a: str | None, b: str | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return the runs of two names; None for a missing name, and for a repetition of the first.
+    """Return the runs of two names: None for a missing name, and for `b` if it equals `a`.
 
     Raises UsageError for runs of two markets.
     """
@@ -100,7 +102,10 @@ def _runs_of(
 
 
 def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how two runs differ in their settings and on common stock-days."""
+    """Return how two runs differ in their settings and on common stock-days.
+
+    Where no day is common (`shared` is None), these are only the settings and the predicted spans.
+    """
     a = first["run_id"]
     b = second["run_id"]
     shared = shared_span(conn, a, b)
@@ -113,6 +118,7 @@ def _pair(conn: Connection, first: Mapping[str, Any], second: Mapping[str, Any])
         return facts
 
     directions = last_directions(conn, a, b, shared)
+    # All probabilities of the chart, from which the ends of its axis follow.
     probabilities = directions[["a_probability", "b_probability"]].to_numpy().ravel()
     return {
         **facts,
@@ -180,12 +186,12 @@ def _loss_rows(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 def settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> pd.DataFrame:
     """Return a table of each fact and setting of two models: setting, a, b, same.
 
-    Rows that differ come first.
+    Values are text, "-" for a setting that a model lacks. Rows that differ come first.
     """
     a = _facts_and_config(first)
     b = _facts_and_config(second)
     shared_names = [name for name in a if name in b]
-    names = dict.fromkeys([*shared_names, *a, *b])  # without repetitions, in this order
+    names = dict.fromkeys([*shared_names, *a, *b])  # each name once, in this order
     rows: list[dict[str, str]] = []
     for name in names:
         a_value = in_words(a.get(name))
@@ -244,6 +250,7 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
 
 def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
     """Count common stock-days by session: the columns of `db.rows.predictions.common_days`."""
+    # A span with both ends has one session more than days between them, at most.
     return head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
 
 
@@ -257,17 +264,18 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
     if not newest_day.empty:
         target = newest_day["target"].iloc[0].date()
     directions = head(conn, predictions.common_directions(a, b, target), STOCKS)
-    difference_of_both = directions["a_probability"] - directions["b_probability"]
-    with_difference = directions.assign(apart=difference_of_both.abs())
+    differences = directions["a_probability"] - directions["b_probability"]
+    with_difference = directions.assign(apart=differences.abs())
     return with_difference.sort_values(["apart", "symbol"], ascending=[False, True])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """Score both models on common stock-days, from counts by day.
+    """Score both models on common stock-days, from the counts of `days`.
 
-    Returns n, scored, days, same (the share of equal directions) and rows. `rows` has one for a,
-    one for b and one for a less b: acc and mcc with their 95 % intervals by a bootstrap of days,
-    which are NaN with too few days. There are no rows without an outcome.
+    Returns `n` (stock-days), `scored` (those with an outcome), `days` (with such), `same` (the
+    share of equal directions; NaN without a stock-day) and `rows`. `rows` has one for a, one for b
+    and one for a less b: acc and mcc with their 95 % intervals by a bootstrap of days, which are
+    NaN with too few days. It is empty without an outcome.
     """
     n = int(counts["n"].sum())
     same_share = np.nan
@@ -292,21 +300,27 @@ def _score_rows(settled: pd.DataFrame) -> list[dict[str, Any]]:
     b_columns = [f"b_{kind}" for kind in COUNTED]
     counts_of_a = settled[a_columns].to_numpy(dtype=float)
     counts_of_b = settled[b_columns].to_numpy(dtype=float)
-    counts = np.stack([counts_of_a, counts_of_b], axis=1)  # (days, models, 4)
+    counts = np.stack([counts_of_a, counts_of_b], axis=1)  # [days models 4]
+    # A difference takes the counts of both models of a day, one after the other: [days 1 8].
     counts_of_pair = counts.reshape(len(counts), 1, -1)
     differences = {name: difference(statistic) for name, statistic in STATISTICS.items()}
     return [
-        _score_row("a", counts[:, [0]], STATISTICS),
+        _score_row("a", counts[:, [0]], STATISTICS),  # [0] keeps the axis of the models
         _score_row("b", counts[:, [1]], STATISTICS),
         _score_row("a less b", counts_of_pair, differences),
     ]
 
 
-def _score_row(name: str, sums: np.ndarray, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
-    """Return each statistic of one model, or of the pair, with the ends of its interval."""
+def _score_row(
+    name: str, counts: np.ndarray, statistics: Mapping[str, Statistic]
+) -> dict[str, Any]:
+    """Return each statistic of one model, or of the pair, with the ends of its interval.
+
+    `counts` are [days 1 counts]: those of one model, or of the pair as if it were one.
+    """
     row: dict[str, Any] = {"run": name}
     for measure, statistic in statistics.items():
-        values_by_column = measured(measure, sums, statistic, RESAMPLES)
+        values_by_column = measured(measure, counts, statistic, RESAMPLES)
         for column, values in values_by_column.items():
-            row[column] = float(values[0])
+            row[column] = float(values[0])  # of the one model
     return row

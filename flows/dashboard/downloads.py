@@ -13,22 +13,23 @@ from starlette.types import Receive, Scope, Send
 from db.connection.user_sql import Answer, Interruption, open_answer
 from dtml.errors import UsageError
 from flows.answer_files import csv_lines, json_lines, write_parquet
+from flows.text_tables import size_in_words
 
 log = logging.getLogger(__name__)
 
 LARGEST = 128 * 2**20  # bytes of an answer
-IN_MEMORY = 2**20  # bytes of one that stays in memory
+IN_MEMORY = 2**20  # bytes of an answer that is kept in memory; a larger one is kept on disk
 CHUNK = 2**16  # bytes sent at once
-READER_LIMIT_S = 30  # for a reader to take a chunk
+READER_LIMIT_S = 30  # for a client to take a chunk
 FORMS = {"csv": "text/csv", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
 
 File = SpooledTemporaryFile[bytes]
 
 
 def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption) -> File:
-    """Return all rows of an answer as a file.
+    """Return all rows of an answer as an open file, positioned at its end.
 
-    Raises UsageError for another form, and for more than LARGEST bytes.
+    `form` is one of FORMS. Raises UsageError for another form, and for more than LARGEST bytes.
     """
     if form not in FORMS:
         raise UsageError(f"form={form!r} is not one of {', '.join(FORMS)}")
@@ -44,7 +45,7 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
 
 
 def _write_parquet(answer: Answer, file: File) -> None:
-    """Write an answer into a file as Parquet, by way of a file on the disk."""
+    """Write an answer into a file as Parquet, by way of a file on the disk with a path."""
     with TemporaryDirectory() as folder:
         parquet = Path(folder) / "rows.parquet"
         write_parquet(answer, parquet, LARGEST)
@@ -58,21 +59,22 @@ def _write_lines(lines: Iterable[str], file: File) -> None:
         if file.tell() > LARGEST:
             file.close()
             raise UsageError(
-                f"this answer has more than {LARGEST:,} bytes: request less data, or use dtml query"
+                f"this answer has more than {size_in_words(LARGEST)}: request less data, or run "
+                "the statement with `dtml query`"
             )
 
 
 class Download(Response):
-    """Send a file no faster than it is read, and close it in the end, also after an error.
+    """Send a file no faster than its client reads it, and close it in the end, even after an error.
 
-    Sending stops when the reader takes longer than READER_LIMIT_S for CHUNK bytes.
+    Sending stops when the client takes longer than READER_LIMIT_S for CHUNK bytes.
     """
 
     def __init__(self, file: File, media_type: str = "text/csv", form: str = "csv") -> None:
         self.file = file
         headers = {
             "content-disposition": f"attachment; filename=rows.{form}",
-            "content-length": str(file.tell()),
+            "content-length": str(file.tell()),  # it was just written, so this is its end
         }
         super().__init__(media_type=media_type, headers=headers)
 
@@ -92,7 +94,9 @@ class Download(Response):
                     part = {"type": "http.response.body", "body": chunk, "more_body": True}
                     async with asyncio.timeout(READER_LIMIT_S):
                         await send(part)
-                    await asyncio.sleep(0)  # after a hang-up, send returns at once
+                    # After the client has left, `send` returns at once. Without this, all other
+                    # requests would wait until the whole file was read.
+                    await asyncio.sleep(0)
                     chunk = file.read(CHUNK)
             except TimeoutError:
                 log.warning(

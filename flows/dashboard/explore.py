@@ -22,9 +22,9 @@ from flows.answer_files import DAY
 from flows.console import plain
 from flows.dashboard.markets import NotThereError
 
-SHOWN = 500  # rows of an answer on a page
-LINES = 12  # of its chart, at most
-PANELS = 4  # of its chart, at most
+SHOWN = 500  # rows of an answer on a page, at most
+LINES = 12  # of the chart of an answer, at most
+PANELS = 4  # of the chart of an answer, at most
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "like")
 TOPICS = {
     "What was predicted": (
@@ -57,8 +57,9 @@ TOPICS = {
 class Asked:
     """Hold a visitor's request for rows of a view: conditions, and a column to sort by.
 
-    A condition is `column, operator, value`; a row is shown if it meets all. Raises UsageError for
-    a column that the view lacks, and for another operator.
+    A condition is `column, operator, value`; a row is shown if it meets all. `sort` is a column,
+    after a minus for a descending order, or "". Raises UsageError for a column that the view lacks,
+    and for an operator that is none of COMPARISONS.
     """
 
     view: View
@@ -101,7 +102,10 @@ class Asked:
 
 
 def _literal(kind: str, value: str) -> str:
-    """Return a value of a column of this kind as SQL; raise UsageError for no number."""
+    """Return a value as SQL, as a column of this kind compares with it.
+
+    Raises UsageError for a text that is no number where the column has numbers.
+    """
     if kind not in ("number", "integer"):
         return literal(value)
     try:
@@ -111,7 +115,7 @@ def _literal(kind: str, value: str) -> str:
 
 
 def topics() -> dict[str, Any]:
-    """Return every documented view with its meaning, by topic; those of no topic come last."""
+    """Return every documented view by topic; those that TOPICS does not name come last."""
     others = dict(views())
     by_topic: dict[str, list[View]] = {}
     for topic, names in TOPICS.items():
@@ -129,7 +133,8 @@ def table_page(
 ) -> dict[str, Any]:
     """Return the page of a view's rows, filtered and sorted.
 
-    Raises NotThereError for a view that is not documented.
+    `where` and `sort` are those of `Asked`. `interruption` ends the reading when the visitor
+    leaves. Raises NotThereError for a view that is not documented.
     """
     if name not in views():
         raise NotThereError(f"there is no view {name!r}: /tables lists all views")
@@ -141,6 +146,7 @@ def table_page(
         filters.append(("value", value))
 
     def address(sort_by: str) -> str:
+        """Return the address of the same rows in another order."""
         query = urlencode([*filters, ("sort", sort_by)])
         return f"/table/{name}?{query}"
 
@@ -171,8 +177,12 @@ def sql_page(
 
 
 def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
-    """Return the first rows of an answer, its columns and its chart, or the error in its SQL."""
+    """Return the first rows of an answer, its columns and its chart, or the error in its SQL.
+
+    After an error `rows` is None, and `wrong` is the message.
+    """
     try:
+        # One row more than is shown tells whether there are more.
         rows = select(engine, sql, SHOWN + 1, interruption=interruption)
     except StoreUsageError as error:
         return {"sql": sql, "rows": None, "wrong": str(error)}
@@ -197,12 +207,12 @@ def _plain_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def answer_chart(rows: pd.DataFrame) -> Chart | None:
-    """Return a chart of an answer that has a date and a number.
+    """Return a chart of an answer that has a column of dates and one of fractions.
 
-    It has a line for each column of numbers, or, if several rows have the same date, one for each
-    value of another column. None for any other answer.
+    It has a panel for each column of fractions or, if several rows have the same date, one panel of
+    the first of them with a line for each value of another column. None for any other answer.
     """
-    if rows.columns.duplicated().any():
+    if rows.columns.duplicated().any():  # a column could not be chosen by its name
         return None
     dated_column = next((name for name in rows if _is_dated(rows[name])), None)
     number_columns = [str(name) for name in rows if pd.api.types.is_float_dtype(rows[name])]
@@ -210,7 +220,7 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
         return None
 
     texts = rows[dated_column].astype(str)
-    days = pd.to_datetime(texts.str.slice(0, 10))
+    days = pd.to_datetime(texts.str.slice(0, 10))  # of a moment too, its day
     if days.is_unique:
         panels: list[Panel] = []
         for name in number_columns[:PANELS]:
@@ -229,7 +239,7 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
 
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
-    """Return whether a column names at most `LINES` lines, each with one row a day."""
+    """Return whether a column divides the rows into at most `LINES` lines of one row a day."""
     if pd.api.types.is_numeric_dtype(values) or values.nunique() > LINES:
         return False
     days_of_lines = pd.concat([days, values], axis=1)

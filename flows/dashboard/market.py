@@ -1,6 +1,7 @@
 """The page of one market: a night's directions, their outcomes, and the scores up to it.
 
-It is a mapping that the template of its name prints, missing values (NaN, None) as "-".
+A page is a mapping, from which the template of its name is rendered. Missing values (NaN, None) are
+rendered as "-".
 """
 
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from dtml.pages.figures import records
 from dtml.pages.night_ranking import ranking_part
 from flows.dashboard.markets import FIGURES, STOCKS, NotThereError, Row, require_market, skill_of
 
-NIGHTS = 30  # in the table of a market
-SCORED = 250  # nights of a chart of running scores
+NIGHTS = 30  # in the table of a market, at most
+SCORED = 250  # nights of a chart of running scores, at most
 SORTS = (
     "symbol",
     "name",
@@ -37,8 +38,8 @@ SORTS = (
     "realised_return",
     "correct",
 )
-ASCENDING_FIRST = ("symbol", "name", "sector", "direction")
-DIRECTION_COLUMNS = [
+ASCENDING_FIRST = ("symbol", "name", "sector", "direction")  # at the first click on the heading
+DIRECTION_COLUMNS = [  # of the frame of `night_directions`
     "symbol",
     "name",
     "sector",
@@ -62,9 +63,9 @@ DIRECTION_COLUMNS = [
 
 @dataclass(frozen=True)
 class Sort:
-    """Name the column that a table is sorted by, as in an address.
+    """Hold the column by which a table is sorted, and the direction.
 
-    `-probability_std` has the largest first.
+    In an address it is the column, after a minus for descending: `-probability_std`.
     """
 
     column: str
@@ -92,13 +93,13 @@ class Sort:
         return f"-{column}" if is_descending else column
 
     def in_words(self, column: str) -> str:
-        """Return how a column is sorted, as a value of aria-sort; "" for the other columns."""
+        """Return the value of the heading's attribute aria-sort; "" for columns not sorted by."""
         if column != self.column:
             return ""
         return "descending" if self.is_descending else "ascending"
 
     def rows(self, directions: pd.DataFrame) -> pd.DataFrame:
-        """Return the directions in this order, missing values last, equals by symbol."""
+        """Return the directions in this order, missing values last, equal ones by symbol."""
         by_symbol = directions.sort_values("symbol", kind="stable")
         return by_symbol.sort_values(
             self.column,
@@ -111,8 +112,9 @@ class Sort:
 def market_page(
     conn: Connection, market: str, as_of: date | None, level: float | None, sort: str
 ) -> dict[str, Any]:
-    """Return one night of a market: its directions at a level, its gaps, and the scores.
+    """Return the page of a night: its directions at a level, its gaps, and the scores up to it.
 
+    It is the newest night, or the one whose last session was `as_of`. For `level` see `level_of`.
     The page of a market without nights has its models alone. Raises UsageError for an unknown level
     or order, and NotThereError for an unknown market or night.
     """
@@ -156,7 +158,7 @@ def market_page(
 
 
 def _target_of(night: Row) -> date:
-    """Return the session that a night predicts; the next day if its calendar ends there."""
+    """Return the session that a night predicts, or the next day if its calendar ended before."""
     target: date | None = night["target"]
     return target or night["as_of"] + timedelta(days=1)
 
@@ -175,7 +177,11 @@ def _ranking_of_night(conn: Connection, night: Row) -> dict[str, Any]:
 def _directions_of_night(
     conn: Connection, night: Row, level: float | None, order: Sort
 ) -> dict[str, Any]:
-    """Return the table of a night's directions, and the figures and chart axis of all of them."""
+    """Return the table of a night's directions, and what is shown of all of them together.
+
+    That is how many there are of each, the directions of the rules, which are the same for all
+    stocks, the coverage at the level, and the axis of the chart.
+    """
     directions = night_directions(conn, night, level)
     rule_directions: dict[str, Any] = {}
     if not directions.empty:
@@ -200,7 +206,7 @@ def _directions_of_night(
 
 def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
     """Return the last scores, their chart and the newest nights, up to one night."""
-    predictors = 1 + len(NAIVE_RULES)
+    predictors = 1 + len(NAIVE_RULES)  # a night has a row for each predictor and protocol
     protocols = 2
     daily_scores = stored_scores.daily_scores(night["market"], _target_of(night))
     scored = head(conn, daily_scores, SCORED * protocols * predictors)
@@ -216,9 +222,9 @@ def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
 
 
 def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
-    """Return a chart of the paper account's equity; None before its first session.
+    """Return a chart of the paper account's equity up to a session; None before its first one.
 
-    Beside it are the account without costs, equal parts of all stocks, and the index.
+    It also has the account without costs, equal parts of all stocks, and the index.
     """
     returns = rankings.paper_returns(conn, market, last)
     equities: dict[str, pd.Series[Any]] = {}
@@ -229,9 +235,9 @@ def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
 
 
 def require_level(level: float | None) -> None:
-    """Raise UsageError, which lists the levels, for one that no band has.
+    """Raise UsageError, which lists the levels, for a level at which no model has a band.
 
-    None stands for the market's level, 0 for one half.
+    None stands for the market's level. 0 stands for no band: a rise above one half, else a fall.
     """
     if level not in (None, 0, *LEVELS):
         listed = ", ".join(str(known_level) for known_level in LEVELS)
@@ -239,13 +245,13 @@ def require_level(level: float | None) -> None:
 
 
 def level_of(conn: Connection, night: Row | None, level: float | None) -> float | None:
-    """Return the level at which a night's directions are shown; None for one half.
+    """Return the level at which a night's directions are shown; None for directions without a band.
 
-    By default it is the market's.
+    `level` is the requested one: None for the market's own, 0 for directions without a band.
     """
     if level is None and night is not None and night["run_id"] is not None:
         return calibration.default_level(conn, night["run_id"])
-    return level or None
+    return level or None  # 0 becomes None
 
 
 def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any] | None:
@@ -269,10 +275,11 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
     """Return the directions of a night, a row for each stock; none for a night without a model.
 
-    Columns: those of the view prediction_history, name and sector (of stocks in the newest night),
-    lowest, highest and rising_share of the seeds, and `low` and `high`, the ends of the abstention
-    band at `level`, NaN if that is None. In the band `direction` is 'none'; it is missing where the
-    model has no band. `correct` says whether the direction was that of the return.
+    The columns are DIRECTION_COLUMNS: those of the view prediction_history; name and sector, of
+    stocks in the newest night; lowest, highest and rising_share of the seeds; `low` and `high`, the
+    ends of the abstention band at `level`, NaN if that is None. In the band `direction` is 'none';
+    it is missing where the model has no band. `correct` says whether the direction was that of the
+    return; missing without a direction or an outcome.
     """
     market = night["market"]
     run_id = night["run_id"]
@@ -297,7 +304,7 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
 
 
 def _in_bands(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Return the directions by their bands, and whether each one that is not 'none' was correct."""
+    """Return the rows with the directions of `bands`, and whether each rise or fall was correct."""
     banded = directions.drop(columns="direction").merge(
         bands[["symbol", "low", "high", "direction"]], on="symbol", how="left"
     )
@@ -319,5 +326,5 @@ def night_rows(
 def _at_last(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the last scored session, the model before the rules."""
     last: pd.DataFrame = scores[scores["target"] == scores["target"].max()]
-    marked = last.assign(rule=last["predictor"] != MODEL)
+    marked = last.assign(rule=last["predictor"] != MODEL)  # False sorts before True
     return marked.sort_values(["protocol", "rule", "predictor"])

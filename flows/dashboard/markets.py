@@ -1,7 +1,7 @@
 """The first page: the last night of every market, its skill so far, and its gain after costs.
 
-Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN,
-None) as "-".
+A page is a mapping, from which the template of its name is rendered. Missing values (NaN, None) are
+rendered as "-".
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
 from dtml.pages.figures import interval, percent, records, signed_percent
 
-TRADABLE = ", next open"  # what the name of a portfolio ends with that can be followed
-STOCKS = 2000  # of a market, on one page
+TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
+STOCKS = 2000  # of a market, on one page, at most
 FIGURES = ("acc", "mcc")
-ENDS = ("", "_low", "_high")
+ENDS = ("", "_low", "_high")  # after the name of a figure: the figure, the ends of its interval
 SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name")  # of each figure
-AFTER_COSTS = ("left", "left_beside", "left_figures", "left_from", "left_link")
+AFTER_COSTS = ("left", "left_beside", "left_figures", "left_from", "left_link")  # see after_costs
 
 Row = Mapping[str, Any]
 
@@ -43,7 +43,10 @@ def require_market(conn: Connection, market: str) -> None:
     if market in stored:
         return
     if not stored:
-        raise NotThereError(f"no market {market!r} in the store: it has no market yet")
+        raise NotThereError(
+            f"no market {market!r} in the store: it has no market yet; run a night first, as in "
+            "`dtml nightly simulated`"
+        )
     raise NotThereError(
         f"no market {market!r} in the store: its markets are {', '.join(stored[:12])}"
     )
@@ -55,9 +58,9 @@ def markets_page(conn: Connection, today: date) -> dict[str, Any]:
 
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
-    """Return a row for each market.
+    """Return a row for each market in the store.
 
-    It has the last night, the newest directions, the model, running scores, the ranking of the
+    A row has the last night, the newest directions, the model, running scores, the ranking of the
     stocks, and the gain after costs.
     """
     direction_counts = predictions.newest_direction_counts(conn)
@@ -96,9 +99,9 @@ def _night_facts(night: Row | None, today: date) -> dict[str, Any]:
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures beside those of the best naive rule over as many nights.
 
-    Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., and its _rule_name.
-    `mcc_verdict` says how the model compares to the rule by their paired difference; None without
-    an interval.
+    The keys for `mcc`, and likewise for `acc`, are `mcc`, `mcc_low`, `mcc_high`, those of the rule
+    `mcc_rule`, `mcc_rule_low`, `mcc_rule_high`, and its name `mcc_rule_name`. `mcc_verdict` has the
+    words of `told_apart` about their paired difference. What is unknown is None.
     """
     keys = ["scored_until", "nights", "n"]
     for figure in FIGURES:
@@ -128,11 +131,11 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str, Any]:
-    """Return the predictor that ranks the stocks, and its scores beside the best one-line rule.
+    """Return the predictor that ranks the stocks (`ranker`), and its scores beside the best rule.
 
-    The scores are the rank IC so far, since when it is above 0, and the rank IC of the rule. What
-    is unknown is None. `skill` says whether the interval of the rank IC lies above 0; None without
-    an interval.
+    The scores are the rank IC over `rank_days` with its interval, the session `since` which its
+    interval has been above 0 and the number of nights since then, and the rank IC of the rule.
+    `skill` has the words of `told_apart` about the rank IC and 0. What is unknown is None.
     """
     ranking: dict[str, Any] = {
         "rank_days": None,
@@ -176,10 +179,11 @@ def ranking_of_day(conn: Connection, market: str, night: Row | None) -> dict[str
 
 
 def after_costs(conn: Connection, market: str) -> dict[str, Any]:
-    """Return the gain after costs in comparison with a yardstick, in words.
+    """Return the gain after costs in comparison with a yardstick, in words; None without a source.
 
-    The interval and the source come with it. The source is the last year of the paper account, else
-    the newest walk of rankings, else the newest backtest.
+    The source is the last year of the paper account, else the newest walk of rankings, else the
+    newest backtest. `left` has the words of `told_apart`, `left_beside` the yardstick,
+    `left_figures` the gain with its interval, `left_from` the source and `left_link` its page.
     """
     paper = rankings.paper_returns(conn, market)
     net = paper.pivot(index="session", columns="portfolio", values="net")
@@ -198,10 +202,10 @@ def after_costs(conn: Connection, market: str) -> dict[str, Any]:
 
     portfolios = backtests.newest_summary(conn, market)
     is_tradable = portfolios["portfolio"].str.endswith(TRADABLE)
-    traded = portfolios[is_tradable].dropna(subset="sharpe").sort_values("sharpe")
-    if traded.empty:
+    worst_first = portfolios[is_tradable].dropna(subset="sharpe").sort_values("sharpe")
+    if worst_first.empty:
         return dict.fromkeys(AFTER_COSTS)
-    best_portfolio = records(traded)[-1]
+    best_portfolio = records(worst_first)[-1]
     last = f"{best_portfolio['last']:%Y-%m-%d}"
     return _after_costs_of_study(
         best_portfolio,

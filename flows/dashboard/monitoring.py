@@ -1,7 +1,7 @@
 """What monitoring reads of a store: whether a night is late, and figures for Prometheus.
 
-Only documented views are read, so that a role that only reads may serve it. A user's own market
-whose file that role cannot read is never late.
+Only documented views are read, so that a role of `dtml db grant-reader` suffices. If that role
+cannot read the file of a user's own market, this market is never late.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,11 +28,12 @@ VERSION = "text/plain; version=0.0.4; charset=utf-8"  # of Prometheus's text
 
 
 def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[str, Any]:
-    """Return whether the nights of these markets, of all by default, come in time, and which do.
+    """Return whether the nights of these markets, of all by default, are in time.
 
-    Keys: status ("ok" or "late"), reasons (a line for each late market), markets (name, last night,
-    how it ended, seconds since a night was due; None where its exchange is not known). Raises
-    NotThereError for a market without a night, StoreError when the store does not answer.
+    Keys: `status` ("ok" or "late"), `reasons` (a line for each late market) and `markets` (name,
+    last night, how it ended, and the seconds since a night was due, 0 if none is; None where its
+    exchange is not known). Raises NotThereError for a market without a night, StoreError when the
+    store does not answer.
     """
     found = _punctualities(engine, names, now)
     known = {each.market for each in found}
@@ -56,10 +57,14 @@ def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[s
 
 
 def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[Punctuality]:
-    """Return how late the nights of these markets are, of all by default."""
+    """Return how late the nights of these markets are, of all by default.
+
+    Markets without a night are left out.
+    """
     with reading(engine) as conn:
         stored = markets.all_markets(conn)
     chosen = [name for name in stored if not names or name in names]
+    # Before the reading below: `market_of_store` opens a connection of its own.
     definitions: dict[str, Market | None] = {}
     for name in chosen:
         definitions[name] = market_of_store(engine, name)
@@ -74,13 +79,14 @@ def _punctualities(engine: Engine, names: Sequence[str], now: datetime) -> list[
 
 def metrics(engine: Engine, now: datetime) -> bytes:
     """Return the figures of a store in Prometheus's text format, version 0.0.4."""
-    late = _punctualities(engine, (), now)
+    punctualities = _punctualities(engine, (), now)
+    names = [each.market for each in punctualities]
     with reading(engine) as conn:
         families = [
-            _late_seconds(late),
+            _late_seconds(punctualities),
             *_nights(conn),
-            *_stage_seconds(conn, [each.market for each in late]),
-            *_scores(conn, [each.market for each in late]),
+            *_stage_seconds(conn, names),
+            *_scores(conn, names),
             _translations(conn),
         ]
     registry = CollectorRegistry(auto_describe=False)
@@ -99,14 +105,14 @@ class _Families(Collector):
         return self.families
 
 
-def _late_seconds(late: Iterable[Punctuality]) -> GaugeMetricFamily:
+def _late_seconds(punctualities: Iterable[Punctuality]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(
         "dtml_night_late_seconds",
         "Seconds since the first night that is not complete was due; 0 if none is. Beyond 7200 "
         "the night is late.",
         labels=["market"],
     )
-    for each in late:
+    for each in punctualities:
         if each.seconds is not None:
             family.add_metric([each.market], each.seconds)
     return family

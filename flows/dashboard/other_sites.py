@@ -1,7 +1,7 @@
-"""Reject cross-origin requests.
+"""Reject the requests that pages of other sites make.
 
-Only browsers say which site a request comes from. A link that a person follows from another site to
-a page is answered.
+Browsers tell in a header which site a request comes from; other programs send no such header and
+are answered. So is a link on another site that a person follows to a page.
 """
 
 from http import HTTPStatus
@@ -34,9 +34,9 @@ class OtherSitesRefused:
 
 
 def is_of_another_site(headers: Headers) -> bool:
-    """Return whether a request comes from a page of another site, as its browser says.
+    """Return whether a request comes from a page of another site, by the headers of its browser.
 
-    Programs and old browsers say nothing.
+    False for programs and old browsers, which send none of them.
     """
     origin = headers.get("origin")
     if origin is not None:
@@ -47,9 +47,10 @@ def is_of_another_site(headers: Headers) -> bool:
 
 
 def is_followed_link(headers: Headers) -> bool:
-    """Return whether the answer will be the page of a window.
+    """Return whether a browser requests a page to show in a window, as after a click on a link.
 
-    It is then not for a frame, for a script, or for a fetch in advance.
+    False for requests of a frame or a script, for a form that is posted, and for a page that is
+    fetched in advance.
     """
     return (
         "origin" not in headers

@@ -1,4 +1,4 @@
-"""The page of the runs in hand: the nights that are running, and the texts to translate."""
+"""The page of what is running: nights, and the queue of texts to translate."""
 
 from datetime import date, datetime
 from typing import Any
@@ -11,8 +11,8 @@ from db.rows import markets, nights, translation_queue
 from dtml.pages.figures import records
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
-REFRESH_S = (15, 60)  # what a reader may choose
-LONGEST_REFRESH_S = 3600
+REFRESH_S = (15, 60)  # the choices on the page for reloading it
+LONGEST_REFRESH_S = 3600  # that an address may have
 
 
 def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
@@ -36,14 +36,16 @@ def running_page(conn: Connection, now: datetime, every: int) -> dict[str, Any]:
 
 
 def _running_night(conn: Connection, night: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """Return a night that is running, or that was interrupted, and its stages beside those before.
+    """Return a night that is running or was interrupted, with its stages.
 
-    A stage that the night has not begun yet is one that the night before had.
+    Each stage has its seconds so far, and those that it took in the night before. The stages that
+    the night has not begun yet are taken from the night before. `is_alive` tells whether a process
+    still works on the night.
     """
     market = night["market"]
     before, _ = nights.neighbours(conn, market, night["as_of"])
     stages = records(nights.stages(conn, market, night["as_of"]))
-    earlier_seconds = _seconds_of_stages(conn, market, before)
+    earlier_seconds = _seconds_of_stages(conn, market, before)  # of stages not yet met below
     rows = []
     for stage in stages:
         name = stage["stage"]
@@ -57,13 +59,13 @@ def _running_night(conn: Connection, night: dict[str, Any], now: datetime) -> di
         )
     for name, seconds in earlier_seconds.items():
         rows.append({"stage": name, "status": None, "seconds": None, "before": seconds})
-    in_hand = [stage for stage in stages if stage["status"] == "running"]
+    running_stages = [stage for stage in stages if stage["status"] == "running"]
     return {
         "market": market,
         "as_of": night["as_of"],
         "started_at": night["started_at"],
         "is_alive": is_held(conn, market),
-        "stage": in_hand[-1] if in_hand else None,
+        "stage": running_stages[-1] if running_stages else None,
         "stages": rows,
         "before": before,
     }

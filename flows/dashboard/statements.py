@@ -1,4 +1,4 @@
-"""Run the SQL of visitors in separate threads, and end it when its reader leaves."""
+"""Run the SQL of visitors in separate threads, and end it when its client disconnects."""
 
 import asyncio
 import os
@@ -20,8 +20,8 @@ from db.connection.user_sql import Interruption
 from flows.dashboard.other_sites import is_of_another_site
 
 STATEMENTS = 2  # at once, each with a thread and a connection of its own
-COME_AGAIN_S = 1
-NICENESS = 10  # of their threads, so that pages have priority
+COME_AGAIN_S = 1  # the time after which a refused client should try again
+NICENESS = 10  # added to that of their threads, so that pages have priority
 
 Result = TypeVar("Result")
 Work = Callable[[Interruption], Result]  # runs in a thread, until it ends or is interrupted
@@ -38,9 +38,10 @@ class Statements:
         self._cancellers = CapacityLimiter(STATEMENTS)
 
     async def run(self, request: Request, work: Work[Result]) -> Result:
-        """Return the result of a statement, which runs in a new thread.
+        """Return the result of `work`, a visitor's statement, which runs in a new thread.
 
-        Raises HTTPException: a 403 for a link of another site, a 429 when all places are taken.
+        It is interrupted when its client disconnects. Raises HTTPException: a 403 for a link of
+        another site, a 429 when STATEMENTS are running.
         """
         if is_of_another_site(request.headers):
             raise HTTPException(
@@ -59,7 +60,10 @@ class Statements:
             return await _in_own_thread(lambda: work(interruption))
 
     async def run_while_read(self, request: Request, work: Work[Result]) -> Result:
-        """Return the result of work in a thread for pages, and end it when its reader leaves."""
+        """Return the result of `work`, which runs in a thread for pages.
+
+        It is interrupted when its client disconnects.
+        """
         interruption = Interruption()
         async with self._ended_with_its_reader(request.receive, interruption):
             return await run_sync(work, interruption)
@@ -68,19 +72,19 @@ class Statements:
     async def _ended_with_its_reader(
         self, receive: Receive, interruption: Interruption
     ) -> AsyncIterator[None]:
-        """Interrupt the work inside when its reader leaves, and when the server ends."""
+        """Interrupt the work inside when its client disconnects, and when the server ends."""
 
         async def interrupt() -> None:
             # In a thread, because the request to PostgreSQL needs a connection.
             await run_sync(interruption.request, limiter=self._cancellers)
 
-        async def watch() -> None:
+        async def interrupt_at_disconnect() -> None:
             message = await receive()
             while message["type"] != "http.disconnect":
                 message = await receive()
             await interrupt()
 
-        watcher = asyncio.create_task(watch())
+        watcher = asyncio.create_task(interrupt_at_disconnect())
         try:
             yield
         except asyncio.CancelledError:  # the server ends
@@ -91,11 +95,12 @@ class Statements:
 
 
 async def _in_own_thread(work: Callable[[], Result]) -> Result:
-    """Return the result of work in a new thread.
+    """Return the result of work in a new thread of low priority.
 
-    The thread serves nothing else, as its priority cannot be raised again.
+    The thread does nothing else afterwards, because its priority could not be raised again.
     """
     result: Future[Result] = Future()
+    # As a running future it cannot be cancelled: the thread sets its result in any case.
     result.set_running_or_notify_cancel()
 
     def run() -> None:
@@ -110,7 +115,7 @@ async def _in_own_thread(work: Callable[[], Result]) -> Result:
 
 
 def _lower_priority() -> None:
-    """Let other threads go first, on Linux, where each thread has its own priority."""
+    """Lower the priority of this thread, on Linux, where each thread has its own."""
     if sys.platform == "linux":
         thread = get_native_id()
         niceness = os.getpriority(os.PRIO_PROCESS, thread)

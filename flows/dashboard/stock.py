@@ -18,10 +18,10 @@ from dtml.pages.charts import Chart, Panel, over_sessions
 from dtml.pages.figures import records
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 
-SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for
-LONGEST = 3000  # sessions of its charts
+SHOWN = 250  # rows of a stock's table, and sessions of its charts without a span, at most
+LONGEST = 3000  # sessions of the charts of a span, at most
 ATTENDED = 5  # nights whose attention is averaged
-SOURCES = 10  # stocks of a table of attention
+SOURCES = 10  # stocks in a table of attention, at most
 KINDS = ("nightly", "backtest", "benchmark")
 WAYS = ("rise, correct", "rise, wrong", "fall, correct", "fall, wrong")
 SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
@@ -30,7 +30,11 @@ SCORE_COLUMNS = ["predictor", "n", "rises", "acc", "mcc"]
 def stock_page(
     conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> dict[str, Any]:
-    """Return the predictions of a stock and their outcomes, by default of the newest sessions."""
+    """Return the page of a stock: its predictions by models of a kind, and their outcomes.
+
+    They are those of the sessions `first` to `last`, by default of the newest ones. Raises
+    UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or stock.
+    """
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     most_sessions = LONGEST
@@ -65,7 +69,7 @@ def stock_page(
 
 
 def _explained(conn: Connection, market: str) -> str:
-    """Say whether the attention of the market's newest model explains anything."""
+    """Return in words whether the attention of the market's newest model explains anything."""
     model = runs.latest_model(conn, market)
     if model is None:
         return explanation_words(None)
@@ -93,13 +97,15 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
 
 
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
-    """Score a stock's directions beside the naive rules.
+    """Score a stock's directions beside those of the naive rules.
 
-    The sessions are those with an outcome and a direction of every rule, or all with an outcome if
-    there are none. Columns: predictor, n, rises, acc, mcc (0 when one class is never predicted); no
-    row without an outcome.
+    The sessions are those with an outcome and a direction of every rule or, if there are none, all
+    with an outcome, and then the model alone is scored. Columns: predictor, n, rises (of the
+    stock), acc, mcc (0 when one class is never predicted); no row without an outcome.
     """
-    settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
+    with_outcome = directions.dropna(subset=["realised_return"])
+    # Several models may have predicted a session. The newest prediction comes first, and is kept.
+    settled = with_outcome.drop_duplicates("target", keep="first")
     if settled.empty:
         return pd.DataFrame([], columns=SCORE_COLUMNS)
 
@@ -112,11 +118,12 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
         columns = {MODEL: "direction", **{rule: rule for rule in NAIVE_RULES}}
 
     rose = (scored["realised_return"] > 0).to_numpy()
+    is_counted = np.ones(len(scored), dtype=bool)  # every session counts
     rows: list[dict[str, Any]] = []
     for predictor, column in columns.items():
-        predicted = scored[column]
-        predicted_rise = (predicted == "rise").to_numpy()
-        counts = confusion(predicted_rise, rose, np.ones_like(rose)).sum(axis=0)
+        predicted_rise = (scored[column] == "rise").to_numpy()
+        kinds = confusion(predicted_rise, rose, is_counted)  # [sessions 4]
+        counts = kinds.sum(axis=0)
         rows.append(
             {
                 "predictor": predictor,
@@ -132,12 +139,13 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
 def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
     """Return a chart of a stock's prices, directions and probabilities over the same sessions.
 
-    Directions are marked by whether they were correct. The close is as it was traded and, if it
-    differs, as adjusted for splits and dividends. The band around the probability of a rise is a
-    standard deviation over the seeds.
+    Directions are marked by whether they were correct. The close is shown as it was traded and, if
+    that differs, as adjusted for splits and dividends. The band around the probability of a rise is
+    one standard deviation over the seeds on each side.
     """
     by_session = bars.set_index("session").sort_index()
-    by_target = directions.drop_duplicates("target").set_index("target").sort_index()
+    newest_of_target = directions.drop_duplicates("target", keep="first")
+    by_target = newest_of_target.set_index("target").sort_index()
     panels = [_price_panel(by_session), _ways_panel(by_target), _probability_panel(by_target)]
     title = f"{symbol}: close, directions, probability of a rise"
     return over_sessions(title, panels, hidden=["adjusted close"])
@@ -189,15 +197,16 @@ def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
 
 
 def way_counts(directions: pd.DataFrame) -> dict[str, int]:
-    """Count the directions of each of `WAYS`, one a session."""
-    counts = way_of(directions.drop_duplicates("target")).value_counts()
+    """Count the directions of each of `WAYS`, the newest one of each session."""
+    counts = way_of(directions.drop_duplicates("target", keep="first")).value_counts()
     return {way: int(counts.get(way, 0)) for way in WAYS}
 
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
-    """Return the attention of the last nights, as `attention`, and their number, as `nights`.
+    """Return the mean attention over the last nights, as `attention`, their number as `nights`.
 
-    `looks` are the stocks that this one looked at, `looked` those that looked at it.
+    `attention` has two tables: `looks` of the stocks that this one looked at, `looked` of those
+    that looked at it.
     """
     nights = attention.attended(conn, market, ATTENDED)
     tables: dict[str, list[dict[str, Any]]] = {}

@@ -11,10 +11,9 @@ from flows.dashboard.markets import NotThereError
 
 
 def study_page(conn: Connection, kind: str, name: str) -> str:
-    """Return the page of a study: a backtest, a benchmark or a ranking.
+    """Return the page of a study. Its kind is backtest, benchmark or ranking.
 
-    Raises NotThereError for one that is not stored or not finished. Rolling scores and calibration
-    are computed from predictions and not stored, so only the report has them.
+    Raises NotThereError for a study that is not stored or not finished.
     """
     page_functions = {
         "backtest": _backtest_page,
@@ -32,16 +31,17 @@ def _backtest_page(conn: Connection, name: str) -> str | None:
     backtest = backtests.backtest(conn, name)
     if backtest is None or backtest["finished_at"] is None:
         return None
+    # The last three are computed from predictions and not stored: only the report has them.
     return backtest_page(
         backtest=backtest,
         folds=backtests.backtest_folds(conn, name),
         scores=backtests.backtest_scores(conn, name),
         tracks=backtests.backtest_returns(conn, name),
         performances=backtests.backtest_portfolios(conn, name),
+        served=True,
         rolling=pd.DataFrame(),
         curve=pd.DataFrame(),
         coverage=pd.DataFrame(),
-        served=True,
     )
 
 

@@ -1,6 +1,7 @@
-"""Raise alerts of nights.
+"""Raise alerts about nights.
 
-Each is stored once, emitted as an event of Prefect, and sent to services by Apprise.
+Each is stored once, emitted as an event of Prefect, and sent through Apprise to the services of
+DTML_ALERTS.
 """
 
 import logging
@@ -32,12 +33,12 @@ log = logging.getLogger(__name__)
 Kind = Literal["refused", "late", "below_rule", "promoted", "drifted", "calendar"]
 
 VARIABLE = "DTML_ALERTS"
-SENDING_S = 10  # after this, the rest of the alerts wait for the next time
+SENDING_S = 10  # after this time, the alerts left wait for the next night or check
 
 
 @dataclass(frozen=True)
 class Alert:
-    """Hold one piece of news about a night of a market."""
+    """Hold an alert about a night of a market; the store has one of each kind for each night."""
 
     market: str
     as_of: date
@@ -64,10 +65,11 @@ def watch_markets(
     now: datetime | None = None,
     delay: timedelta = DELAY,
 ) -> list[MarketStatus]:
-    """Return the status of each market, after raising alerts and sending those that wait.
+    """Return the status of each market, after raising their alerts and sending those that wait.
 
-    There is an alert for each night that is late or refused. `markets` maps each name to its
-    definition, or to None if that is unknown: such a market is never late.
+    There is an alert for each night that is late or refused, and for each calendar that ends soon.
+    `markets` maps each name to its definition, or to None if that is unknown: such a market is
+    never late.
     """
     now = now or datetime.now(UTC)
     statuses: list[MarketStatus] = []
@@ -95,7 +97,7 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
                 if is_new:
                     new_alerts.append(alert)
     for alert in new_alerts:
-        # The command itself prints which night was refused or is late.
+        # A warning where nothing else tells it: the command prints which night is refused or late.
         level = logging.WARNING if alert.kind == "below_rule" else logging.INFO
         log.log(level, "%s: %s", alert.market, alert.message)
         _emit(alert)
@@ -104,9 +106,9 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send every alert of the last days that no service has accepted yet, oldest first.
+    """Send every alert of the last days that the services have not accepted yet, oldest first.
 
-    Without an address they wait.
+    Without an address in DTML_ALERTS they wait. `notify` is true only if all services accept.
     """
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
@@ -125,9 +127,10 @@ def send_waiting(engine: Engine, now: datetime) -> None:
                 nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         else:
             log.warning(
-                "an alert of %s was not accepted by %s and will be sent again; "
+                "an alert of %s, night of %s, was not accepted by %s and will be sent again; "
                 "`apprise --body test ADDRESS` shows why",
                 market,
+                as_of,
                 services,
             )
         if time.monotonic() > until:
@@ -155,7 +158,7 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
 
 
 def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str, Any]]:
-    """Return the measures that have drifted in a night and had not in the night before."""
+    """Return the rows of measures that have drifted in a night and had not in the night before."""
     before, _ = nights.neighbours(conn, market, as_of)
     drifted = nights.drift(conn, market, as_of).query("drifted == 1")
     if not before:
@@ -165,7 +168,7 @@ def _newly_drifted(conn: Connection, market: str, as_of: date) -> list[dict[str,
 
 
 def _of_status(status: MarketStatus) -> Iterable[Alert]:
-    """Yield the alerts of a market: its night is refused or late, or its calendar ends."""
+    """Yield the alerts of a market: its night is refused or late, or its calendar ends soon."""
     is_refused = status.outcome == "refused"
     if is_refused and status.as_of is not None:
         message = f"night of {status.as_of} refused: {status.reason}"
@@ -179,14 +182,14 @@ def _of_status(status: MarketStatus) -> Iterable[Alert]:
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Return the message that a rule beats the model since a target's scores.
+    """Return the message that a rule beats the model from the scores of `target` on.
 
-    None if no rule does, or if one did before. A model is beaten when its whole interval of the
-    running MCC lies below a rule's whole interval. The rule's figure alone would not do: the best
-    of three rules is lucky, and is checked every night. Of simulated markets without any signal, 9
-    in 10 would get an alert within a year because a rule's figure lies above their interval, but
-    only 2 in 10 because the intervals do not overlap. ACC is not used: where most days rise, it
-    rewards a model for always predicting a rise.
+    None if no rule does, or if one did already at the scores before. A model is beaten when its
+    whole interval of the running MCC lies below a rule's whole interval. It would not do that the
+    rule's figure lies above the model's interval: the best of three rules is lucky, and is checked
+    every night. In simulated markets without any signal, 9 in 10 models would then get an alert
+    within a year, but only 2 in 10 because the intervals do not overlap. ACC is not used: where
+    most stocks rise, it rewards a model for always predicting a rise.
     """
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
@@ -195,7 +198,7 @@ def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
 
 
 def _beaten(scores: pd.DataFrame) -> str | None:
-    """Return the message that these scores show a rule beating the model; None if none does."""
+    """Return the message that a rule beats the model by these scores; None if none does."""
     pair = beside_rules(scores)
     if pair is None:
         return None
@@ -212,8 +215,8 @@ def _beaten(scores: pd.DataFrame) -> str | None:
 
 
 def _emit(alert: Alert) -> None:
-    """Emit an event inside a flow of Prefect, on which an automation can act."""
-    if "prefect" not in sys.modules:  # no flow runs this, and the import would take seconds
+    """Emit an alert as an event of Prefect, on which an automation can act, inside a flow only."""
+    if "prefect" not in sys.modules:  # not in a flow then, and the import would take seconds
         return
     from prefect.context import FlowRunContext
     from prefect.events import emit_event
@@ -250,12 +253,13 @@ def find_receivers() -> Any:
     receivers = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
     unknown = 0
     for address in addresses:
-        apprise_address = re.sub("^http", "json", address)
+        apprise_address = re.sub("^http", "json", address)  # a POST of JSON, in Apprise's terms
         if not receivers.add(apprise_address):
             unknown += 1
     if unknown:
         log.warning(
-            "Apprise has no service for %d addresses in %s: see `apprise --details`",
+            "%d of the addresses in %s are of no service that Apprise knows: correct them; "
+            "`apprise --details` lists the services",
             unknown,
             VARIABLE,
         )

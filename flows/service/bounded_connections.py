@@ -1,23 +1,23 @@
-"""Limit the number and the time of connections that send nothing, or half a request."""
+"""Limit the number and the time of connections that send nothing, or only a part of a request."""
 
 import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_UNFINISHED = 64  # connections; of more, the oldest is closed, so that new callers get in
-PATIENCE_S = 10.0  # between two checks; a request must be complete after two of them
+MOST_UNFINISHED = 64  # connections; with more, the oldest is closed, so that new clients get in
+PATIENCE_S = 10.0  # between two checks; a request that is incomplete at both is given up
 
 
 class BoundedConnection(H11Protocol):
-    """Speak HTTP, and hang up on a caller whose request is incomplete for too long.
+    """Serve HTTP on a connection, and close it if a request stays incomplete for too long.
 
-    Too long is `PATIENCE_S` to twice that.
+    Too long is between `PATIENCE_S` and twice that.
     """
 
     begun: float
     check: asyncio.TimerHandle
-    # What was unfinished at the last check: a request, or this connection.
+    # What was unfinished at the last check: a request, this connection, or None.
     unfinished_before: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -42,10 +42,11 @@ class BoundedConnection(H11Protocol):
 
     @property
     def unfinished(self) -> object:
-        """Return the request that is incomplete, or this connection if none has begun.
+        """Return the request that is incomplete, or this connection if it has sent none so far.
 
         None for a connection whose request is complete, or that is kept alive after an answer.
         """
+        # In uvicorn, `cycle` is the current request with its answer, None before the first.
         if self.cycle is None:
             return self
         if self.cycle.response_complete:

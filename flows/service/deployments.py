@@ -1,4 +1,4 @@
-"""Turn the schedules of markets into deployments on a Prefect server, clear and watch them."""
+"""Turn the schedules of markets into deployments on a Prefect server, and follow their runs."""
 
 import hashlib
 import logging
@@ -46,9 +46,10 @@ FLOWS: dict[Work, Flow[Any, Any]] = {
     "translations": translate_queue,
 }
 ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
-WORDS = {"Completed": "done"}  # other states keep their names
+WORDS = {"Completed": "done"}  # for names of states; the others are printed in small letters
 LOOK_EVERY_S = 3.0
-CRONITER: Any = import_module("prefect._vendor.croniter").croniter  # as the server reads crons
+# Prefect's own copy, so that crons are read here as the server reads them.
+CRONITER: Any = import_module("prefect._vendor.croniter").croniter
 
 log = logging.getLogger(__name__)
 
@@ -64,20 +65,21 @@ class Job:
 def service_tag() -> str:
     """Return the tag of a service's deployments, by which it finds them on a shared server.
 
-    It is a digest of the service's machine, folder and store.
+    It is a digest of the service's machine, folder and store, the same at each start.
     """
-    store = location(open_engine())  # without connecting
+    store = location(open_engine())
     owner = f"{platform.node()} {data_folder()} {store}"
     digest = hashlib.sha256(owner.encode()).hexdigest()
     return f"dtml-{digest[:8]}"
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
-    """Return the deployment of a job, of which one run at a time is allowed.
+    """Return the deployment of a job, of which only one run at a time is allowed.
 
-    A second run is cancelled, or waits if it is a night: a night that is due while missed ones are
-    caught up must not be lost. But nights that are due every minute must not queue up. The name of
-    the deployment has the tag of the service, as a server identifies deployments by name.
+    A second run is cancelled, but a night waits: if it is due while missed nights are caught up, it
+    must not be lost. With `any_day`, from the option --cron, nights may be due every minute, and
+    must not queue up. The deployment's name has the tag of the service, because a server identifies
+    deployments by name.
     """
     schedule = job.schedule
     strategy = ConcurrencyLimitStrategy.CANCEL_NEW
@@ -113,10 +115,11 @@ def next_run(schedule: Schedule, now: datetime) -> datetime:
 
 
 def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
-    """Delete the other deployments of this folder, and cancel the overdue runs of `deployments`.
+    """Delete the other deployments of this service, and cancel the overdue runs of `deployments`.
 
-    On a new server no run from before can be alive: unfinished runs are marked as crashed and
-    their concurrency slots freed. Returns how many overdue runs were cancelled.
+    If this service has just started the server, no earlier run can be alive: unfinished runs are
+    marked as crashed, and their concurrency slots are freed. Returns how many overdue runs were
+    cancelled.
     """
     current = list(deployments)
     with get_client(sync_client=True) as client:
@@ -140,7 +143,7 @@ def _cancel_past_runs(client: SyncPrefectClient, deployments: list[UUID]) -> int
     """Cancel the runs that were due before now, and return their number."""
     count = 0
     due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
-    while True:
+    while True:  # the server returns a limited number of runs at once
         late_runs = _runs(client, deployments, [StateType.SCHEDULED], next_scheduled_start_time=due)
         if not late_runs:
             return count
@@ -158,9 +161,10 @@ def _crash_unfinished_runs(client: SyncPrefectClient, deployments: list[UUID]) -
 
 
 def _free_places(client: SyncPrefectClient, deployments: Sequence[UUID]) -> None:
-    """Free the concurrency slots of runs.
+    """Free the concurrency slots of deployments.
 
-    A server that is restarted stores how many slots are taken, but not by which runs.
+    A server stores how many slots are taken, but not by which runs: after a restart, the slots of
+    killed runs would stay taken.
     """
     for deployment in deployments:
         free = GlobalConcurrencyLimitUpdate(active_slots=0)
@@ -176,7 +180,7 @@ def start_catching_up(deployment: UUID, as_of: date) -> None:
 
 
 def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
-    """Print a line for every run that ends from now on, until the event."""
+    """Print a line for every run that ends from now on, until the event `end` is set."""
     since = datetime.now(UTC)
     printed: set[UUID] = set()
     with get_client(sync_client=True) as client:
@@ -185,23 +189,23 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
             try:
                 ended_since = filters.FlowRunFilterEndTime.model_validate({"after_": since})
                 runs = _runs(client, list(jobs), ENDED, end_time=ended_since)
-            except Exception as error:  # noqa: BLE001 - a busy server is asked again; others notice its end
-                log.info("cannot reach the server: %s", error)
+            except Exception as error:  # noqa: BLE001 - a busy server is asked again
+                log.info("cannot ask Prefect's server which runs have ended: %s", error)
                 continue
             for run in runs:
                 if run.id not in printed and run.deployment_id is not None:
                     job = jobs[run.deployment_id]
                     out.print(_line(run, job), markup=False, soft_wrap=True)
-                    _log_if_it_could_not(run, job)
+                    _log_if_the_run_did_not(run, job)
             printed = {run.id for run in runs}
-            # A state may reach the server late.
+            # Look a minute back each time: a state may reach the server late.
             since = max(since, looked_at - timedelta(minutes=1))
 
 
-def _log_if_it_could_not(run: FlowRun, job: Job) -> None:
+def _log_if_the_run_did_not(run: FlowRun, job: Job) -> None:
     """Log the line of a run that had no process, or whose process was killed before its line."""
     assert run.state is not None
-    if run.state.is_completed() or run.state.is_failed():
+    if run.state.is_completed() or run.state.is_failed():  # then the run has logged its line
         return
     ended = Run(
         stage=job.schedule.work,
@@ -214,7 +218,7 @@ def _log_if_it_could_not(run: FlowRun, job: Job) -> None:
 
 
 def _line(run: FlowRun, job: Job) -> str:
-    """Return when and how a run ended, and the message of its state."""
+    """Return the line that says when and how a run ended, with the message of its state."""
     assert run.state is not None
     assert run.end_time is not None
     state = str(run.state.name)
@@ -235,7 +239,7 @@ def _runs(
 ) -> list[FlowRun]:
     """Return the newest runs of deployments in these states, oldest first.
 
-    `when` has further filters, by a time.
+    `when` are filters by a time. The server limits how many runs it returns.
     """
     run_filter = filters.FlowRunFilter(
         deployment_id=filters.FlowRunFilterDeploymentId(any_=deployments),

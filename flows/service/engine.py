@@ -1,7 +1,7 @@
 """Run Prefect's engine for one run of `dtml serve` in a new process.
 
-This is for machines where runs cannot be forked. Prefect would look for the modules of a flow in
-the working folder first; so they are imported here before.
+This is for machines where runs cannot be forked. The modules of the flows are imported first:
+Prefect's engine would look for them in the working folder before it looks elsewhere.
 """
 
 import os

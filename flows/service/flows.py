@@ -49,14 +49,14 @@ from flows.signals import end_with_service, signals_of
 log = logging.getLogger(__name__)
 
 MINUTE = timedelta(minutes=1)
-WAITS = (300, 900, 2700)  # seconds between tries: a rate limit of Yahoo ends within the hour
+WAITS = (300, 900, 2700)  # seconds between tries: Yahoo's rate limit ends within an hour
 
 P = ParamSpec("P")
 Outcome = State[None]
 
 
 def as_task(name: str, work: Callable[[], Any]) -> Any:
-    """Run one stage as a task of the flow around it."""
+    """Run one stage as a task of the flow around it, and return its result."""
     make_task = task(name=name, cache_policy=NO_CACHE)
     stage = make_task(work)
     with logged_stage(name):
@@ -105,11 +105,11 @@ def _skipped(reason: str) -> Outcome:
 
 
 def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
-    """Return this work as a run of the service, whose end is a state.
+    """Return the function that does `work` as a run of the service, and ends in a state.
 
-    An error of ours becomes one line without a traceback. The work has a request among its
-    arguments; the run's line in the log has its market, unless a night or a training inside has a
-    line of its own.
+    An error of ours becomes a failed state, whose message is one line without a traceback. `work`
+    has a parameter `request`, whose market is in the run's line in the log. There is no such line
+    if a night or a training inside has logged its own.
     """
     name = work.__name__.removeprefix("scheduled_")
 
@@ -128,10 +128,10 @@ def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
 
 
 def _state_of(work: Callable[[], Outcome]) -> Outcome:
-    """Return the state that some work ends in: an error of ours is a state too."""
+    """Return the state in which `work` ends; an error of ours becomes a state too."""
     try:
         return work()
-    except StoreBusyError as error:
+    except StoreBusyError as error:  # another process works on the market
         return _skipped(str(error))
     except (DtmlError, StoreError, OSError) as error:
         return Failed(message=str(error))
@@ -145,7 +145,7 @@ def scheduled_night(
     waits: Sequence[int] = WAITS,
     any_day: bool = False,
 ) -> Outcome:
-    """Run the night of the last session that had closed when the run was due.
+    """Run the night of the last session that had closed when the run was due, or of `as_of`.
 
     Nights that were missed before it are run too. The run is skipped on a day without a session,
     unless `any_day` or `as_of` is given. When the source fails, the night is tried again after each
@@ -159,8 +159,8 @@ def scheduled_night(
             return _skipped(reason)
     as_of = choose_as_of(context, as_of, due)
     last_known = context.source.last_session()
-    if last_known is not None:
-        as_of = min(as_of, last_known)  # files that end early have no later night
+    if last_known is not None:  # a file's last session, after which there can be no night
+        as_of = min(as_of, last_known)
     if not missed_nights(context, as_of):
         return _skipped(f"the night of {as_of} is complete already")
     caught_up = _caught_up(context, as_of, waits)
@@ -168,7 +168,7 @@ def scheduled_night(
         return Failed(message=str(caught_up.refused[as_of]))
     if caught_up.nights:
         return Completed(message=_summary(caught_up))
-    # Another run completed it meanwhile, or only older ones were missed.
+    # Another run has completed this night meanwhile, or only older nights were missed.
     if caught_up.refused:
         return _skipped(f"the night of {as_of} is complete already; refused: {caught_up.reason}")
     return _skipped(f"the night of {as_of} is complete already")
@@ -215,7 +215,7 @@ def watch(
     """Raise an alert for each late or refused night of these markets, and return the problems.
 
     See `flows.service.alerts.watch_markets`. A market without a night is ignored. Without names,
-    all markets are watched.
+    all markets are watched. `market_files` are the files of users' own markets.
     """
     end_with_service()
     with logged_run("watch") as run:
@@ -238,19 +238,22 @@ def _due() -> datetime:
 
 
 def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
-    """Run the missed nights, and return how they ended.
+    """Run the missed nights up to `as_of`, each as tasks, and return how they ended.
 
-    While the source fails for `as_of`, they are tried again after each of `waits`, in seconds.
+    While the source fails for `as_of`, those that are not complete are tried again after each of
+    `waits`, in seconds.
     """
     total = CaughtUp()
-    for wait in (*waits, None):
+    for wait in (*waits, None):  # there is no wait after the last try
         attempt = catch_up(context, as_of, partial(run_night, stage=as_task))
+        # A night that was refused is tried again: only the refusals of the last try count.
         total = CaughtUp(nights=[*total.nights, *attempt.nights], refused=attempt.refused)
         for night in attempt.nights:
             leave_artifact(context, night)
             after_night(context.engine, context.name, night.row["as_of"])
         refusal = attempt.refused.get(as_of)
-        if wait is None or refusal is None or not refusal.may_pass:
+        is_worth_waiting = refusal is not None and refusal.may_pass
+        if wait is None or not is_worth_waiting:
             break
         log.warning("%s; trying again in %d s", refusal, wait)
         time.sleep(wait)
@@ -287,9 +290,10 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
 
 
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
-    """Return a night's page as Markdown.
+    """Return the page of a night for Prefect's web pages, as Markdown.
 
-    It has the latest running scores of the model and the naive rules, and the path of the report.
+    It has the latest running scores of the model and the naive rules (the rows of `scores`), and
+    the path of the report.
     """
     rows: list[dict[str, Any]] = []
     for score in records(scores):

@@ -25,7 +25,7 @@ from flows.signals import SERVICE, end_with_parent
 
 ENGINE = "prefect.engine"
 PRELOADED = (
-    "flows",  # first: it keeps Prefect from the files of the working folder
+    "flows",  # first: it keeps Prefect from reading files in the working folder
     "__main__",
     "prefect.flow_engine",
     "prefect.task_engine",
@@ -40,10 +40,11 @@ log = logging.getLogger(__name__)
 def fork_runs() -> None:
     """Make Prefect's runner fork its runs from now on.
 
-    Where it cannot fork, it starts `flows.service.engine`. Call this when the environment variables
-    have the values that the runs need: some modules read them when they are imported.
+    Where it cannot fork, it starts `flows.service.engine`. Call this after the environment
+    variables have the values that the runs need: some modules read them when they are imported.
     """
     forks = get_context("forkserver")
+    # The last two are imported by some functions only, when these are called.
     forks.set_forkserver_preload([*PRELOADED, "pyarrow.dataset", "vl_convert"])
     starter: Any = import_module("prefect.runner._starter_engine")
     run_ordinary_process = starter.run_process
@@ -55,6 +56,7 @@ def fork_runs() -> None:
         can_fork = False
 
     async def run_process(command: list[str], **options: Any) -> Any:
+        """Take the place of Prefect's function of this name, with its arguments and result."""
         python, *arguments = command
         if arguments != ["-m", ENGINE]:
             return await run_ordinary_process(command, **options)
@@ -66,9 +68,9 @@ def fork_runs() -> None:
         try:
             status_of = options["task_status_handler"]
             options["task_status"].started(status_of(process))
-            await anyio.wait_readable(process.sentinel)
+            await anyio.wait_readable(process.sentinel)  # until the process ends
         finally:
-            with CancelScope(shield=True):
+            with CancelScope(shield=True):  # also where the runner is cancelled
                 await to_thread.run_sync(_end, process)
         return process
 
@@ -85,11 +87,13 @@ def _end(process: Any) -> None:
 
 
 def _run_engine(environment: Mapping[str, str]) -> None:
-    """Run Prefect's engine in this fork, with the variables of its run."""
+    """Run Prefect's engine in this fork, with the environment variables of its run."""
     end_with_parent()
     os.environ.clear()
     os.environ.update(environment)
-    del os.environ[SERVICE]  # the service is not the parent of this process
+    # For `end_with_service`, which expects the service as the parent of the process. That of a fork
+    # is the fork server, and `end_with_parent` has done the work.
+    del os.environ[SERVICE]
     set_up_logging(debug=bool(os.environ.get("DTML_DEBUG")), attended=False)
     gc.freeze()  # the imported modules are no garbage
     gc.set_threshold(20_000, 20, 20)

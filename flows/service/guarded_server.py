@@ -21,9 +21,9 @@ END_LIMIT_S = 10  # for the server to record the last runs of tasks
 
 
 class OwnPagesOnly:
-    """Reject cross-origin requests.
+    """Reject the requests that pages of other origins make.
 
-    Only browsers say of which origin the page is that sends a request.
+    Browsers send the origin of the page in a header; other programs send no such header and pass.
     """
 
     def __init__(self, app: ASGIApp, origin: str) -> None:
@@ -31,7 +31,7 @@ class OwnPagesOnly:
         self.origin = origin.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on the requests of our own pages, and those that no page sends."""
+        """Pass on the requests of the server's own pages, and those without an origin."""
         if scope["type"] in ("http", "websocket"):
             origins = [value for name, value in scope["headers"] if name == b"origin"]
             if any(origin != self.origin for origin in origins):
@@ -48,9 +48,9 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """Return the application, answering only requests to 127.0.0.1 by that name.
+    """Return the application behind two checks of each request.
 
-    Of requests by pages, it answers those of its own pages alone.
+    Its Host header must be 127.0.0.1, and a page that sends it must be of `origin`, the server's.
     """
     by_name = TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False)
     return OwnPagesOnly(by_name, origin)
@@ -59,8 +59,8 @@ def guarded(app: ASGIApp, origin: str) -> ASGIApp:
 def main() -> None:
     """Serve on an inherited socket until a signal.
 
-    The first argument is the number of the socket. The second says whether the server is for one
-    command (`temporary`), or has schedules and pages.
+    The first argument of the process is the number of the socket. The second says whether the
+    server is for one command (`temporary`), or also runs schedules and serves pages.
     """
     listening = socket.socket(fileno=int(sys.argv[1]))
     is_temporary = sys.argv[2] == "temporary"
@@ -70,6 +70,7 @@ def main() -> None:
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origin
     if is_temporary:
         os.environ["PREFECT_UI_ENABLED"] = "0"
+    # Imported after the variables are set, which Prefect reads once.
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
 
@@ -90,12 +91,12 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """End when the parent dies: nothing else closes the other end of standard input."""
+    """End when the parent has ended: only then is the other end of standard input closed."""
     # Not by sys.stdin: its buffer would be locked while this waits, and Python could not exit.
     os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)
-    os._exit(1)
+    os._exit(1)  # the signal has not ended it
 
 
 if __name__ == "__main__":

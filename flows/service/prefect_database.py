@@ -1,8 +1,9 @@
-"""Keep Prefect's own database small: delete what ended long ago, and compact the file.
+"""Keep Prefect's own database small: delete old runs and events, and compact the file.
 
-Prefect's server deletes old runs and events every hour, as `flows/prefect_defaults.toml` says, but
-only if it stays on: the temporary server of a command ends before. And no server gives the space
-back to the disk. So each server of ours does both before it serves, at most once a day.
+Prefect's server deletes old runs and events every hour, by the settings in
+`flows/prefect_defaults.toml`, but only if it runs for an hour: the temporary server of a command
+ends before. And no server gives the free space back to the disk. So each server of ours does both
+before it serves, at most once a day.
 """
 
 import asyncio
@@ -19,32 +20,34 @@ from typing import Any
 from flows.settings import PREFECT_DEFAULTS, own_prefect_folder
 
 DATABASE = "prefect.db"
-TIDIED = "tidied"  # an empty file, as old as the last time
+TIDIED = "tidied"  # an empty file, whose time is that of the last tidying
+# How long runs and events are kept after their end.
 KEPT = timedelta(
     seconds=int(PREFECT_DEFAULTS["PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD"])
 )
 A_DAY_S = 24 * 60 * 60
-# A command waits meanwhile. What is left is deleted the next day, or by a server that stays on.
+# For deleting, while a command waits. The rest is deleted on the next day, or by a server that
+# runs longer.
 LIMIT_S = 60
 LOCK_WAIT_S = 5
-FREE_SHARE = 0.2  # of the file's pages, above which it is compacted
+FREE_SHARE = 0.2  # share of free pages in the file, above which it is compacted
 OLD_RUNS = "select count(*) from flow_run where parent_task_run_id is null and end_time < ?"
 
 log = logging.getLogger(__name__)
 
 
 def tidy(folder: Path, *, also_today: bool = False) -> None:
-    """Delete what Prefect no longer keeps, and compact its database, if that was a day ago.
+    """Delete what Prefect no longer keeps, and compact its database, at most once a day.
 
-    It does nothing in another folder than ours, where other programs may keep their runs, and
-    where Prefect's settings name another database than the file DATABASE of the folder. A failure
-    is only logged: the next server tries again.
+    With `also_today` a second time on a day too. Nothing is done in another folder than ours, where
+    other programs may keep their runs, and where Prefect's settings name another database than the
+    file DATABASE in the folder. A failure is only logged: the next server tries again.
     """
     if folder.resolve() != own_prefect_folder().resolve():
         return
     stamp = folder / TIDIED
-    is_fresh = stamp.exists() and time.time() - stamp.stat().st_mtime < A_DAY_S
-    if is_fresh and not also_today:
+    was_done_today = stamp.exists() and time.time() - stamp.stat().st_mtime < A_DAY_S
+    if was_done_today and not also_today:
         return
     if not (folder / DATABASE).exists() or not _is_of_settings(folder / DATABASE):
         return
@@ -58,16 +61,16 @@ def tidy(folder: Path, *, also_today: bool = False) -> None:
 
 
 def tidy_apart(folder: Path) -> None:
-    """Do what `tidy` does, also for the second time on a day, in a process of its own.
+    """Call `tidy` with `also_today` in a new process.
 
-    This process may have loaded Prefect with other settings.
+    This process may have loaded Prefect with other settings, which cannot be changed afterwards.
     """
     command = [sys.executable, "-P", "-m", "flows.service.prefect_database", str(folder)]
     subprocess.run(command, check=True)  # noqa: S603 - of ourselves
 
 
 def old_runs(folder: Path) -> int:
-    """Return how many of the runs in Prefect's database ended before it keeps them."""
+    """Return how many runs in Prefect's database ended too long ago to be kept."""
     database = folder / DATABASE
     if not database.exists():
         return 0
@@ -80,15 +83,16 @@ def old_runs(folder: Path) -> int:
 
 
 def compact(database: Path) -> None:
-    """Give the free pages of an SQLite file back to the disk, if they are many.
+    """Give the free pages of an SQLite file back to the disk, if they are more than FREE_SHARE.
 
-    Raises sqlite3.OperationalError when another process holds its lock.
+    Raises sqlite3.OperationalError where another process holds the file's lock for LOCK_WAIT_S.
     """
     with closing(sqlite3.connect(database, timeout=LOCK_WAIT_S, isolation_level=None)) as conn:
         (pages,) = conn.execute("pragma page_count").fetchone()
         (free_pages,) = conn.execute("pragma freelist_count").fetchone()
         if free_pages > FREE_SHARE * pages:
             conn.execute("vacuum")
+            # A vacuum writes the whole database into the log file beside it: empty that too.
             conn.execute("pragma wal_checkpoint(truncate)")
 
 
@@ -100,7 +104,7 @@ def _is_of_settings(database: Path) -> bool:
 
 
 async def _delete_old() -> None:
-    """Delete what Prefect's own service would, in its order, for as long as a command may wait."""
+    """Delete what Prefect's own service would, in the same order, for at most LIMIT_S."""
     from prefect.server.database import provide_database_interface
     from prefect.server.services import db_vacuum
     from prefect.settings import get_current_settings

@@ -1,6 +1,6 @@
-"""Start Prefect servers of our own: child processes on loopback, which need a login.
+"""Start Prefect servers of our own: child processes on loopback, which require a login.
 
-They end with their parent.
+They end when their parent ends.
 """
 
 import atexit
@@ -32,9 +32,9 @@ from flows.settings import err, prefect_folder
 HOST = "127.0.0.1"
 USUAL_PORT = 4200
 START_LIMIT_S = 600  # a first start makes Prefect's tables: minutes on a busy machine
-PATIENCE_S = 20  # until the user is told what the command waits for
-ANSWER_S = 30
-END_LIMIT_S = 10
+PATIENCE_S = 20  # after this, the user is told what the command waits for
+ANSWER_S = 30  # that a request may take
+END_LIMIT_S = 10  # for a server to end by itself
 LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server expects: user:password
 WAITING = "waiting for Prefect's server, which can take minutes to start on a busy machine"
@@ -76,14 +76,15 @@ def require_server() -> None:
     before the first import of prefect, which reads the variables once. Raises DtmlError when the
     server does not start.
     """
-    folder = prefect_folder()
+    folder = prefect_folder()  # made also for flows on another server
     if os.environ.get("PREFECT_API_URL"):
         return
     with tempfile.TemporaryFile() as log, _start_lock(folder):
         server = _start(partial(_listen, 0), folder, log, with_schedules=False)
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
-        import prefect.flow_engine  # noqa: F401 - it takes as long as the server does to start
+        # Flows need it anyway, and the import takes as long as the server takes to start.
+        import prefect.flow_engine  # noqa: F401
 
         _wait(server, lambda: _last_line(log))
     watcher = Thread(target=_end_with, args=(server,), daemon=True)
@@ -99,7 +100,7 @@ def stop_temporary_servers() -> None:
 def _end_with(server: Server) -> None:
     """End this process when its temporary server ends: later requests would wait in vain."""
     code = server.process.wait()
-    if server in _temporary:
+    if server in _temporary:  # `stop_temporary_servers` has not ended it
         err.print(
             f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True
         )
@@ -111,8 +112,9 @@ def own_server(folder: Path) -> Iterator[Server]:
     """Start a server that also runs schedules and serves pages, and end it afterwards.
 
     It is ready when it is yielded. It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free
-    port. In `folder` are its log and its login, which the user needs to read its pages:
-    PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises DtmlError when it does not start.
+    port. Its log and its login are files in `folder`. The login, which the user needs to read the
+    pages, is that of PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server
+    does not start.
     """
     log_file = folder / "server.log"
     login_file = folder / "login"
@@ -131,16 +133,16 @@ def own_server(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
-    """Let one server of a folder start at a time.
+    """Let only one server of a folder start at a time; yield the lock, which may be released early.
 
-    If two created Prefect's tables at once, one of them would fail. Raises DtmlError when another
-    one takes longer than START_LIMIT_S.
+    If two servers created Prefect's tables at once, one of them would fail. Raises DtmlError when
+    another one takes longer than START_LIMIT_S to start.
     """
     lock = FileLock(folder / "start.lock")
     try:
         try:
             acquired = lock.acquire(timeout=PATIENCE_S)
-        except Timeout:
+        except Timeout:  # tell the user, and wait on
             err.print(WAITING)
             acquired = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
@@ -154,14 +156,15 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
 def _start(
     listen: Callable[[], socket.socket], folder: Path, log: IO[bytes], *, with_schedules: bool
 ) -> Server:
-    """Start a server on a socket that already listens, so that no other program can take its place.
+    """Start a server on a socket that already listens, so that no other program can take its port.
 
-    `listen` opens the socket. Afterwards the environment names the server and its login.
+    `listen` opens the socket. Afterwards the environment variables of this process name the server
+    and its login. Raises UsageError for a login that is not ASCII.
     """
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
         raise UsageError(
-            f"{SERVER_LOGIN} has characters that Prefect's server cannot compare: use only ASCII"
+            f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: use only ASCII"
         )
     listening = listen()
     port = listening.getsockname()[1]
@@ -177,7 +180,7 @@ def _start(
         stdout=log,
         stderr=log,
         pass_fds=[socket_number],
-        # Ctrl-C goes to the command alone, which ends the server last.
+        # In a new session it does not get the Ctrl-C of the command, which ends its runs first.
         start_new_session=True,
     )
     os.environ["PREFECT_API_URL"] = url
@@ -189,7 +192,8 @@ def _start(
 def _server_environment(url: str, login: str) -> dict[str, str]:
     """Return the environment variables of a server.
 
-    It gets two of our variables and none of PostgreSQL's: some of them are secrets.
+    They are those of this process without the variables of PostgreSQL and most of dtml's, among
+    which are secrets.
     """
     needed_names = ("DTML_DATA", "DTML_DEBUG")
     environment = {
@@ -204,10 +208,13 @@ def _server_environment(url: str, login: str) -> dict[str, str]:
 
 
 def _keep_from_proxies() -> None:
-    """Send no request for loopback to a proxy, which would see the login and ask its own host."""
+    """Keep the requests to the server from a proxy, which would see the login and ask its own host.
+
+    Some programs read only one of the two variables.
+    """
     for name in ("NO_PROXY", "no_proxy"):
         hosts = os.environ.get(name)
-        if hosts == "*":
+        if hosts == "*":  # no host is reached through a proxy
             continue
         os.environ[name] = f"{hosts},{HOST}" if hosts else HOST
 
@@ -218,7 +225,8 @@ def _usual_socket() -> socket.socket:
     if port:
         if not port.isdecimal() or int(port) >= 2**16:
             raise UsageError(
-                f"PREFECT_SERVER_API_PORT {port!r} is not a port: give 1 to 65535, or 0 for any"
+                f"PREFECT_SERVER_API_PORT {port!r} is not a port: set it to 1 to 65535, or to 0 "
+                "for any free port"
             )
         return _listen(int(port))
     try:
@@ -242,7 +250,7 @@ def _listen(port: int) -> socket.socket:
 
 def _write_private(file: Path, text: str) -> None:
     """Write a file that this user alone may read."""
-    file.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)  # an old file would keep its permissions
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as opened:
         opened.write(f"{text}\n")
@@ -251,12 +259,13 @@ def _write_private(file: Path, text: str) -> None:
 def _wait(server: Server, reason: Callable[[], str]) -> None:
     """Wait until the server answers requests with its login, and only those.
 
-    Raises DtmlError when it does not; `reason` returns what its log says, or where it is.
+    Raises DtmlError when it ends or takes longer than START_LIMIT_S, with what `reason` returns:
+    what its log says, or where the log is. Raises DtmlError too if it answers without a login.
     """
     start = time.monotonic()
     user_is_informed = False
-    # The limit of a request doubles: the socket listens before there is a server, and a request to
-    # a dead server is never answered.
+    # How long a request may take; it doubles. The socket listens before the server runs, so the
+    # first requests wait; and if the server has died, no request is ever answered.
     answer_s = 1.0
     while time.monotonic() - start < START_LIMIT_S:
         code = server.process.poll()
@@ -267,7 +276,7 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
         if not user_is_informed and time.monotonic() - start > PATIENCE_S:
             user_is_informed = True
             err.print(WAITING)
-        with suppress(OSError, HTTPException):
+        with suppress(OSError, HTTPException):  # it does not answer yet
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
                 raise DtmlError(
@@ -275,7 +284,7 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
                     "start again"
                 )
             ask(server.url, server.login, answer_s)
-            return
+            return  # the login was accepted
         time.sleep(0.2)
     raise DtmlError(
         f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({reason()}): "
@@ -284,9 +293,9 @@ def _wait(server: Server, reason: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server of PREFECT_API_URL needs no login.
+    """Return a warning if the server of PREFECT_API_URL requires no login.
 
-    None if it needs one, if it does not answer, and if the variable is not set.
+    None if it requires one, if it does not answer, and if the variable is not set.
     """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
@@ -315,9 +324,10 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
 
 
 def ask(url: str, login: str | None, answer_s: float) -> None:
-    """Ask a Prefect API for its version, with a login unless it is None.
+    """Request the version of a Prefect API, with a login unless it is None.
 
-    Raises OSError if the API does not answer, or refuses the login.
+    Raises OSError if the API does not answer within `answer_s`, or refuses the request without a
+    login or with this one.
     """
     headers = {}
     if login is not None:

@@ -39,8 +39,8 @@ DEATH = "Prefect's server ended with {}: start the command again"
 class Service:
     """Describe what is served: markets by name, the requests of their runs, when nights are due.
 
-    `translations` are the parameters of the runs that translate queued texts; None where there is
-    no model.
+    `delay` is the time from the usual close to the night. `translations` are the parameters of the
+    runs that translate queued texts; None where there is no model.
     """
 
     markets: Mapping[str, Market]
@@ -50,7 +50,7 @@ class Service:
     translations: Mapping[str, Any] | None = None
 
     def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
-        """Return every schedule, and the parameters of its runs."""
+        """Return every schedule with the parameters of its runs."""
         schedules: list[tuple[Schedule, dict[str, Any]]] = []
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
@@ -82,13 +82,13 @@ def serve_markets(service: Service) -> None:
 
     Raises DtmlError when the server cannot be started, and when it ends.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM then ends it as Ctrl-C does
     keep_needed_variables()
     end = Event()
-    # An interrupt may come before the runner has started, which handles later ones.
+    # An interrupt before the runner has started raises here; the runner handles later ones.
     with suppress(KeyboardInterrupt), _server() as server:
         if server is not None:
-            # Already now: a request to a dead server waits ten minutes for its answer.
+            # Before any request: to a dead server, each waits ten minutes for an answer.
             watcher = Thread(target=_end_with, args=(server, end), daemon=True)
             watcher.start()
         try:
@@ -96,7 +96,7 @@ def serve_markets(service: Service) -> None:
         finally:
             end.set()
             code = None if server is None else server.process.poll()
-            if code is not None:
+            if code is not None:  # the server has ended by itself, and `_end_with` this process
                 raise DtmlError(DEATH.format(code))
     out.print("ended")
 
@@ -110,11 +110,12 @@ def service_of(
 ) -> Service:
     """Return the service of these markets, or of all that have a night if none is named.
 
-    It translates queued texts too if there is a model. `request` has the other settings of the
-    runs. Raises UsageError where there is neither a market nor a model.
+    `names` and `files` name the markets, `request` has the other settings of their runs. If there
+    is a translation model, the service translates queued texts too. Raises UsageError where there
+    is neither a market nor a model.
     """
     translations = {"device": request.device} if model_names() else None
-    names_of_files = {file.stem for file in files}  # a file may be named beside its market
+    names_of_files = {file.stem for file in files}  # a market may be named beside its file
     sources: list[tuple[str, Path | None]] = []
     sources.extend((name, None) for name in names if name not in names_of_files)
     sources.extend((str(file), file.absolute()) for file in files)
@@ -150,14 +151,14 @@ def _stored_markets(*, may_be_none: bool) -> list[str]:
 
 @contextmanager
 def _server() -> Iterator[Server | None]:
-    """Start a Prefect server, or yield None where PREFECT_API_URL names one.
+    """Start a Prefect server and yield it, or yield None where PREFECT_API_URL names one.
 
-    A folder has one service at a time.
+    Raises DtmlError if another service uses the data folder.
     """
     folder = prefect_folder()
     lock = FileLock(folder / "serve.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0)  # held until the service ends, by `with lock` below
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
@@ -176,7 +177,8 @@ def _server() -> Iterator[Server | None]:
 
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service on its server, and start runs when due until a signal."""
-    from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
+    # Imported after PREFECT_API_URL is set, which Prefect reads once.
+    from prefect.runner import Runner
 
     from flows.service.deployments import (
         Job,
@@ -193,8 +195,11 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     os.environ[SERVICE] = str(os.getpid())
     os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
     fork_runs()
-    tempfile.tempdir = str(prefect_folder())  # the default belongs to the first user of a runner
-    runner = Runner(pause_on_shutdown=False)  # it would pause its successor
+    # A runner writes into a folder with a fixed name in that of temporary files. In the machine's,
+    # it would belong to the first user who ran one.
+    tempfile.tempdir = str(prefect_folder())
+    # By default it would pause the deployments at its end, also for the next service.
+    runner = Runner(pause_on_shutdown=False)
     if service.cron is not None:
         require_cron(service.cron)
     for schedule, parameters in service.schedules(now):
@@ -218,7 +223,8 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 async def _until_signal(runner: "Runner") -> None:
     """Start the runs that are due until SIGTERM or SIGINT, which end the current runs too."""
     serving = asyncio.create_task(runner.start())
-    await asyncio.sleep(0)  # first the runner sets its own handler, which leaves its runs behind
+    # Let the runner set its own handler first, which would leave its runs behind, and replace it.
+    await asyncio.sleep(0)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     with suppress(asyncio.CancelledError):
@@ -226,7 +232,7 @@ async def _until_signal(runner: "Runner") -> None:
 
 
 def _end_with(server: Server, end: Event) -> None:
-    """End this process when its server ends first."""
+    """End this process if its server ends before the service, which `end` tells."""
     code = server.process.wait()
     if end.is_set():
         return
@@ -237,7 +243,7 @@ def _end_with(server: Server, end: Event) -> None:
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
-    """Print one line for each schedule, the page of the server, and how to end the service."""
+    """Print a line for each schedule, the address of the server's page, and how to stop."""
     from flows.service.deployments import next_run
 
     for schedule, _ in service.schedules(now):

@@ -26,7 +26,10 @@ Work = Literal["night", "training", "refetch", "watch", "translations"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Say which work of a market, or of all of them, is due when: a cron in a time zone."""
+    """Hold when a kind of work is due, as a cron in a time zone.
+
+    `market` is the market's name, or "all" for work on all markets together.
+    """
 
     market: str
     work: Work
@@ -55,7 +58,7 @@ def schedules_of(
 ) -> list[Schedule]:
     """Return every schedule of a market; `cron` replaces that of its nights.
 
-    A fixed model has no training.
+    A market whose model is never retrained has no training.
     """
     zone = usual_week(market.calendar, now.date()).timezone.key
     crons: dict[Work, str] = {
@@ -76,7 +79,7 @@ def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
     They are due `delay` after its usual close.
     """
     week = usual_week(market.calendar, now.date())
-    due = week.close + delay  # since midnight; over 24 hours, it falls on the next day
+    due = week.close + delay  # since midnight of the session; from 24 hours on, it is a day later
     minutes = due.seconds // 60
     hour, minute = divmod(minutes, 60)
     weekdays = sorted(_cron_weekday(weekday + due.days) for weekday in week.weekdays)
@@ -109,7 +112,7 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
     timezone = usual_week(calendar, scheduled.date()).timezone
     day = scheduled.astimezone(timezone).date()
     if is_session(calendar, day):
-        # It closes later, so the run was due after midnight for the day before.
+        # This session has not closed yet: the run was due after midnight, for the day before.
         day -= timedelta(days=1)
     return f"{day} ({day:%A}) is not a session of {calendar}"
 
@@ -123,7 +126,7 @@ def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datet
     session = last_closed_session(market.calendar, now - delay)
     while True:
         session = next_session(market.calendar, session)
-        if session.weekday() not in week.weekdays:
+        if session.weekday() not in week.weekdays:  # on such a day the cron starts no run
             continue
         midnight = datetime.combine(session, time())
         local = midnight + week.close + delay

@@ -34,17 +34,18 @@ from dtml.prices.sessions import (
 from flows.market_files import read_market
 from flows.service.schedules import DELAY, next_night
 
-TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
-REJECTED_SESSIONS = 30
+TOLERANCE = timedelta(hours=2)  # until a night is late: one that cannot fetch is retried for 65 min
+REJECTED_SESSIONS = 30  # the last ones, whose rejected bars are counted
 CALENDAR_WARNING = timedelta(days=60)  # before a calendar ends
 WAITING_DAYS = 7  # an alert that no service accepted in a week is no longer sent
 
 
 @dataclass(frozen=True)
 class Skill:
-    """Hold a running figure with its 95 % interval, beside the best naive rule.
+    """Hold a running figure with its 95 % interval, beside that of the best naive rule.
 
-    The interval is missing below 20 nights.
+    The ends of the interval are NaN below 20 nights. `rule` and `rule_value` are None where no rule
+    was scored on as many nights.
     """
 
     value: float
@@ -56,9 +57,11 @@ class Skill:
 
 @dataclass(frozen=True)
 class ModelAge:
-    """Hold the latest model, and when the policy requires another.
+    """Hold the latest model, and when the market's policy requires another.
 
-    A policy is an age in sessions, "if missing", or "never".
+    `trained_on` is the last session that it was trained on, `age` the number of sessions closed
+    since then. A policy is an age in sessions, "missing" (train where no model is usable), or
+    "never".
     """
 
     run_id: str
@@ -80,9 +83,11 @@ class Due:
 class MarketStatus:
     """Hold the status of a market.
 
-    `outcome` is that of the last night: complete, complete_with_gaps, refused, running or
-    interrupted; None before the first. `age` counts the sessions closed since the last complete
-    night. What depends on the exchange (ages, what is due) is missing if that is unknown.
+    `as_of`, `outcome`, `gaps` (stocks left out), `reason` and `started_at` are those of the last
+    night. Its `outcome` is complete, complete_with_gaps, refused, running or interrupted; None
+    before the first night. `age` counts the sessions closed since the last complete night. What
+    depends on the exchange (ages, what is due) is None if the exchange is unknown. `note` says what
+    the user should know about it.
     """
 
     market: str
@@ -132,11 +137,11 @@ def moment(when: datetime) -> str:
 def named_markets(
     engine: Engine, names: Sequence[str], files: Sequence[Path]
 ) -> dict[str, Market | None]:
-    """Return the markets of these names and files.
+    """Return the markets of these names and files, by name.
 
     Without names they are all of which the store has a night or a fetch. A name maps to None if
-    neither the package nor a file, given or stored, defines it. Raises UsageError for a name that
-    the store lacks.
+    neither the package nor a file, given or stored, defines it. Raises UsageError for a name, also
+    of a file, that the store lacks.
     """
     markets_of_files: dict[str, Market] = {}
     for file in files:
@@ -147,7 +152,9 @@ def named_markets(
     chosen_names = [*names, *markets_of_files] if names else stored
     for name in chosen_names:
         if name not in stored:
-            known = f"its markets are {', '.join(stored)}" if stored else "it has no market yet"
+            known = f"its markets are {', '.join(stored)}"
+            if not stored:
+                known = f"it has no market yet; run a night first, as in `dtml nightly {name}`"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {known}")
     return {name: markets_of_files.get(name) or _known_market(name) for name in chosen_names}
 
@@ -163,7 +170,7 @@ def _known_market(name: str) -> Market | None:
 def market_status(
     engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
 ) -> MarketStatus:
-    """Return the status of one market; `market` is None for one whose file was not named."""
+    """Return the status of one market; `market` is None for one whose definition is unknown."""
     with reading(engine) as conn:
         last = nights.night(conn, name, complete=False)
         complete = nights.night(conn, name, complete=True)
@@ -174,7 +181,8 @@ def market_status(
         ranked_by = _ranked_by(conn, name, complete)
     night: Mapping[str, Any] = last or {}
     outcome = night.get("status")
-    if outcome == "running" and is_free(engine, name):  # whatever its row says
+    # A night holds its market's lock: if that is free, the night was killed and its row stayed.
+    if outcome == "running" and is_free(engine, name):
         outcome = "interrupted"
     last_complete = complete["as_of"] if complete else None
     return MarketStatus(
@@ -208,9 +216,10 @@ def _is_late(last_complete: date | None, due: Due | None) -> bool:
 
 
 def _ranked_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
-    """Return the predictor that ranked the stocks of the last complete night.
+    """Return the predictor that ranked the stocks of the last complete night, in words.
 
-    If it is the champion, the text says since when.
+    If it is the champion (the candidate that ranks until another proves better), the text says
+    since when.
     """
     if not complete:
         return None
@@ -234,11 +243,11 @@ def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -
 def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
     """Return the last night that should be complete by now.
 
-    At least two hours have passed since its scheduled moment.
+    At least TOLERANCE has passed since its scheduled moment.
     """
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
     since = next_night(market, session_close(market.calendar, session), delay)
-    while since + TOLERANCE > now:
+    while since + TOLERANCE > now:  # closed long enough ago, but its night was scheduled later
         session = previous_session(market.calendar, session)
         since = next_night(market, session_close(market.calendar, session), delay)
     return Due(session, since)
@@ -249,8 +258,8 @@ class Punctuality:
     """Say how late the nights of a market are.
 
     `night` and `outcome` are those of its last night. `due` is the first night after the last
-    complete one, if it is due: `seconds` is how long ago, else 0. They are None where the exchange
-    or its sessions are not known.
+    complete one; None if it is not due yet. `seconds` have passed since it was due, 0 if it is not.
+    Both are None where the exchange or its sessions are not known.
     """
 
     market: str
@@ -275,7 +284,7 @@ def punctuality(
 ) -> Punctuality | None:
     """Return how late the nights of a market are; None for a market without a night.
 
-    Only views are read, so that a role that only reads may ask.
+    Only views are read, so that a role of `dtml db grant-reader` may call this.
     """
     last = nights.night(conn, name, complete=False)
     if last is None:
@@ -296,7 +305,10 @@ def punctuality(
 def _first_due(
     market: Market, last: date, last_complete: date | None, now: datetime, delay: timedelta
 ) -> Due | None:
-    """Return the first night that is not complete if it is due; `last` where none is complete."""
+    """Return the first night that is not complete, if it is due, else None.
+
+    It is that after the last complete night or, where none is complete, the last night itself.
+    """
     session: date | None = last
     if last_complete is not None:
         session = next_known_session(market.calendar, last_complete)
@@ -308,7 +320,10 @@ def _first_due(
 
 @dataclass(frozen=True)
 class _Clock:
-    """Hold what the calendar of a market's exchange gives for one moment."""
+    """Hold what the calendar of a market's exchange gives for one moment.
+
+    `closed` is the last closed session. What is unknown is None.
+    """
 
     closed: date | None = None
     due: Due | None = None
@@ -319,13 +334,17 @@ class _Clock:
 
 
 def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
-    """Read the calendar of a market's exchange, and how many of its latest bars were rejected."""
+    """Read the calendar of a market's exchange, and how many of its latest bars were rejected.
+
+    `note` has the reason where the calendar gives only a part of it.
+    """
     if market is None:
         return _Clock(note="its exchange is not known here: give its file with --market-file")
     clock = _Clock()
     ends = last_known_day(market.calendar)
     if ends - now.date() <= CALENDAR_WARNING:
         clock = _Clock(calendar_ends=ends, note=end_of_calendar(market.calendar, ends))
+    # In steps, so that what is known is kept where the calendar ends before the next step.
     try:
         closed = last_closed_session(market.calendar, now)
         first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
@@ -334,7 +353,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         clock = replace(clock, closed=closed, rejected_bars=rejected_bars)
         clock = replace(clock, due=due_night(market, now, delay))
         return replace(clock, next_run=next_night(market, now, delay))
-    except DtmlError as error:  # the calendar ends: this market alone cannot be judged
+    except DtmlError as error:  # the calendar ends, which must not fail the other markets' status
         return replace(clock, note=str(error))
 
 
@@ -353,7 +372,10 @@ def _sessions_since(market: Market | None, day: date | None, closed: date | None
 def _model_age(
     market: Market | None, run: Mapping[str, Any] | None, closed: date | None
 ) -> ModelAge | None:
-    """Return the age of a run's model, and when another model is due; None without a run."""
+    """Return the age of a run's model, and when another model is due; None without a run.
+
+    `closed` is the last closed session; None if unknown.
+    """
     if run is None:
         return None
     age = _sessions_since(market, run["train_last"], closed)

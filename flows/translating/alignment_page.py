@@ -1,7 +1,4 @@
-"""Write a page that shows the attention in some translations.
-
-It shows the mean of the heads, and every head alone.
-"""
+"""Write a page that shows the attention in some translations: the mean of all heads, and each."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +11,9 @@ from flows.settings import write_page
 from translation.cards import Card
 from translation.translate import Attention, Translation
 
-CELL = 22  # pixels
-LETTER = 8  # pixels; few letters are wider
-SHADES = (0.1, 0.25, 0.5, 0.75)  # weights at which the cells of a small map become darker
+CELL = 22  # width and height of a cell in pixels
+LETTER = 8  # width of a letter in pixels; few are wider
+SHADES = (0.1, 0.25, 0.5, 0.75)  # weights from which the cells of a small map are a shade darker
 KINDS = {
     "encoder": "Encoder: from a piece of the source to the source",
     "between": "Between: from a piece of the translation to the source",
@@ -27,7 +24,7 @@ KINDS = {
 def write_alignments(
     file: Path, card: Card, texts: Sequence[str], translations: Sequence[Translation]
 ) -> None:
-    """Write the page; each translation needs its attention."""
+    """Write the page of these texts and their translations, each of which must have attention."""
     maps: list[dict[str, object]] = []
     for text, translation in zip(texts, translations, strict=True):
         parts = [alignment(part) for part in translation.attention]
@@ -37,9 +34,10 @@ def write_alignments(
 
 
 def alignment(part: Attention) -> dict[str, object]:
-    """Return the values from which the template draws a part of a translation.
+    """Return the values from which the template draws the map of a part of a translation.
 
-    A row is a target piece, a column a source piece, shaded by the weight, 0 to 1.
+    A row of the map is a target piece, a column a source piece, and `cells` are the left and upper
+    edge in pixels and the opacity, which is the weight. Weights below .01 have no cell.
     """
     left = _label_width(part.target)
     top = _label_width(part.source)
@@ -65,10 +63,9 @@ def alignment(part: Attention) -> dict[str, object]:
 
 
 def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
-    """Return for each kind of attention its title and its layers of heads.
+    """Return the title of each kind of attention, and a small map of each head, by layer.
 
-    Each head is a map with a path for each of `SHADES`. Its `pieces` are the exponential of the
-    mean entropy of its rows, the queries: 1 if each query attends to one piece.
+    `heads` has the weights of each kind, [layers heads queries keys].
     """
     kinds: list[dict[str, object]] = []
     for name, title in KINDS.items():
@@ -84,7 +81,11 @@ def _small_maps_of_layer(heads: Tensor) -> list[dict[str, object]]:
 
 
 def _small_map(weights: Tensor) -> dict[str, object]:
-    """Return the map of a head from its weights `[query, key]`."""
+    """Return the map of a head from its weights `[query, key]`.
+
+    It has an SVG path of unit squares for each of SHADES. `pieces` is the exponential of the mean
+    entropy of the queries' weights: 1 if each query attends to one piece only.
+    """
     rows, columns = weights.shape
     shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)
     paths: list[tuple[float, str]] = []

@@ -1,6 +1,6 @@
 """Translate files line by line, resuming after an interruption.
 
-The result appears when it is complete.
+The file of translations appears when it is complete.
 """
 
 import hashlib
@@ -31,9 +31,10 @@ WRONG_SHARE = 0.5
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
     """Write a translation of each line of `source` to `to`, and return the number of lines.
 
-    Work in progress is stored beside `to`, with the suffix .partial, for one text, model and
-    search. Raises UsageError for a file that is empty, not UTF-8, or in the target language, and
-    for a place that cannot be written to; TranslationError while another process writes it.
+    The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
+    text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
+    that is empty, not UTF-8, or in the target language, and for a place that cannot be written to;
+    TranslationError while another process writes it.
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)
@@ -48,7 +49,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     except Timeout:
         raise TranslationError(
             f"another process is writing {to}: wait until it ends, or choose another file"
-        ) from None
+        ) from None  # the lock's own error would add nothing
     return total
 
 
@@ -57,13 +58,15 @@ def _translate(
 ) -> None:
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
-    `key` identifies the work: the lines of a run with another key are discarded.
+    `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
+    are discarded.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
     count = _finished_lines(partial, notes, key)
     if not count:
         _require_direction(model, source)
+        # In this order: with the new key, old lines would be taken for lines of this work.
         partial.write_bytes(b"")
         write_whole(notes, lambda file: file.write_text(json.dumps(key)))
     else:
@@ -72,19 +75,20 @@ def _translate(
     part = list(islice(remaining_lines, LINES_AT_ONCE))
     while part:
         translations = translate(model, part, how)
+        # Without line breaks inside, as each line of the source has one line.
         _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
         count += len(part)
         if err.is_terminal:
             log.info("%d lines", count)
         part = list(islice(remaining_lines, LINES_AT_ONCE))
     with partial.open("rb") as stream:
-        os.fsync(stream.fileno())
+        os.fsync(stream.fileno())  # first on the disk, then under its name
     partial.replace(to)
     notes.unlink(missing_ok=True)
 
 
 def _read_whole(source: Path) -> tuple[int, str]:
-    """Return the number of lines of a text and their hash.
+    """Return the number of lines of a text and their hash; raise UsageError for an empty text.
 
     Reading the whole text finds an unreadable line before the work begins.
     """
@@ -111,9 +115,9 @@ def _require_place(source: Path, to: Path) -> None:
 
 
 def _finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """Return the number of lines that an earlier run of the same work has finished.
+    """Return the number of lines that an earlier run of the same work has finished; 0 without one.
 
-    A line that was written in part is removed from the file.
+    A last line that was written only in part is removed from the file.
     """
     if not partial.exists() or not notes.exists():
         return 0
@@ -138,7 +142,7 @@ def _append(file: Path, lines: list[str]) -> None:
 
 
 def _require_direction(model: Model, source: Path) -> None:
-    """Raise UsageError for a text in the model's target language."""
+    """Raise UsageError if most of the first lines are in the model's target language."""
     first_lines = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
     encoded_lines = model.source.encode_all(first_lines)
     wrong = sum(model.language_id.reads_like_target(line) for line in encoded_lines)

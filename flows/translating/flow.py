@@ -39,9 +39,10 @@ log = logging.getLogger(__name__)
 def train_translator(
     recipe: Recipe, device: str, attended: bool = False
 ) -> tuple[Model, Mapping[str, Score]]:
-    """Train a recipe's model, store it, and score it on the recipe's test sets.
+    """Train a recipe's model, store it, and score it on the recipe's test sets, by their names.
 
-    The search is the default one. `attended`: a person waits, and the first Ctrl-C ends the run.
+    The search is the default one. `attended` says that a command runs this: the first Ctrl-C ends
+    it.
     """
     engine = open_store()
     place = choose_device(device)
@@ -57,9 +58,10 @@ def train_translator(
 
 
 def say(line: object) -> None:
-    """Log a line about a training, and print it where the log shows only warnings.
+    """Log a line about a training, and print it where standard error is no terminal.
 
-    A training that prints nothing for hours would seem to have stopped.
+    There the log shows only warnings, and a training that prints nothing for hours would seem to
+    have stopped.
     """
     log.info("%s", line)
     if not err.is_terminal:
@@ -77,7 +79,8 @@ def translate_queue(
 ) -> State[Any]:
     """Translate the texts that are queued for these models, or for any, until none is queued.
 
-    The returned state has counts of texts.
+    The data of the returned state are the counts of texts: done, failed, waiting. Where nobody
+    waits for this (not `attended`), an error of ours becomes a failed state.
     """
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)

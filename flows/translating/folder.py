@@ -1,4 +1,7 @@
-"""Name the folders of models and of trainings, and choose a model. This file needs no torch."""
+"""Name the folders of models and of trainings, and choose a model.
+
+This module does not import torch, for which some commands must not wait.
+"""
 
 from pathlib import Path
 
@@ -13,7 +16,7 @@ def models_folder() -> Path:
 
 
 def work_folder(name: str) -> Path:
-    """Return the folder of the state from which a training resumes."""
+    """Return the folder with the state from which the training of a model resumes."""
     return data_folder() / "training" / "translation" / name
 
 
@@ -24,7 +27,7 @@ def model_names() -> list[str]:
 
 
 def chosen(name: str | None) -> Path:
-    """Return the folder of a model, by default of the only one.
+    """Return the folder of the model with a name, by default of the only model.
 
     Raises UsageError where there is none, and without a name where there are several.
     """

@@ -29,7 +29,7 @@ from translation.training.loop import Check
 from translation.translate import translate
 
 DEMO = Path(__file__).with_name("demo") / "demo.toml"  # a recipe, with its corpus beside it
-TRAINED_BY = ("training", "rules", "decide_by", "processes", "seeds")
+TRAINED_BY = ("training", "rules", "decide_by", "processes", "seeds")  # settings in a model's card
 
 
 def open_model(name: str | None, device: torch.device) -> Model:
@@ -46,7 +46,8 @@ def train_and_store(
 ) -> Model:
     """Train a recipe's model, and store it and its progress.
 
-    Raises TranslationError while another process trains it.
+    `say` is called with messages about the training, `on_check` with each check on validation.
+    Raises TranslationError while another process trains the model.
     """
     name = recipe.name
     work = work_folder(name)
@@ -54,6 +55,7 @@ def train_and_store(
     process_group, place = join_process_group(device)
     try:
         with FileLock(work / "train.lock", timeout=0):
+            # Without a state the training begins anew: the progress of an earlier one is deleted.
             if not (work / STATE).exists():
                 with transaction(engine) as conn:
                     translations.forget_progress(conn, name)
@@ -76,7 +78,7 @@ def train_and_store(
         raise TranslationError(
             f"another process is training {name}: wait until it ends, or rename this model"
         ) from None
-    assert model is not None, "the first of a group keeps the books"
+    assert model is not None, "only the other processes of a group get no model"
     with transaction(engine) as conn:
         translations.save_model(conn, _model_row(model))
     return model
@@ -89,14 +91,14 @@ def assist(recipe: Recipe, device: str) -> None:
 
 
 def _progress_row(name: str, check: Check) -> dict[str, Any]:
-    """Return the columns of a check: all its figures but the estimate of the time left."""
+    """Return the row of a check for the store: its figures without the estimate of time left."""
     figures = asdict(check)
     del figures["seconds_left"]
     return {"model": name, "at": datetime.now(UTC), **figures}
 
 
 def _model_row(model: Model) -> dict[str, Any]:
-    """Return the columns of a trained model."""
+    """Return the row of a trained model for the store."""
     card = model.card
     training_facts = card.made
     progress = training_facts["progress"]
@@ -129,10 +131,11 @@ def _model_row(model: Model) -> dict[str, Any]:
 def named_test(
     card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)
 ) -> Corpus:
-    """Return a test set of the model's recipe by its name, or one of the named files.
+    """Return the test set of the model's recipe with the name `test`, or that of files.
 
-    The sentences of a table are in `columns`. Raises UsageError for a name that is neither, and for
-    files in the other direction.
+    Otherwise `test` is a file of sources, to which `references` has the translations, or without
+    `references` a table with both in `columns`. Raises UsageError for a name that is neither, and
+    for files in the other direction.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
@@ -166,7 +169,11 @@ def _recipe_test(name: str, fields: Mapping[str, Any]) -> Corpus:
 def score_on(
     model: Model, test: Corpus, how: Search, engine: Engine, against: Model | None = None
 ) -> tuple[Score, Comparison | None]:
-    """Translate a test set, score it, alone or against another model, and store the scores."""
+    """Translate a test set, score the translations, and store the scores.
+
+    With another model `against` which to compare, the comparison is computed and stored too, else
+    it is None.
+    """
     pairs = list(test.pairs())
     sources = [source for source, _ in pairs]
     references = [target for _, target in pairs]

@@ -1,6 +1,6 @@
 """Check whether the queue has texts to translate, before a model is loaded.
 
-This file needs no torch.
+This module does not import torch, for which an empty queue must not wait.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,10 @@ from flows.translating.folder import model_names
 
 
 def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, int] | None:
-    """Return the counts of a worker if it would find no text to take, else None."""
+    """Return what a worker would count if there is no text for it to take, else None.
+
+    `models` are those whose texts it takes, None for all.
+    """
     usable_models = usable(models, broken=())
     with reading(engine) as conn:
         is_ready = translation_queue.is_ready(conn, usable_models)
@@ -32,7 +35,10 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
-    """Return the models of this folder that can translate, among `models` unless it is None."""
+    """Return the models of the data folder that can translate, among `models` unless it is None.
+
+    Those of `broken` cannot.
+    """
     names = [name for name in model_names() if name not in broken]
     if models is None:
         return names

@@ -1,4 +1,4 @@
-"""Empty the queue of texts: take some, translate them, store them, until none is queued."""
+"""Translate the texts in the queue: take some, translate them, store them, until none is queued."""
 
 import logging
 import os
@@ -27,8 +27,8 @@ from translation.translate import Attention, Translation, translate
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 256  # texts that a worker takes
-LEASE_S = translation_queue.LEASE_S
+AT_ONCE = 256  # texts that a worker takes at once
+LEASE_S = translation_queue.LEASE_S  # after this time, other workers may take its texts
 
 
 def work_off(
@@ -41,9 +41,9 @@ def work_off(
 ) -> dict[str, int]:
     """Take texts, translate and store them, model by model, until none is queued.
 
-    Returns how many are done, have failed, and wait. A text that cannot be translated fails alone,
-    with the reason. Texts of a model that is missing or cannot be opened wait, as it may still be
-    in training.
+    `models` are those whose texts are taken, None for all. Returns how many texts are done, have
+    failed, and wait. A text that cannot be translated fails alone, with the reason. Texts of a
+    model that is missing or cannot be opened wait, because the model may still be in training.
     """
     worker = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     counts = Counter({"done": 0, "failed": 0})
@@ -56,7 +56,7 @@ def work_off(
                 texts = translation_queue.take_texts(engine, worker, names, AT_ONCE, LEASE_S)
                 if not texts:
                     break
-                name = texts[0]["model"]
+                name = texts[0]["model"]  # texts that are taken together are for one model
                 try:
                     if model is None or model.card.name != name:
                         model = open_model(name, device)
@@ -67,7 +67,7 @@ def work_off(
                     continue
                 counts.update(_translated(engine, worker, model, texts, how))
         finally:
-            _give_back(engine, worker)
+            _give_back(engine, worker)  # texts that were taken when a failure or a signal came
     return {**counts, "waiting": waiting(engine, models)}
 
 
@@ -76,15 +76,16 @@ def _give_back(engine: Engine, worker: str) -> None:
         translation_queue.give_back(conn, worker)
 
 
-class _Ended(BaseException):
-    """Say that a signal came; only `_unwound_first` may catch it."""
+class _SignalReceived(BaseException):
+    """Unwind the work after a signal; only `_unwound_first` may catch it."""
 
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let a signal unwind the work inside, so that it gives back its texts.
+    """Let SIGINT or SIGTERM unwind the work inside, so that it gives back its texts.
 
-    Afterwards the signal is raised again for the handler that was there before.
+    Afterwards the signal is raised again, for the handler that was set before. Unless `attended`,
+    signals are left to that handler.
     """
     if not attended:
         yield
@@ -95,7 +96,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
             # A second signal would interrupt the unwinding.
             signal.signal(ignored_number, signal.SIG_IGN)
         received.append(number)
-        raise _Ended
+        raise _SignalReceived
 
     received: list[int] = []
     handlers_before = {
@@ -104,7 +105,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
     for number in handlers_before:
         signal.signal(number, unwind)
     try:
-        with suppress(_Ended):
+        with suppress(_SignalReceived):
             yield
     finally:
         for number, handler in handlers_before.items():
@@ -160,7 +161,7 @@ def _translations(
     """Return for each text its translation, or the reason why it cannot be translated."""
     try:
         return translate_all(sources)
-    except StoreError:
+    except StoreError:  # no fault of a text: the lease could not be renewed
         raise
     except Exception as error:  # noqa: BLE001 - if it were given back, the text would break every worker
         if len(sources) == 1:

@@ -332,11 +332,11 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("NA,3", "no close of NA up to"),
         ("null,3", "no close of null up to"),
         ("00123 ,3", "no close of 00123 up to"),
-        ("L01,inf", "0 shares or more"),
-        ("L01,", "could not convert string to float"),
-        ("L01,nan", "0 shares or more"),
-        (",3", "0 shares or more"),
-        ("L01,3\nL01,4", "list each symbol once"),
+        ("L01,inf", "row 1 below the heading: L01 has the shares 'inf': write a number from 0 on"),
+        ("L01,", "L01 has the shares ''"),
+        ("L01,nan", "L01 has the shares 'nan'"),
+        (",3", "row 1 below the heading: the symbol is missing"),
+        ("L01,3\nL01,4", "row 2 below the heading: L01 is listed before: list each symbol once"),
     ):
         file.write_text(f"symbol,shares\n{written}\n")
         code, _, said = command(*asked)

@@ -6,8 +6,11 @@ import logging
 
 import pytest
 
+from dtml.model import ModelConfig
+from dtml.training.recipe import Epoch, Member, ResumedEpoch, TrainingConfig
 from flows import log_lines
 from flows.log_lines import Shown
+from flows.progress import training_progress
 
 INFO, WARNING = logging.INFO, logging.WARNING
 
@@ -40,3 +43,16 @@ def test_a_pipe_gets_warnings_and_once_a_minute_that_a_long_step_moves(
     assert seen == [60, 120, 180]
     assert not shown(lines, "flows.ranking.walk")
     assert not shown(lines, "urllib3", WARNING)
+
+
+def test_the_epochs_before_an_interruption_are_not_logged_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(INFO, logger="flows.progress")
+    member = Member(0, ModelConfig(), TrainingConfig(epochs=4))
+    figures = {"loss": 0.7, "validation_loss": 0.7, "validation_acc": 0.5}
+    with training_progress([member]) as report:
+        report(member, ResumedEpoch(number=1, **figures))
+        report(member, Epoch(number=2, **figures))
+    logged = [each.getMessage() for each in caplog.records if each.name == "flows.progress"]
+    assert logged == ["seed 0, epoch 2 of 4: loss 0.7000, validation ACC 0.5000"]

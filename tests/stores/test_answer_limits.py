@@ -138,7 +138,7 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     monkeypatch.setattr("flows.answer_files.GROUP", 5000)
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
     with pytest.raises(
-        UsageError, match="more than 50,000 bytes is not written: request it in parts"
+        UsageError, match="more than 50,000 bytes as Parquet, so no file was written: select fewer"
     ):
         query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
