@@ -361,7 +361,7 @@ def _night_scores(
     rules = {name: rule_scores(history.features, name) for name in RULES}
     for target, night in night_rankings.groupby("target"):
         as_of = pd.DatetimeIndex(night["as_of"].iloc[:1])
-        (day,) = panel.sessions.get_indexer(as_of)
+        day = int(panel.sessions.get_indexer(as_of)[0])  # -1 for a session without bars
         has_target = 0 <= day < len(panel.sessions) - 1 and panel.sessions[day + 1] == target
         if not has_target:
             continue  # the bars do not reach the target yet, or the calendar has changed since
