@@ -37,7 +37,7 @@ check: .venv/.ok
 coverage: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term -m "not soak" -k "not memory"
 
-# Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:differ"
+# Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:is_changed"
 mutation: .venv/.ok
 	nice -n 15 $(BIN)/python -m benchmarks.mutation $(ONLY)
 

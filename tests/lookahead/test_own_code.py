@@ -110,6 +110,7 @@ def test_a_leak_is_refused(kind: str, name: str, large: History, at_home: Path) 
     assert list(at_home.iterdir()) == []
 
 
+@pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("name", IDEAS)
 def test_an_honest_idea_is_admitted(name: str, large: History) -> None:

@@ -107,7 +107,7 @@ def until(holds: Any) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.soak
 def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: str) -> None:
     with started(store_url, "--port", "0") as process:
@@ -128,7 +128,7 @@ def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: s
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
     long_site: Site,
 ) -> None:
@@ -140,7 +140,7 @@ def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site) -> None:
     whole = long_site.get(PRICES)
     assert len(whole.body) == int(whole.headers["content-length"]) > 2**20
@@ -152,7 +152,7 @@ def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site
     assert long_site.get(PRICES).body == whole.body
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_reader_that_does_not_read_is_hung_up_on(
@@ -173,7 +173,7 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
             assert len(got) < 2**20
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_taken(
     long_site: Site,
 ) -> None:
@@ -198,7 +198,7 @@ def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_
     until(lambda: pool.checkedout() == 0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) -> None:
     statuses = []
 
@@ -222,7 +222,7 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_table_that_is_too_long_is_refused_and_not_cut(
     long_site: Site, monkeypatch: pytest.MonkeyPatch

@@ -4,18 +4,21 @@ last two.
 `make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
 fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), further
 cases of a law that one case states (marked `one_case`), and PostgreSQL where it does what SQLite
-does. Of these last, a run of `make soak` has a quarter, by the day; DTML_TESTS_QUARTER=all has all.
+does. Of these two, of the cases of a law marked `by_quarters` and of the moments at which a night
+is killed, a run of `make soak` has a quarter, by the day; DTML_TESTS_QUARTER=all has all.
 """
 
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 from zlib import crc32
 
 import pytest
 
 from tests.support.quick import is_quick
 
+T = TypeVar("T")
 ENGINES = ("sqlite", "postgresql")
 # Files of laws about SQL, locks, roles and limits, which differ between the engines.
 OF_ENGINES = (
@@ -70,7 +73,7 @@ def begins(item: pytest.Item) -> int:
 def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs.
 
-    Return the tests that are of another quarter than this run's.
+    Return the tests of other quarters than this run's.
     """
     cases: set[tuple[str, str]] = set()
     of_other_quarters = set()
@@ -79,17 +82,22 @@ def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         is_on_the_other_engine = _is_on_the_other_engine(item)
         if is_further or is_on_the_other_engine:
             item.add_marker("soak")
-        if is_on_the_other_engine and QUARTER not in ("all", _quarter_of(item)):
+        is_of_a_quarter = is_further or is_on_the_other_engine or "by_quarters" in item.keywords
+        if is_of_a_quarter and QUARTER not in ("all", _quarter_of(item)):
             of_other_quarters.add(item)
         if is_quick(item):
             item.add_marker("quick")
     return of_other_quarters
 
 
+def of_this_quarter(all_of_them: Sequence[T]) -> Sequence[T]:
+    """Return every fourth of some things, beginning with that of this run's quarter."""
+    return all_of_them if QUARTER == "all" else all_of_them[int(QUARTER) :: QUARTERS]
+
+
 def _quarter_of(item: pytest.Item) -> str:
-    """Return the quarter of a test: the file and the function decide it."""
-    law = f"{item.path.stem}::{getattr(item, 'originalname', item.name)}"
-    return str(crc32(law.encode()) % QUARTERS)
+    """Return the quarter of a test: the file, the function and the case decide it."""
+    return str(crc32(f"{item.path.stem}::{item.name}".encode()) % QUARTERS)
 
 
 def _is_a_further_case(item: pytest.Item, seen: set[tuple[str, str]]) -> bool:
