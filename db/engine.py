@@ -132,10 +132,11 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def upgrade(engine: Engine) -> bool:
-    """Bring the schema to this code's version, or change nothing; return whether it was older.
+    """Bring the schema to this code's version; return whether that changed anything.
 
-    Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml
-    store.
+    An empty database gets all tables and views. The schema changes completely or not at all. Raises
+    StoreUsageError for a schema newer than this code and for a database that is not a dtml store,
+    and StoreError for a damaged store.
     """
     with transaction(engine) as conn:
         stored = _stored_revision(conn)
@@ -351,7 +352,10 @@ def _remedy_of(error: BaseException, message: str, engine: Engine) -> str | None
 
 
 def _stored_remedy(error: BaseException, message: str) -> str | None:
-    """Return the remedy in REMEDIES by the error's code, or by a word of its message."""
+    """Return the remedy in REMEDIES by the error's code, else by words of its message.
+
+    An error with a code of PostgreSQL is looked up by that code alone. None where there is none.
+    """
     sqlite_code = getattr(error, "sqlite_errorcode", None)
     if sqlite_code is not None:
         # The last byte of an extended code is the primary code.

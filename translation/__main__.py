@@ -36,7 +36,11 @@ from translation.translate import translate
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train the model of a recipe, and score it on the recipe's test sets."""
+    """Train the model of a recipe, and score it on the recipe's test sets.
+
+    With several `--processes`, the command is run again in each of them. This process then exits
+    with the code of one that failed, or 0.
+    """
     recipe = read_recipe(options.recipe)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
     if options.processes > 1 and "RANK" not in os.environ:

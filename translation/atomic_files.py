@@ -45,9 +45,10 @@ def write_folder_whole(
     """Write `folder` atomically, as `write_whole` does a file.
 
     `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder that is already
-    there and not empty is exchanged for the new one in one step; otherwise it raises OSError.
+    there is exchanged for the new one in one step. Otherwise OSError is raised for one that has
+    files; an empty one is replaced.
     """
-    folder = folder.resolve()
+    folder = folder.resolve()  # a symbolic link stays, and the folder that it names is replaced
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.partial")
 
@@ -145,7 +146,7 @@ def _exchange(new: Path, old: Path) -> None:
         if number not in UNSUPPORTED:
             raise OSError(number, os.strerror(number), str(old))
     aside = new.with_name(f"{new.name}.before")
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)  # of a writer that was killed in the lines below
     old.rename(aside)
     new.rename(old)
     shutil.rmtree(aside, ignore_errors=True)

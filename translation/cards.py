@@ -18,8 +18,10 @@ CONFIG = "model.json"
 class Card:
     """Describe a model.
 
-    `network` has the configuration that the network's kind takes (`translation.models.KINDS`).
-    `made` says how the model was trained, and with which figures on the validation set.
+    `size` is the name of its network's size, such as tiny. `network` has the configuration that the
+    network's kind takes (`translation.models.KINDS`). `tokenizer_hashes` are those of the source's
+    and the target's vocabulary. `made` says how the model was trained, and with which figures on
+    the validation set.
     """
 
     name: str
@@ -44,7 +46,7 @@ def receipt(card: Card) -> str:
 
 
 def recipe_of(card: Card) -> str:
-    """Return a line that says how a model was trained: its scores mean little without it.
+    """Return a line that says how a model was trained, to be shown beside its scores.
 
     Defaults stand for keys that the cards of older models lack.
     """

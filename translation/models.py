@@ -78,8 +78,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 # The pairs of sentences that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
 PAIRS_NEEDED = {"big": 10_000_000, "base": 1_000_000, "small": 100_000}
-# In a given time. With 162,130 pairs, small learned nothing in half an epoch, and tiny reached 47
-# BLEU in three.
+# How often a network must be able to read all pairs if the time of the training is limited. With
+# 162,130 pairs, small learned nothing in half an epoch, and tiny reached 47 BLEU in three.
 EPOCHS_NEEDED = 5.0
 
 
@@ -188,7 +188,8 @@ def _fill(folder: Path, model: Model) -> None:
 def load_model(folder: Path, device: torch.device) -> Model:
     """Load a model for evaluation.
 
-    Raises TranslationError for a file that is missing, damaged or other than the card describes.
+    Raises UsageError if the folder has no model, and TranslationError for a file that is missing,
+    damaged or other than the card describes.
     """
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:
@@ -200,8 +201,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
         raise TranslationError(
-            f"the tokenizer in {folder} is not the one that {card.name} was trained with: restore "
-            "it, or train the model again"
+            f"a tokenizer in {folder} is not the one that {card.name} was trained with: restore "
+            "the whole folder from a backup, or train the model again"
         )
     seeds = card.made.get("seeds", 1)
     networks = [build_network(card.kind, card.network) for _ in range(seeds)]

@@ -39,7 +39,8 @@ def fitting_tokens(tokens: int, longest: int, attempt: Callable[[int], object]) 
 
     `attempt` is called with each number of positions and must use as much memory as the work with
     such batches does; a number fits if the call does not run out of memory. The smallest one tried
-    is `longest`, the positions of the longest sentence. Returns None if that does not fit either.
+    is `longest`, the positions of the longest sentence. Returns None if that does not fit either,
+    or if `tokens` is not more than `longest`, so that there is nothing smaller to try.
     """
     while tokens > longest:
         tokens = max(tokens // 2, longest)

@@ -133,8 +133,8 @@ class Recipe:
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
         """Return a hash of the corpus and the settings that a resumed training must have in common.
 
-        How often it is checked may change. `number` is the position of the seed among the recipe's
-        seeds, from 0 on.
+        `check_every` is left out: it may change when a training resumes. `number` is the position
+        of the seed among the recipe's seeds, from 0 on.
         """
         training = asdict(self.training_for(size))
         training["seed"] += number
@@ -274,6 +274,7 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     if recipe.seeds < 1:
         raise UsageError(f"{file}: training.seeds is {recipe.seeds}, but must be 1 or more")
     for name, value in recipe.network.items():
+        # 0 learned positions mean sinusoids; every other whole number is a size.
         least = 0 if name == "learned_positions" else 1
         if type(value) is int and value < least:
             raise UsageError(f"{file}: network.{name} is {value}, but must be {least} or more")
@@ -281,9 +282,11 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     network = recipe.network_for(size)
     network["source_vocabulary"] = SMALLEST  # the corpus is not read yet; any number will do
     network["target_vocabulary"] = SMALLEST
+    # Sinusoids come in pairs of sine and cosine, and an RNN reads in both directions with half of
+    # d_model each.
     if network["d_model"] % 2:
         raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be even")
-    # Both are made only for the errors that they raise.
+    # The network and the settings of the training are made only for the errors that they raise.
     try:
         with torch.device("meta"):  # without memory for the weights
             build_network(recipe.kind, network)

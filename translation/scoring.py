@@ -43,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The BLEU of a first system less that of a second, and its p-value."""
+    """The BLEU of a first system less that of a second, in points, and the p-value of `compare`."""
 
     difference: float
     low: float  # the ends of its 95 % interval
@@ -128,7 +128,10 @@ def _code(language: str) -> str:
 
 
 def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statistics:
-    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`."""
+    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`.
+
+    Raises UsageError if the counts of translations and references differ or are 0.
+    """
     if len(hypotheses) != len(references):
         raise UsageError(
             f"{len(hypotheses)} translations but {len(references)} references: "

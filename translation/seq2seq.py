@@ -121,10 +121,10 @@ class Attention(nn.Module):
 class Decoder(nn.Module):
     """An LSTM over the target, with no attention or that of Luong et al.
 
-    Without attention, the decoder knows of the source only the encoder's last state, which is its
-    own first state. With attention, this comes after the recurrence, for all positions at once, and
-    out = tanh(W [context; s]). Luong et al. also feed that output into the next step; this is left
-    out, as the recurrence would have to wait for the attention.
+    Its first state is the encoder's last one. Without attention, this is all that it knows of the
+    source. With attention, it first runs over all positions and then attends from all at once: out
+    = tanh(W [context; s]). Luong et al. also feed that output into the next step; this is left out,
+    as the recurrence would have to wait for the attention.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -156,9 +156,9 @@ class BahdanauDecoder(nn.Module):
     """An LSTM that attends from its last state before it reads each token.
 
     It reads the context together with the token. The first layer attends; layers above run over its
-    states. The output is that of Luong et al., tanh(W [context; s]), in place of Bahdanau's maxout,
-    so that the two attentions differ in nothing else. Positions are computed one by one, as each
-    needs the state before.
+    states. The output is tanh(W [context; s]), as in `Decoder`, in place of Bahdanau's maxout: so
+    the two decoders differ only in how and when they attend. Positions are computed one by one, as
+    each needs the state before.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -342,7 +342,7 @@ class RecurrentState:
 class IncrementalRnn:
     """Decode with an RNN position by position.
 
-    Each step gives the row that a full pass would give.
+    Each step returns the scores that a full pass over the target would give for that position.
     """
 
     def __init__(self, network: RecurrentTranslator) -> None:

@@ -268,7 +268,10 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Compute the rest of the layer from the output of its self-attention, `attended`."""
+        """Compute the rest of the layer from the output of its self-attention, `attended`.
+
+        `x` is the layer's input, and `remembered` what `remember` returns.
+        """
         x = self.around_attention.leave(x, attended)
         query = self.memory_attention.queries(self.around_memory_attention.enter(x))
         key, value = remembered
@@ -436,10 +439,11 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def every_head(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the attention of each layer and head in decoding a target, BEGIN first.
+        """Return the attention of each layer and head in decoding a target.
 
-        `source` and `target` are `[positions]` tokens. Tensors are `[layers, heads, queries,
-        keys]`, of the source ("encoder"), the target ("decoder") and "between".
+        `source` and `target` are `[positions]` tokens; the target has BEGIN first and no padding.
+        Tensors are `[layers, heads, queries, keys]`: "encoder" from the source to itself, "decoder"
+        from the target to itself, and "between" from the target to the source.
         """
         memory, memory_mask = self.encode(source)
         # `encode` and the decoder's layers return no weights of self-attention, so these are

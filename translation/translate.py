@@ -22,8 +22,9 @@ class Attention:
     """The attention from the pieces of a translated part to those of its source.
 
     The last piece of both is `</s>`. `weights` `[target, source]` are the last layer's, the mean of
-    its heads and of the networks. `heads` has those of every layer and head
-    (`Transformer.every_head`) if the network is a Transformer; of an ensemble, it is the first.
+    its heads and of the networks. `heads` has those of every layer and head, as
+    `Transformer.every_head` returns them; of an ensemble, those of its first network. It is empty
+    if that network is not a Transformer.
     """
 
     source: list[str]

@@ -61,7 +61,8 @@ class Finding:
 def check_store(engine: Engine) -> Iterator[Finding]:
     """Yield the finding of each check as soon as it is known.
 
-    The laws are checked only in a store of this program's schema.
+    An SQLite file is checked first, then the schema. In a store of another schema, nothing else is
+    checked: not the laws, the dates of fetches or interrupted nights.
     """
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
@@ -70,7 +71,7 @@ def check_store(engine: Engine) -> Iterator[Finding]:
     schema_finding = _finding(schema_check, partial(_of_another_schema, engine))
     yield schema_finding
     if schema_finding.state != "ok":
-        return  # The laws' queries name columns that another schema may lack.
+        return  # All queries below name columns that another schema may lack.
     json_words = JSON_WORDS[engine.dialect.name]
     for law, sql in LAWS.items():
         yield _finding(law, partial(_offending_rows, engine, sql.format_map(json_words)))
@@ -113,9 +114,9 @@ def _of_another_schema(engine: Engine) -> Rows:
 
 
 def _dated_ahead(engine: Engine) -> Rows:
-    """Return fetches dated a day or more ahead of this machine's clock, and what to do.
+    """Return fetches dated more than a day ahead of this machine's clock, and what to do.
 
-    Nothing can be fetched before that day: each fetch is dated later than all before it.
+    Their markets fetch nothing until the clock is within a day of that date (`db.rows.fetches`).
     """
     with reading(engine) as conn:
         future_fetches = fetches.dated_ahead(conn)

@@ -77,9 +77,9 @@ def copy_store(
     """Copy all rows of a `snapshot` into an empty store and compare both.
 
     Returns the number of rows of each table. Copies all rows or none. Raises StoreUsageError when
-    the target holds a row, and StoreError, naming it, for a row that differs between the two.
+    the target holds a row. Raises StoreError, which names the row, when a copied row differs.
     """
-    prepare(target)
+    prepare(target)  # creates the tables
     with transaction(target) as conn:
         require_empty(conn)
         # AS_SQLITE writes moments in the time zone of the session.
@@ -109,9 +109,9 @@ def require_empty(conn: Connection) -> None:
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
-    """Write the store as it is at one moment into a new SQLite file, while others write.
+    """Write the store as it is at one moment into a new SQLite file.
 
-    Returns the number of rows of each table.
+    Other processes may write to the store meanwhile. Returns the number of rows of each table.
     """
     target_url = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
@@ -122,16 +122,16 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
             conn.connection.cursor().execute("vacuum into ?", (str(file),))
         target = open_engine(target_url, read_only=True)
         with reading(target) as conn:
-            rows = table_counts(conn)
+            row_counts = table_counts(conn)
     else:
         target = open_engine(target_url)
         with snapshot(engine) as source:
-            rows = copy_store(source, target, progress)
+            row_counts = copy_store(source, target, progress)
         # The copy is to be one file, without a write-ahead log beside it.
         with reading(target) as conn:
             conn.connection.cursor().execute("pragma journal_mode = delete")
-    target.dispose()
-    return rows
+    target.dispose()  # closes the file
+    return row_counts
 
 
 def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:

@@ -57,7 +57,8 @@ GROWING: Final[Mapping[str, Mapping[str, str | None]]] = {
 class Part:
     """The rows of a view that are of one market and year.
 
-    Its methods read them on a connection, which the caller opens by `snapshot`, so that they agree.
+    The caller opens the connection that the methods read on. Opened by `snapshot`, it gives them
+    the store at one moment, so that the fingerprint is that of the rows.
     """
 
     view: str
@@ -97,14 +98,16 @@ class Part:
         return sha256(content.encode()).hexdigest()
 
     def _state(self, conn: Connection, table: Table, day_column: str | None) -> list[Any]:
-        """Return values of a table that change with every change of the part's rows there.
+        """Return values of a table that change whenever a row of the part changes there.
 
-        They are the number of these rows, and for each column of moments its maximum and its sum.
-        For a table without a `day_column`, they are all rows of the market.
+        For a table with a `day_column`, they are taken from the rows of the part's market and year:
+        the number of rows, and for each column of moments its maximum and its sum. For a table
+        without one (None), they are all rows of the market.
         """
         is_of_market = of_market(table, self.market)
         if day_column is None:
             rows = conn.execute(sa.select(table).where(is_of_market))
+            # Sorted, as a database may return the same rows in another order next time.
             return sorted(list(row) for row in rows)
         moments = [column for column in table.c if isinstance(column.type, UtcTimestamp)]
         last_moments = [sa.func.max(moment) for moment in moments]
@@ -117,9 +120,10 @@ class Part:
         return list(conn.execute(statement).one())
 
     def tables(self, conn: Connection) -> Iterator[pa.Table]:
-        """Yield the part's rows in the order of their day, in tables of ROWS or a few more.
+        """Yield the part's rows in the order of their day, in tables of ROWS rows or a few more.
 
-        The next rows are read only once the caller asks for them.
+        Only the last table may have fewer. A table's rows are read only once the caller asks for
+        the table. A part without rows yields none.
         """
         shown = view(self.view)
         columns = [column for column in shown.c if column.name != "market"]
@@ -169,8 +173,8 @@ def day_column_of(name: str) -> str:
 def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part]:
     """Yield the parts of a view that may have rows, by market and year.
 
-    Only parts of `markets` are yielded, or those of all markets where it is empty. Raises
-    StoreUsageError for a view that cannot be exported.
+    The parts are those of `markets`; an empty set means all markets. Raises StoreUsageError for a
+    view that cannot be exported.
     """
     if name not in exportable():
         raise StoreUsageError(
@@ -184,6 +188,7 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
     else:
         spans = _spans_of_view(conn, name)
     for market, first, last in sorted(spans):
+        # Without a first day, no row of the view has a day: there is nothing to export.
         if first is not None and (not markets or market in markets):
             for year in range(first.year, last.year + 1):
                 yield Part(view=name, market=market, year=year)

@@ -68,8 +68,9 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
     """Return the rows that can be removed: those of nights before `first_kept` of each market.
 
-    A model can be removed if no row names it, if it was trained before that night and made before
-    `created_before`, and if it is not the newest of its market, which the next night uses.
+    A model can be removed if no row names it, its last training session is before that night, its
+    training ended before `created_before`, and it is not the newest of its market, which the next
+    night uses.
     """
     attention_rows = 0
     old_runs: dict[str, str | None] = {}
@@ -124,7 +125,12 @@ def _is_unused(
     first: date,
     created_before: datetime,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions of a market's models that are old and that no row names."""
+    """Return the conditions of a market's models that are old and that no row names.
+
+    A model is old if it was trained on sessions before `first` alone, and its training ended before
+    `created_before`. `table` is run or ranker, and a row names a model in one of
+    `referring_columns`.
+    """
     conditions = [
         table.c.market == market,
         table.c.train_last < first,

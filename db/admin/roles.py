@@ -52,13 +52,14 @@ POWERS = {
 
 
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
-    """Let a role read views and findings and nothing else; return whether the role was created.
+    """Let a role only read the store; return whether the role was created.
 
-    A second call has the same effect as the first, and adds views that are new since. A reader can
-    lift two of its limits, read only and 30 s a statement, but it has no right that would let it
-    write. Raises StoreUsageError for SQLite, which has no roles, for a name that is
-    not a plain identifier, for a role with rights from elsewhere, and unless the caller is a
-    superuser; StoreError when the server refuses.
+    It reads the documented views, the tables of studies' `FINDINGS`, and the schema's revision.
+    Without a `password`, none is set. A second call has the same effect as the first, and adds
+    views that are new since. A reader can lift two of its limits, read only and 30 s a statement,
+    but it has no right that would let it write. Raises StoreUsageError for SQLite, which has no
+    roles, for a name that is not a plain identifier, for a role with rights from elsewhere, and
+    unless the caller is a superuser; StoreError when the server refuses.
     """
     _require_possible(engine, name)
     require_current_schema(engine)
@@ -203,11 +204,11 @@ def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> N
 def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
     """Set the defaults of a reader's sessions in this database, and the limits it cannot lift.
 
-    It cannot lift that it opens no other database, fills no disk by sorting, and opens at most
-    `CONNECTIONS` connections.
+    It cannot lift three limits: it opens no other database, its temporary files are limited, and it
+    opens at most `CONNECTIONS` connections, or as many as somebody has already set.
     """
-    # "from current" gives it this session's libraries here: a setting for one database takes
-    # precedence over that for all, which names `MISSING_LIBRARY` below.
+    # The last setting gives the reader this session's libraries in this database. Below,
+    # `MISSING_LIBRARY` is set for all databases, but a setting for one database takes precedence.
     settings = (
         "default_transaction_read_only = on",
         f"statement_timeout = '{READ_LIMIT_S}s'",

@@ -52,8 +52,9 @@ def has_much_free(conn: Connection) -> bool:
 def compact(engine: Engine) -> None:
     """Give the free pages of an SQLite file back to the disk; leave PostgreSQL to its autovacuum.
 
-    It needs as much free disk as the file has. Others may read meanwhile, and writers wait. Raises
-    StoreError when the disk is full or another process writes for longer than a lock is waited for.
+    It needs as much free disk space as the size of the file. Others may read meanwhile, and writers
+    wait. Raises StoreError when the disk is full, or when another process writes for longer than
+    `db.engine.LOCK_WAIT_S`.
     """
     if engine.dialect.name != "sqlite":
         return

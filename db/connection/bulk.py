@@ -50,9 +50,10 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
 def insert_rows(
     conn: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[object, ...]]
 ) -> int:
-    """Insert rows of these columns as `insert_frame` does; return how many.
+    """Insert rows as `insert_frame` does; return how many.
 
-    Their values must already have the types that the driver takes.
+    A row has a value for each column of `names`, in their order. The values must already have the
+    types that the driver takes.
     """
     columns = ", ".join(f'"{name}"' for name in names)
     if conn.dialect.name == "postgresql":
@@ -98,8 +99,8 @@ def upsert(
 ) -> int:
     """Insert rows, or update those whose key is stored with other values; return how many were new.
 
-    `stamps` are columns of moments: they change with the others, but a row that differs in them
-    alone is left as it is.
+    All rows have the same columns. `key` is as in `insert_missing`. `stamps` are columns of
+    moments: they change with the others, but a row that differs in them alone is left as it is.
     """
     new = insert_missing(conn, table, rows, key=key)
     if new == len(rows):
@@ -113,6 +114,7 @@ def upsert(
         set_=values,
         where=_is_changed(table, values, stamps),
     )
+    # All rows again: those that were just inserted do not differ, and so stay as they are.
     conn.execute(statement, list(rows))
     return new
 
@@ -190,8 +192,9 @@ def _python_values(
 ) -> list[object]:
     """Return a column's values as plain Python values.
 
-    Missing values are None. With a `driver`, dates and timestamps have the form that it stores:
-    text on SQLite. Raises StoreError for a column of whole numbers or dates that holds others.
+    Missing values are None. `driver` is the engine's dialect: with it, dates and timestamps have
+    the form that the engine stores, which on SQLite is text. Raises StoreError where a column of
+    whole numbers holds a fraction or infinity, and where a column of dates holds a time.
     """
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
@@ -208,7 +211,7 @@ def _python_values(
             raise StoreError(
                 f"{column.table.name}.{column.name} has values that are not whole numbers"
             ) from error
-    objects = values.astype(object).to_numpy(copy=True)
+    objects = values.astype(object).to_numpy(copy=True)  # the next line must not change `values`
     objects[values.isna().to_numpy()] = None
     return cast("list[object]", objects.tolist())
 
@@ -217,7 +220,8 @@ def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[An
     """Return a code for each value, and the list of distinct dates or datetimes.
 
     A code is a position in that list, or -1 for a missing value. A column has few distinct moments,
-    so that converting each only once is fast.
+    so that converting each only once is fast. Raises StoreError where a column of dates holds a
+    time.
     """
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))

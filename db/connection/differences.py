@@ -65,10 +65,11 @@ def is_changed(
     *,
     absolute_tolerance: float = 0.0,
 ) -> NDArray[np.bool_]:
-    """Return which rows are stored with other `values`, by more than the sum of both tolerances.
+    """Return which rows are stored with another number in one of the columns `values`.
 
-    `values` names columns of numbers; NaN equals NaN. `counterparts` is what `stored_counterparts`
-    returns.
+    Numbers differ if they lie further apart than the sum of both tolerances; the relative one is a
+    share of the new number. NaN equals NaN. `counterparts` is what `stored_counterparts` returns. A
+    row that is not stored is not changed.
     """
     names = list(values)
     stored_values = counterparts[names].astype("float64")
@@ -96,8 +97,9 @@ def new_rows_of(
 ) -> pd.DataFrame:
     """Return the rows whose `key` is not stored yet.
 
-    Raises StoreError where a row is stored with other `values`, as `is_changed` finds. The error's
-    text is `message`, in which the first such row's values of `named_columns` replace the braces.
+    `stored` has the stored rows that may have those keys. Raises StoreError where a row is stored
+    with other `values`, as `is_changed` finds. The error's text is `message`, in which the first
+    such row's values of `named_columns` replace the braces.
     """
     counterparts = stored_counterparts(rows, stored, key)
     is_different = is_changed(

@@ -92,8 +92,8 @@ def select_view(
 ) -> Statement:
     """Return the statement that selects rows of a documented view by the values of its columns.
 
-    `values` are as in `matching`. `order` names the columns that sort the rows, with a minus for
-    descending order; `span` is a column and its bounds, as in `within`.
+    `values` are as in `matching`: a value of None selects any. `order` names the columns that sort
+    the rows, with a minus for descending order. `span` is a column and its bounds, as in `within`.
     """
     rows = view(name)
     conditions = matching(rows, **values)
@@ -147,7 +147,8 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
     while rows_of_driver:
         parts.append(_bar_part(rows_of_driver))
         rows_of_driver = cursor.fetchmany(FETCHED_ROWS)
-    result.close()
+    result.close()  # reading its cursor directly did not close it
+    # Of no bars, an empty part has the columns.
     rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
     # Sorting by the place of a symbol among all symbols is faster than sorting by its text.
     place_of_id = pd.Series(np.arange(len(ids)), index=ids.to_numpy())
@@ -205,6 +206,7 @@ def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
 
     Its columns are instrument_id, session, BAR_VALUES, known_at.
     """
+    # As objects, missing values (None) become NaN when they are converted to floats.
     columns = [np.array(values, dtype=object) for values in _transposed(rows, 3 + len(BAR_VALUES))]
     ids, sessions, known, *bar_values = columns
     numbers = {

@@ -33,10 +33,11 @@ def open_parquet_answer(
 ) -> Iterator[Answer]:
     """Run one statement on the views of an export and yield its answer.
 
-    Its rows must be read inside the context. `files` are the files of each view, by its name. A
-    view has its documented columns and `year`. Raises StoreUsageError, in one line: where DuckDB is
-    not installed, for SQL that does not run or is not a select, and after READ_LIMIT_S for a
-    statement that `is_time_limited`.
+    The answer's rows must be read inside the context. `files` are the files of each view, by its
+    name. A view has its documented columns and `year`. Raises StoreUsageError, in one line: where
+    DuckDB is not installed, for files that have changed since the export, for SQL that does not
+    run, is not a select or needs more than MEMORY, and after READ_LIMIT_S for a statement that
+    `is_time_limited`.
     """
     try:
         import duckdb
@@ -45,6 +46,7 @@ def open_parquet_answer(
             "querying Parquet needs DuckDB: pip install 'dtml-nightshift[analysis]'"
         ) from error
     with duckdb.connect(":memory:", config=CONFIG) as conn:
+        # The last setting keeps the user's SQL from changing any setting.
         conn.execute(
             "set timezone = 'UTC'; set enable_progress_bar = false; set lock_configuration = true"
         )

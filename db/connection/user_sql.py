@@ -123,12 +123,12 @@ def open_answer(
 ) -> Iterator[Answer]:
     """Run one statement and yield its answer, whose rows must be read inside the context.
 
-    `is_trusted` marks a statement that this program wrote, not a user: it may run as a superuser of
-    PostgreSQL. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
+    `is_trusted` marks a statement that this program wrote, not a user: any role of PostgreSQL may
+    run it. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
     `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
-    that writes, that holds more than one statement or returns no rows, for an engine that was not
-    opened read only, for SQL that a superuser of PostgreSQL typed and for a statement that was
-    interrupted.
+    that writes, that holds more than one statement or returns no columns; for an engine that was
+    not opened read only; for a user's SQL under a role that can reach the server's files or
+    programs, such as a superuser; and for a statement that was interrupted.
     """
     if not engines.is_read_only(engine):
         raise StoreUsageError(
@@ -172,10 +172,10 @@ def select(
 ) -> "pd.DataFrame":
     """Return the rows of SQL that a user typed, with the values that the driver gives.
 
-    Dates and timestamps are therefore text on SQLite. With `row_limit`, only the first rows are
-    returned. `is_trusted` and `interruption` are as in `open_answer`. Raises StoreUsageError, in
-    one line, for what `open_answer` refuses and for an answer of more than HELD_ROWS or about
-    HELD_BYTES.
+    Dates and timestamps are therefore text on SQLite. With `row_limit`, at most that many rows are
+    returned, the first ones. `is_trusted` and `interruption` are as in `open_answer`. Raises
+    StoreUsageError, in one line, for what `open_answer` refuses and for an answer of more than
+    HELD_ROWS or about HELD_BYTES.
     """
     with open_answer(engine, sql, is_trusted=is_trusted, interruption=interruption) as answer:
         return answer_frame(answer, row_limit)
@@ -277,12 +277,12 @@ def guarded(
 ) -> Iterator[None]:
     """Guard a read-only connection while one statement runs inside the context.
 
-    The options are as in `open_answer`. On SQLite, which has no time limit of its own, the
-    statement is interrupted after READ_LIMIT_S. PostgreSQL's readers are opened with that limit,
-    which is lifted for a statement without one. On PostgreSQL the statement must begin with one of
-    FIRST_WORDS, and a role that can reach the server's files or programs may type no statement:
-    nothing could stop a superuser's SQL that is written to get around these limits. Raises
-    StoreUsageError for what is refused.
+    The options are as in `open_answer`. SQLite has no time limit of its own, so the statement is
+    interrupted here after READ_LIMIT_S. PostgreSQL's readers are opened with that limit, which is
+    lifted for a statement that is not time-limited. On PostgreSQL the statement must begin with one
+    of FIRST_WORDS. Unless it `is_trusted`, it is refused under a role that can reach the server's
+    files or programs: such a role's SQL could get around every limit set here. Raises
+    StoreUsageError for a statement that is refused.
     """
     interruption = interruption or Interruption()
     if conn.dialect.name == "sqlite":
@@ -328,7 +328,7 @@ def _time_limit(
     def must_end() -> bool:
         return interruption.is_requested or time.monotonic() > deadline
 
-    # Batches bound only the number of values in memory: this bounds each of them.
+    # Batches limit only how many values are in memory: this limits the size of each value.
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
     driver.set_progress_handler(must_end, STEPS_BETWEEN_CHECKS)
     try:

@@ -19,8 +19,9 @@ MARKET: Final = "'simulated'"
 class Question:
     """A question in words, the statement that answers it, and a sentence on how to read the answer.
 
-    Every order is total, and sums are rounded, so that both engines give the same rows, unless a
-    sum lies exactly between two rounded numbers.
+    SQLite and PostgreSQL give the same rows in the same order: the statement orders them by columns
+    that have no ties, and rounds sums. Only a sum that lies exactly between two rounded numbers may
+    differ.
     """
 
     title: str
@@ -40,7 +41,7 @@ def questions() -> tuple[Question, ...]:
 
 
 def parse_question(text: str) -> Question:
-    """Return the question of a file's text.
+    """Return the question of a file's text; the module describes its parts.
 
     Raises ValueError for a text without a title, a note or a statement.
     """

@@ -28,17 +28,18 @@ def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
 
 
 def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
-    """Store what stored predictions looked at; return how many rows were new.
+    """Store the attention between stocks in stored predictions; return how many rows were new.
 
-    Columns: run_id, target, symbol (the stock that looks), source (the stock that it looks at),
-    weight in [0, 1]. Stored rows never change: raises StoreError, naming one, when its weight
-    differs.
+    Columns: run_id, target, symbol (the stock predicted, whose attention it is), source (the stock
+    that it attends to), weight in [0, 1]. Stored rows never change: raises StoreError, naming the
+    first such row, when a stored weight differs by more than `WEIGHT_TOLERANCE`.
     """
     if attention.empty:
         return 0
     key = ["run_id", "target", "instrument_id", "source_id"]
     named_columns = ["run_id", "target", "symbol", "source"]
     require_distinct(attention, named_columns)
+    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, attention, source_id="source").sort_values(key)
     new = new_rows_of(
         rows,
@@ -95,7 +96,7 @@ def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date
     )
     attended_nights = []
     for run_id, target in conn.execute(last_nights).all():
-        # Whether there is any weight: of one row, an index finds it without a count.
+        # One row shows that the night has weights; counting them would read all.
         of_night = (weight.run_id == run_id, weight.target == target)
         first_weight = sa.select(weight.run_id).where(*of_night).limit(1)
         if conn.execute(first_weight).first() is not None:
@@ -112,11 +113,12 @@ def mean_weights(
     looks_at_others: bool,
     row_limit: int,
 ) -> pd.DataFrame:
-    """Return the `row_limit` stocks that a stock looked at most on some nights.
+    """Return the `row_limit` stocks that a stock attended to most, the most first.
 
-    Without `looks_at_others`, return the stocks that looked most at it. Columns: symbol (the other
-    stock), weight (mean over the nights), nights (the number that stored a weight). A night stores
-    only the largest weights of each stock: a weight that is not stored counts as 0.
+    Without `looks_at_others`, return the stocks that attended most to this one. `attended_nights`
+    has a run and a target for each night, as `attended` returns them. Columns: symbol (the other
+    stock), weight (mean over all these nights), nights (how many of them stored a weight). A night
+    stores only the largest weights of each stock: a weight that is not stored counts as 0.
     """
     weights = view("attention").c
     stock = weights.symbol if looks_at_others else weights.source
@@ -132,12 +134,13 @@ def mean_weights(
             other != symbol,
         )
         parts.append(head(conn, statement, MOST_STOCKS))
-    sums = pd.concat(parts).groupby("other")["weight"].agg(["sum", "count"]).reset_index()
+    totals = pd.concat(parts).groupby("other")["weight"].agg(["sum", "count"]).reset_index()
+    night_count = max(len(attended_nights), 1)  # without nights there are no rows to divide
     means = pd.DataFrame(
         {
-            "symbol": sums["other"],
-            "weight": sums["sum"] / max(len(attended_nights), 1),  # of no nights there are no rows
-            "nights": sums["count"],
+            "symbol": totals["other"],
+            "weight": totals["sum"] / night_count,
+            "nights": totals["count"],
         }
     )
     by_weight = means.sort_values(["weight", "symbol"], ascending=[False, True])

@@ -21,6 +21,7 @@ from db.errors import StoreError
 from db.rows.outcomes import of_fold
 from db.views import view
 
+# Columns of a backtest's own row that are known only when it finishes.
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
 
 
@@ -100,8 +101,8 @@ def finish_backtest(
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
     backtest_portfolio but backtest_id; a missing value is NaN or None. `counts` has the numbers
     that `COUNTS` names, which are stored in the backtest's own row. The same figures may be stored
-    again. Raises StoreError for a backtest that was never started, and, naming it, for a figure
-    that is stored with another value.
+    again; the first `finished_at` and `seconds` then stay. Raises StoreError for a backtest that
+    was never started, and, naming the figure, for one that is stored with another value.
     """
     stored = backtest(conn, backtest_id)
     if stored is None:

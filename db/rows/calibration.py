@@ -21,8 +21,8 @@ def save_bands(
 ) -> int:
     """Store the bands of a run: level, threshold, days, n; return how many were new.
 
-    `default` is the level by which the market decides its directions. A stored band never changes:
-    raises StoreError when it differs.
+    `default` is the level by which the market decides its directions; None marks no band as the
+    default. A stored band never changes: raises StoreError when it differs.
     """
     marked = bands.assign(is_default=bands["level"] == default)
     return save_figures(
@@ -91,7 +91,10 @@ def _save_counts(conn: Connection, table: sa.Table, counts: pd.DataFrame) -> int
 
 
 def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
-    """Return the counts of a market's nightly runs by target, run and the rest of the key."""
+    """Return the counts of a market's nightly runs, targets up to `last`: the table's columns.
+
+    They are sorted by target, run and the rest of the key.
+    """
     joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
     keys = [column for column in table.primary_key if column.name not in ("run_id", "target")]
     statement = (

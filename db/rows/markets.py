@@ -113,8 +113,9 @@ def instruments(conn: Connection, market: str) -> pd.DataFrame:
 
 
 def constituents(conn: Connection, market: str) -> pd.DataFrame:
-    """Return stays in a market, by symbol and spell.
+    """Return the stays of a market's constituents, by symbol and spell.
 
+    A stay is a span in which a stock was a constituent; `spell` numbers a stock's stays from 1.
     Columns: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source.
     """
     stay = tables.constituent

@@ -36,6 +36,7 @@ def start_night(
     start = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **start}])
     cleared = {column.name: sa.null() for column in table.c if column.nullable}
+    # This matches a new night too, which it leaves as it was just inserted.
     reopened = conn.execute(
         sa.update(table)
         .where(
@@ -69,7 +70,9 @@ def finish_night(
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
     `counts` holds fetched, stored, rejected and predictions; `gaps` holds the symbol and the reason
-    of each stock left out. Raises StoreError for a night that was never started.
+    of each stock left out. The `reason` is why the night was refused, or a note about a complete
+    one. The arguments from `run_id` on are None for a refused night. Raises StoreError for a night
+    that was never started.
     """
     table = tables.night
     values: dict[str, Any] = {

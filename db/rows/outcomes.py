@@ -30,11 +30,15 @@ def save_outcomes(
 ) -> int:
     """Store outcomes, or update those that changed; return how many were new.
 
-    Columns: symbol, session, realised_return (0.01 is 1 %), rise, label (-1, 0, 1).
+    Columns: symbol, session, realised_return (0.01 is 1 %), rise (whether it is above 0), label
+    (that of the published protocol: 1 a rise, -1 a fall, 0 between). `known_at` is the newest
+    moment of the prices that they come from, and `recorded_at` that of this call. A row that
+    differs from the stored one in these two moments alone stays as it is.
     """
     require_distinct(outcomes, ["symbol", "session"])
     columns = ["instrument_id", "session", "realised_return", "rise", "label"]
     rows = identified(conn, market, outcomes)[columns]
+    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     sorted_rows = rows.sort_values(["instrument_id", "session"])
     stamped = sorted_rows.assign(known_at=known_at, recorded_at=recorded_at)
     return upsert_frame(conn, tables.outcome, stamped, stamps=("known_at", "recorded_at"))
@@ -105,7 +109,8 @@ def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
 def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
     """Return the targets of a market's nights that have an outcome but no score.
 
-    Targets of nights that are among `sessions` are returned in any case.
+    Targets that are among `sessions` are returned too, whether or not they have an outcome or a
+    score.
     """
     night = tables.night
     score = tables.score
@@ -199,7 +204,10 @@ def _of_nights(selected: sa.Select[Any], market: str, last: date) -> sa.Select[A
 def _with_outcome(
     conn: Connection, joined: sa.Join, conditions: Iterable[sa.ColumnElement[bool]]
 ) -> pd.DataFrame:
-    """Return the joined predictions that have an outcome, by target and instrument."""
+    """Return the predictions of a join that meet the conditions and have an outcome.
+
+    The columns are those of `settled_directions`, and the rows are sorted by target and instrument.
+    """
     prediction = tables.prediction
     outcome = tables.outcome
     statement = (

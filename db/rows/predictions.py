@@ -31,14 +31,16 @@ def save_predictions(
 ) -> int:
     """Store predictions; return how many were new.
 
-    Columns: run_id, as_of, target, symbol, probability in [0, 1], probability_std (NaN: one seed),
-    and, where known, calibrated, lowest, highest, rising_share, all in [0, 1]. A stored prediction
-    never changes: raises StoreError, naming it, when its probability or deviation differs.
+    Columns: run_id, as_of, target, symbol, probability in [0, 1], probability_std (0: one seed;
+    NaN: unknown), and, where known, calibrated, lowest, highest, rising_share, all in [0, 1]. A
+    stored prediction never changes: raises StoreError, naming it, when its probability or deviation
+    differs by more than `PROBABILITY_TOLERANCE`.
     """
     if predictions.empty:
         return 0
     require_distinct(predictions, ["run_id", "target", "symbol"])
     key = ["run_id", "target", "instrument_id"]
+    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, predictions).sort_values(key)
     message = (
         "{} is already stored with a different probability or deviation: a past prediction is "
@@ -112,9 +114,10 @@ def prediction_history(
 ) -> pd.DataFrame:
     """Return the rows of the view prediction_history for targets first..last.
 
-    `kind` is the model's purpose, such as nightly. With `newest`, return at most that many rows,
-    those of the latest targets. The rows are sorted by market, target, symbol and `made_at`.
-    Raises StoreUsageError for a symbol that is not stored.
+    A `market` or `symbol` of None stands for all. `kind` is the model's purpose, such as nightly.
+    With `newest`, return at most that many rows, those of the latest targets. The rows are sorted
+    by market, target, symbol and `made_at` in either case. Raises StoreUsageError for a symbol that
+    is not stored.
     """
     if symbol is not None:
         require_symbol(conn, symbol, market)
@@ -261,10 +264,10 @@ def common_days(run_a: str, run_b: str, first: date, last: date) -> Statement:
 
 
 def common_directions(run_a: str, run_b: str, target: date) -> Statement:
-    """Return the directions of two models for a session, by symbol.
+    """Return the directions of two models for a session, of the stocks that both predicted.
 
-    Columns: market, symbol, target, a_probability, b_probability, a_direction, b_direction,
-    realised_return.
+    The rows are sorted by symbol. Columns: market, symbol, target, a_probability, b_probability,
+    a_direction, b_direction, realised_return.
     """
     of_a = view("prediction_history").alias("a")
     of_b = view("prediction_history").alias("b")

@@ -36,10 +36,10 @@ def append_prices(
 ) -> int:
     """Store the bars that differ from the version in force, as versions known at `known_at`.
 
-    Return how many were stored. `bars` has one row per symbol and session; a missing value is NaN,
-    and the close may not be missing. Prices that differ by at most 1e-9, relatively, are equal.
-    Raises StoreError for a price that is missing or not above 0, naming its symbol and session, and
-    for two versions of one bar with the same `known_at`.
+    Return how many were stored. `bars` has symbol, session and BAR_VALUES, one row per symbol and
+    session; a missing value is NaN. Values that differ by at most `PRICE_TOLERANCE`, relatively,
+    are equal. Raises StoreError, naming symbol and session, for a missing close, for a price that
+    is not above 0, and for a second version of a bar with the same `known_at`.
     """
     if bars.empty:
         return 0
@@ -50,10 +50,11 @@ def append_prices(
     unsound = bars[is_missing | is_not_positive.any(axis=1)]
     if len(unsound):
         raise StoreError(f"{first_key_text(unsound, key)}: a price is missing or not above 0")
+    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     counterparts = stored_counterparts(rows, _versions_in_force(conn, market, bars, known_at), key)
     is_restated = is_changed(rows, counterparts, BAR_VALUES, PRICE_TOLERANCE)
-    # A version is found by its `known_at`, so that two of a bar cannot have the same.
+    # A bar's versions are told apart by their `known_at`, so no two of them may have the same.
     clash = rows[is_restated & (counterparts["known_at"] == known_at).to_numpy()]
     if len(clash):
         raise StoreError(
@@ -69,15 +70,14 @@ def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at:
     """Withdraw stored bars that a source now gives as bad; return how many were withdrawn.
 
     Reads as known at `known_at` or later leave them out; reads as known earlier still return them.
-    `rejected` has symbol, session, close and adj_close as the source has them now, and `reason`,
-    the check that they fail. A stored bar whose prices are of another level is not the bad one: it
-    stays.
+    `rejected` has symbol, session, close and adj_close as the source gives them now, and `reason`,
+    the check that they fail. A stored bar with prices of another level (`SAME_LEVEL`) is not the
+    bar that fails now, so it stays.
     """
     if rejected.empty:
         return 0
     key = ["symbol", "session"]
     stored = _versions_in_force(conn, market, rejected, known_at)
-    stored = stored.rename(columns={"known_at": "known_before"})
     bad_bars = rejected[[*key, "close", "adj_close", "reason"]]
     pairs = bad_bars.merge(stored, on=key, suffixes=("_now", ""))
     withdrawn = pairs[~_is_other_level(pairs, "close") & ~_is_other_level(pairs, "adj_close")]
@@ -131,8 +131,9 @@ def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
 class KnownBars:
     """The bars of some sessions as known at one moment, and those that were withdrawn by then.
 
-    `versions` has the columns of `prices`, sorted by symbol and session; `withdrawn` has symbol,
-    session and withdrawn_at, by session.
+    `versions` has the columns of `prices`, sorted by symbol and session. Each bar has its own
+    `known_at` there; `between` adds the moments of withdrawals. `withdrawn` has symbol, session and
+    withdrawn_at, sorted by session.
     """
 
     versions: pd.DataFrame
@@ -167,8 +168,8 @@ def known_bars(
 ) -> KnownBars:
     """Return the bars of first..last, both included, as known at `known_at`.
 
-    `KnownBars.between` cuts them without another read. By default they are the newest versions, and
-    those of all symbols.
+    `KnownBars.between` selects some of them without another read. By default the bars are the
+    newest versions, and those of all symbols.
     """
     ids = instrument_ids(conn, market)
     if symbols is not None:
@@ -205,11 +206,10 @@ def prices(
     """Return the bars of first..last, both included, in the newest version known at `known_at`.
 
     By default they are the newest versions of all, and those of all symbols. A bar that was
-    withdrawn by then is left out, and the bar before it gets the moment of the withdrawal as its
-    `known_at`: so a read as known at the newest `known_at` of the result returns the same bars.
-    Columns: symbol, session, open, high, low,
-    close, adj_close, volume, dividend, split, known_at; missing is NaN. Sorted by symbol and
-    session.
+    withdrawn by then is left out. The symbol's bar before it, or else the one after it, gets the
+    moment of the withdrawal as its `known_at`: so a read as known at the newest `known_at` of the
+    result returns the same bars. Columns: symbol, session, open, high, low, close, adj_close,
+    volume, dividend, split, known_at; missing is NaN. Sorted by symbol and session.
     """
     known = known_bars(conn, market, first, last, known_at=known_at, symbols=symbols)
     return _known_since_withdrawal(known.versions, known.withdrawn)
@@ -224,9 +224,9 @@ def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
 def _withdrawn(
     conn: Connection, ids: "pd.Series[int]", first: date, last: date, known_at: datetime | None
 ) -> pd.DataFrame:
-    """Return the few bars of first..last that were withdrawn, by session.
+    """Return the few bars of first..last that were withdrawn by `known_at` (None: at all).
 
-    Columns: symbol, session, withdrawn_at.
+    Columns: symbol, session, withdrawn_at. Sorted by session, as `merge_asof` needs them.
     """
     price = tables.price
     stock = tables.instrument
@@ -248,11 +248,13 @@ def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> 
     """Return the versions, some with the moment of a withdrawal as their `known_at`.
 
     Those are the bars just before a withdrawn one of the same symbol, or just after it where there
-    is none before. So the newest `known_at` of the rows is not before any withdrawal.
+    is none before. So the newest `known_at` of a symbol's rows is not before any withdrawal of its
+    bars.
     """
     if withdrawn.empty:
         return versions
     is_affected = versions["symbol"].isin(withdrawn["symbol"])
+    # `merge_asof` needs both frames sorted by session.
     places = versions.loc[is_affected, ["symbol", "session"]].sort_values("session")
     places = places.reset_index(names="row")
     # Row by row of `withdrawn`: the position in `versions` of the bar before, and of the one after.

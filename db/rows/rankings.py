@@ -126,13 +126,15 @@ def save_night_ranking(
     """Store the ranking of a session and return how many rows were new.
 
     `ranking` has ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN),
-    chosen. A stored score never changes: raises StoreError, naming it, when it differs.
+    chosen. A stored score never changes: raises StoreError, naming predictor, target and symbol,
+    when it differs by more than `SCORE_TOLERANCE`.
     """
     if ranking.empty:
         return 0
     table = tables.stock_rank
     key = ["ranker_id", "predictor", "target", "instrument_id"]
     require_distinct(ranking, ["ranker_id", "predictor", "target", "symbol"])
+    # In the order of the primary key, in which SQLite keeps the rows and inserts them fastest.
     rows = identified(conn, market, ranking).sort_values(key, ignore_index=True)
     new = new_rows_of(
         rows,
@@ -148,10 +150,11 @@ def save_night_ranking(
 
 
 def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
-    """Return the newest ranking of a session by the market's chosen predictor, best first.
+    """Return the ranking of a session that the nights show, the best stock first.
 
+    It is that of the predictor chosen for the session, and the newest where there are several.
     Columns: place, symbol, name, sector, probability, predictor, and leg, the name of the return
-    that the stocks are ranked by. There may be no rows.
+    that the stocks are ranked by. There are no rows for a session that was not ranked.
     """
     history = view("ranking_history").c
     statement = (
@@ -289,10 +292,10 @@ def newest_rank_scores(conn: Connection, market: str) -> pd.DataFrame:
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
 ) -> tuple[date | None, int]:
-    """Return since which session a predictor's skill has lasted up to `last`, and for how many.
+    """Return the first session of a predictor's lasting skill, and the number of its sessions.
 
-    Skill lasts while the interval of the running rank IC lies above 0. (None, 0) where it does not
-    at the last scored session.
+    Skill lasts while the interval of the running rank IC lies above 0; these are the sessions up to
+    `last`, after the newest one where it does not. (None, 0) where there are none.
     """
     log = view("rank_score_log").c
     of_predictor = (

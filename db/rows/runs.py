@@ -62,7 +62,8 @@ def latest_run(
 ) -> dict[str, Any] | None:
     """Return the nightly run that was trained on a market's latest sessions; None without one.
 
-    Its sessions end on or before `on_or_before`, and its prices were known at `known_by`.
+    Its sessions end on or before `on_or_before`, and its prices were known at `known_by`. None
+    sets no limit.
     """
     return latest_trained(
         conn,
@@ -85,8 +86,9 @@ def latest_trained(
 ) -> dict[str, Any] | None:
     """Return the model of a table, run or ranker, trained on the latest sessions of a market.
 
-    Its sessions end on or before `on_or_before`, its prices were known at `known_by`, and its
-    columns have the values `more`. None when there is no such model.
+    Its sessions end on or before `on_or_before`, its prices were known at `known_by` (None: no
+    limit), and its columns have the values `more`. Of several trained up to the same session, it is
+    the one trained last. None when there is no such model.
     """
     statement = (
         sa.select(table)

@@ -53,7 +53,8 @@ def running_scores(
 ) -> pd.DataFrame:
     """Return the running scores of the last `targets` targets up to `last`: the columns of score.
 
-    They are scores of the protocol 'all', which counts every stock-day.
+    There is a row for each target and predictor, sorted by target. `last` is by default the newest
+    scored target. They are scores of the protocol 'all', which counts every stock-day.
     """
     table = tables.score
     is_running = [

@@ -31,10 +31,10 @@ QUEUE_ORDER = (text.c.priority.desc(), text.c.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts at the end of a model's queue, behind those of equal `priority`; return their ids.
+    """Put texts into a model's queue, behind those of equal or higher priority; return their ids.
 
-    The ids are in the order of the texts. The model need not be stored. Raises StoreUsageError,
-    naming the first, for a text that no worker can translate; then no text is put in.
+    The ids are in the order of the texts. The model need not be stored. Raises StoreUsageError for
+    texts that no worker can translate, naming the first of them; then no text is put in.
     """
     if not texts:
         return []
@@ -83,14 +83,15 @@ def take_texts(
 ) -> list[dict[str, Any]]:
     """Take up to `limit` queued texts for a worker, by priority, then the oldest first.
 
-    They are of the `models` (None: of any), and all of the model of the first one. A text whose
-    worker died once is taken alone, so that a text that kills its worker affects no other text.
-    Together they have at most `MOST_CHARACTERS` characters, unless the first alone has more, so
-    that few texts wait for a long one.
+    All are texts of one model: that of the first text queued for one of the `models` (None: for
+    any). A text whose worker died once is taken alone, so that a text that kills its worker affects
+    no other text. Together they have at most `MOST_CHARACTERS` characters, unless the first alone
+    has more, so that few texts wait for a long one.
 
     Each is a mapping of id, model, text, priority, attempts (with this one), and unfit: None, or
     why a text that was put in by an INSERT cannot be translated. Nobody else takes the texts for
-    `lease_s` seconds. A text that was taken `MAX_ATTEMPTS` times and never finished is failed.
+    `lease_s` seconds from `now`, by default the current time. A text that was taken `MAX_ATTEMPTS`
+    times and never finished is marked as failed.
     Raises StoreUsageError for a limit below 1.
     """
     if limit < 1:
@@ -142,15 +143,16 @@ def renew(
 
 
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
-    """Store translations; return how many were written.
+    """Store translations of texts that a worker has taken; return how many were written.
 
-    `rows` hold id, translation and score, and optionally attention and the reason to doubt the
-    translation. A text that another worker took after the lease expired is left as it is.
+    `rows` hold id, translation and score, and optionally attention and `reason`, a warning about
+    the text. A text that the worker has lost, as its lease expired, is left as it is.
     """
     if not rows:
         return 0
     done = sa.update(text).where(*_is_taken_by(worker), text.c.id == sa.bindparam("of"))
     names = ("translation", "score", "attention", "reason")
+    # With a prefix, because SQLAlchemy reserves the columns' own names for parameters of its own.
     values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
     statement = done.values(
         status="done", finished_at=datetime.now(UTC), taken_until=None, **values
@@ -281,6 +283,7 @@ def _take(
     for row in returned.mappings().all():
         unfit = why_unfit(row["text"])
         texts.append({**row, "unfit": unfit, "text": _as_text(row["text"])})
+    # The database returns updated rows in any order.
     return sorted(texts, key=lambda row: ids.index(row["id"]))
 
 
@@ -315,9 +318,10 @@ def _as_text(source_text: str | bytes) -> str:
 
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
-    """Return the texts queued last, of one model or status where given.
+    """Return the `limit` texts that were queued last, the newest first.
 
-    The columns are those of the view translation_job.
+    `model` and `status` select texts; None selects any. The columns are those of the view
+    translation_job but priority, finished_at and the languages.
     """
     job = view("translation_job").c
     statement = (

@@ -143,10 +143,11 @@ def _table(
     """Add a table to the metadata.
 
     `columns` has a line for each column, as the module says. `constraints` are as in `_constraint`,
-    by name, `indexes` hold the arguments of `_index`, and `defaults` hold SQL by column. PostgreSQL
-    answers a query of the key and the columns in `covering` from the key's index alone: for others
-    it reads a page of the table for each row. Unless `with_rowid`, SQLite keeps the rows in the
-    order of the key.
+    by name, `indexes` hold the arguments of `_index`, and `defaults` hold SQL by column. `covering`
+    names columns that PostgreSQL also keeps in the key's index: it answers a query of the key and
+    these columns from the index alone, while for any other column it reads a page of the table for
+    each row. Unless `with_rowid`, SQLite keeps the rows in the order of the key. `options` are
+    further arguments of `sqlalchemy.Table`.
     """
     table_columns = list(_columns(columns, defaults))
     schema_items: list[SchemaItem] = [
@@ -212,7 +213,7 @@ def _index(
     """Add an index to a table.
 
     A column may be followed by `desc`, for descending order. With `where`, an SQL condition, only
-    rows that meet it are in the index.
+    rows that meet it are in the index. `options` are further arguments of `sqlalchemy.Index`.
     """
     if where is not None:
         options |= {"sqlite_where": sa.text(where), "postgresql_where": sa.text(where)}

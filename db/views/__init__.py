@@ -26,7 +26,7 @@ _COLUMN = re.compile(rf"([a-z_0-9]+) +({'|'.join(TYPES)}) +(\S.*\.)")
 
 @dataclass(frozen=True)
 class ViewColumn:
-    """A column of a view: its name, a name in TYPES, and its meaning in a sentence."""
+    """A column of a view: its name, its type (one of TYPES), and its meaning in a sentence."""
 
     name: str
     type: str

@@ -100,7 +100,7 @@ def _padded(
     """Return rows of tokens with BEGIN before or END behind them, filled up with PAD."""
     starts = sentences.starts[indices, None]  # [sentences, 1], as `lengths`
     lengths = sentences.starts[indices + 1, None] - starts
-    shape = (len(indices), int(lengths.max()) + begin + end)
+    shape = (len(indices), int(lengths.max()) + begin + end)  # True counts as 1
     # The index of each position among the tokens of its row; that of BEGIN is -1.
     places = np.broadcast_to(np.arange(shape[1]) - begin, shape)
     is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths)

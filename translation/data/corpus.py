@@ -75,7 +75,10 @@ class Corpus:
 
 
 def _matched(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield line n of one file with line n of the other; raise UsageError if one has more lines."""
+    """Yield line n of one file with line n of the other.
+
+    Raises UsageError, after the last line, if one file has more lines or both are empty.
+    """
     sources = 0
     targets = 0
     for first, second in zip_longest(lines_of(source), lines_of(target)):
@@ -95,7 +98,11 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text, plain or gzip; only "\\n" and "\\r\\n" end a line."""
+    """Yield the lines of a UTF-8 text, plain or gzip; only "\\n" and "\\r\\n" end a line.
+
+    Raises UsageError for a file that is missing or not UTF-8, and TranslationError for one that is
+    damaged or cannot be read.
+    """
     try:
         with file.open("rb") as beginning:
             is_gzip = beginning.read(2) == GZIP
@@ -126,8 +133,9 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
     """Raise UsageError if a file's name has the code of the other side's language.
 
-    An example is train.de.txt.gz for English. A code counts if it stands between dots. Names
-    without a code are accepted, and so is a table, which has both languages.
+    For example, the English side may not be train.de.txt.gz if the other side is German. A code
+    counts if it stands between dots. A name is accepted if it has no code, or that of its own
+    side's language too. So is any name of a table, which has both languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
@@ -239,7 +247,8 @@ def shards(
 
     Repeated pairs are found over the whole stream by 64-bit hashes, which take about 80 bytes a
     pair; without `drop_repeated` the memory does not grow with the corpus. `dropped` of a shard
-    counts the pairs dropped since the shard before. No shard is empty.
+    counts the pairs dropped since the shard before. No shard is empty. Raises UsageError for a
+    `size` below 1, and if no pair is kept.
     """
     if size < 1:
         raise UsageError(f"a shard must have 1 pair or more, not {size}")
@@ -301,6 +310,7 @@ def _reason_to_drop(
     if rules.drop_same and pair[0].strip() == pair[1].strip():
         return "same on both sides"
     if rules.drop_repeated:
+        # "replace", because UTF-8 cannot encode a lone surrogate.
         text = "\n".join(pair).encode(errors="replace")
         key = hashlib.blake2b(text, digest_size=8).digest()
         if key in hashes:

@@ -29,7 +29,10 @@ READ_AT_ONCE = 2**20  # bytes
 
 @dataclass(frozen=True, eq=False)
 class CachedCorpus:
-    """The tokenizers and encoded pairs of a recipe, and the size of network that suits them."""
+    """The tokenizers and encoded pairs of a recipe, and the name of its network's size.
+
+    `corpus_hash` is the hash of the training and validation files (`hash_of`).
+    """
 
     size: str
     source: Tokenizer
@@ -174,7 +177,7 @@ def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]
 
 
 class _SideWriter:
-    """Writes one side of a corpus shard by shard, over earlier files."""
+    """Writes one side of a corpus shard by shard, in place of earlier files."""
 
     def __init__(self, files: _Files) -> None:
         self.files = files
@@ -210,7 +213,8 @@ def _mapped(files: _Files) -> Sentences:
 def hash_of(*corpora: Corpus) -> str:
     """Return the SHA-256 of the bytes of all files, as they are on the disk.
 
-    Raises the errors that reading the first pair of each corpus raises; see `Corpus.pairs`.
+    For a table, the numbers of its two columns are part of the hash too. Raises the errors that
+    reading the first pair of each corpus raises; see `Corpus.pairs`.
     """
     digest = hashlib.sha256()
     for corpus in corpora:

@@ -79,7 +79,8 @@ class Tokenizer:
     def load(cls, file: Path) -> "Tokenizer":
         """Read a file that `save` has written.
 
-        Raises TranslationError if the file is missing, damaged, or no such file.
+        Raises TranslationError if the file is missing, damaged or of another kind, or if its
+        special tokens have other numbers than this module's.
         """
         try:
             model = file.read_bytes()
@@ -88,7 +89,7 @@ class Tokenizer:
                 f"tokenizer {file} cannot be read ({error.strerror}): restore it"
             ) from error
         try:
-            if not model:
+            if not model:  # SentencePiece would take it for no file, and raise nothing
                 raise RuntimeError("it is empty")
             tokenizer = cls(model)
             tokenizer.pieces(range(tokenizer.size))  # some damage is noticed only here
@@ -179,8 +180,8 @@ def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> 
         byte_fallback=True,
         character_coverage=1.0,  # the rare characters are already left out
         normalization_rule_name="identity",  # `_composed` has normalised the lines
-        num_threads=1,
-        minloglevel=2,
+        num_threads=1,  # the vocabulary must depend on the lines alone, not on the cores
+        minloglevel=2,  # log errors only
     )
     return model.getvalue()
 

@@ -236,10 +236,11 @@ class _Sentence:
     def should_stop(self, length: int, log_probability: float) -> bool:
         """Return whether no unfinished translation of `length` tokens needs to be continued.
 
-        That is so at the limit, when enough are finished, and when no unfinished one can be among
-        the best. The most probable unfinished one has `log_probability`, which further tokens only
-        lower: no score can exceed it divided by the highest penalty. With a single beam, the first
-        finished translation is the last.
+        That is so at the limit of tokens, when enough translations are finished, and when no
+        unfinished one can become one of the `best`. `log_probability` is that of the most probable
+        unfinished one, -inf if there is none. Further tokens only lower it, so no score can exceed
+        `log_probability` divided by the highest penalty. With a single beam, the first finished
+        translation is the last.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -349,6 +350,7 @@ class _Beams:
             self.attention[:, :, self.length] = weights
         if self.buffer is None:
             self.buffer = torch.empty_like(logits)
+        # Sentences are dropped from a batch, never added: the first step's buffer suffices.
         return torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
 
     def _finish(self, end_scores: Tensor, continued_scores: Tensor) -> None:

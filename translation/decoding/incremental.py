@@ -130,6 +130,7 @@ class IncrementalTransformer:
         memory, mask = self.network.encode(source)
         source_positions = source.shape[-1]
         missing = max(0, FIRST_CAPACITY - source_positions)  # keys to add, which are masked
+        # `pad` adds zeros behind the positions, the last axis but one of keys and values.
         remembered = [
             nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers
         ]
@@ -138,7 +139,7 @@ class IncrementalTransformer:
             memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width)
             for _ in self.layers
         ]
-        # At first, the past of each beam has its own positions alone.
+        # At first, the past of each beam has its own positions alone: [beams, 1, beams].
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
         return KeyValueCache(
             memory=remembered,

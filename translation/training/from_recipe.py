@@ -49,8 +49,8 @@ def train_model(
 
     An interrupted training resumes from its state in `work`. `on_check` gets each check of the
     first seed; `on_message` gets lines about the progress, among them the checks of other seeds.
-    Returns the model in rank 0, and None in every other process. Raises TranslationError and
-    UsageError.
+    Returns the model in rank 0, and None in every other process. Raises UsageError for a recipe or
+    a corpus that cannot be used, and TranslationError if the training fails.
     """
     cached = _cache_once(recipe, work, device, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
@@ -128,9 +128,11 @@ class _SeedTraining:
         on_check: Callable[[Check], object],
         on_message: Callable[[str], object],
     ) -> _TrainedSeed:
-        """Train the network of a seed, and save its weights for rank 0 of all processes.
+        """Train the network of a seed.
 
-        The minutes of this process are divided by `seeds_here`, the number of seeds that it trains.
+        If the recipe has several seeds, the weights are saved too, for the process that joins the
+        networks (`finished`). The minutes of this process are divided by `seeds_here`, the number
+        of seeds that it trains.
         """
         minutes = self.config.minutes
         if minutes is not None:
@@ -153,7 +155,7 @@ class _SeedTraining:
             on_message=on_message,
             bleu=deciding_bleu,
         )
-        torch.manual_seed(config.seed % SEEDS)
+        torch.manual_seed(config.seed % SEEDS)  # of the initial weights
         network = build_network(self.recipe.kind, self.values)
         progress = train_network(
             network,
@@ -320,7 +322,7 @@ def _described(corpus: Corpus) -> dict[str, Any]:
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
-    """Raise UsageError if a sentence, in training or search, may need more learned positions.
+    """Raise UsageError if a sentence, in training or search, may exceed the learned positions.
 
     `learned` is the number of learned positions, 0 if they are sinusoids, which have no limit.
     """

@@ -88,7 +88,7 @@ class TrainingConfig:
             raise UsageError(
                 f"label_smoothing must be 0 or more and below 1, not {self.label_smoothing}"
             )
-        if not self.clip >= 0:
+        if not self.clip >= 0:  # also true of NaN
             raise UsageError(f"clip must be 0 (for none) or more, not {self.clip}")
 
     def _require_warmup(self) -> None:
@@ -245,10 +245,13 @@ class _TrainingFigures(NamedTuple):
 
 @dataclass
 class _SinceCheck:
-    """Sums of the updates since the last check; times are seconds of the monotonic clock."""
+    """Sums of the updates since the last check, or since the start if there was none.
 
-    begun: float = field(default_factory=time.monotonic)  # when the validation began
-    trained_from: float = field(default_factory=time.monotonic)  # when the validation ended
+    Times are seconds of the monotonic clock.
+    """
+
+    begun: float = field(default_factory=time.monotonic)  # when the last check began
+    trained_from: float = field(default_factory=time.monotonic)  # when the last check ended
     reported: float = field(default_factory=time.monotonic)  # when the last message was sent
     loss: float = 0.0
     tokens: int = 0
@@ -331,6 +334,7 @@ def _load_best(
         return -validation_loss(network, validation, config.batch_tokens, context.device)
 
     progress.saved = max(_candidates(progress, config), key=figure)
+    # Once more, because `figure` may have loaded other candidates since.
     load_weights(network, average_weights(context.folder, progress.saved))
 
 
@@ -419,7 +423,7 @@ def validation_loss(
 ) -> float:
     """Return the unsmoothed cross-entropy in nats a target token, over all processes' shares.
 
-    `tokens` is the limit of a batch. The network is evaluated, and then returned to its mode.
+    `tokens` is the limit of a batch's positions. The network is put into evaluation mode meanwhile.
     """
     was_training = network.training
     network.eval()

@@ -53,9 +53,10 @@ class Muon(Optimizer):
                 torch._foreach_add_(matrices, list(directions), alpha=-rate)
 
     def _momenta(self, matrices: list[Tensor]) -> Tensor:
-        """Update the momentum of each matrix, and return Nesterov's, `[matrices, rows, columns]`.
+        """Update the momentum of each matrix, and return Nesterov's momenta.
 
-        The matrices have one shape, and each has a gradient.
+        The matrices have one shape, and each has a gradient. The result is `[matrices, rows,
+        columns]`.
         """
         buffers: list[Tensor] = []
         gradients: list[Tensor] = []

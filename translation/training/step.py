@@ -32,9 +32,10 @@ class Translator(Protocol):
 def optimisers_of(
     network: nn.Module, kind: str, muon_dtype: torch.dtype = torch.bfloat16
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimisers of a network: Adam as in section 5.3 of Vaswani et al., or two.
+    """Return the optimisers of a network, Adam alone or Adam and Muon.
 
-    With the kind "muon", Adam updates the embeddings and vectors alone. Muon (Jordan et al., 2024),
+    Adam has the settings of section 5.3 of Vaswani et al. With the kind "adam" it updates all
+    weights, with "muon" the embeddings and vectors alone. Muon (Jordan et al., 2024),
     which multiplies in the type `muon_dtype`, moves the matrices by their momentum, whose singular
     values are all brought near 1. It moves them as far as Adam would (Liu et al., 2025), so both
     have the same learning rate.
