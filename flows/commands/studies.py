@@ -124,11 +124,7 @@ def run_published(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Run the published experiment on a set and print its scoreboard.
-
-    Where it is stored already, the stored one is printed and nothing is trained. `epochs` limits
-    those of each training. Raises UsageError for a market without a published experiment.
-    """
+    """Run the published experiment on a set, or read the stored one, and print its scoreboard."""
     if request.market not in SETS:
         raise UsageError(
             f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
@@ -155,18 +151,14 @@ def run_published(
 def _benchmark(
     request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool
 ) -> Benchmark:
-    """Run a benchmark as a flow, or return the stored one where there is one.
-
-    Raises UsageError where nothing is stored for the market, or not the set's own prices, and
-    DtmlError where these do not cover the test span.
-    """
+    """Run a benchmark as a flow; where it is stored already, only read it."""
     published_set = shortened(SETS[request.market], epochs)
     example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
     _require_stored(request, f"give its files, as in `{example}`")
     context = open_stored_context(request)
-    require_set(context.market, published_set)
+    require_set(context.market, published_set)  # raises UsageError for other stocks
     experiment = PublishedExperiment(context, published_set, seeds, with_grid)
-    experiment.require_test_span()
+    experiment.require_test_span()  # raises DtmlError where the prices end too early
     stored = stored_benchmark(context.engine, experiment.id)
     if stored is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
@@ -207,7 +199,6 @@ def _fetch_set(request: RunRequest) -> None:
 
 
 def _require_matching_options(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
-    """Raise UsageError for two forms of output at once, and for --index without --prices."""
     if as_json and as_markdown:
         raise UsageError("--json and --markdown cannot be combined: choose one")
     if request.index and not request.prices:
@@ -217,8 +208,7 @@ def _require_matching_options(request: RunRequest, *, as_json: bool, as_markdown
 def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
     """Print a table of scores for each protocol that has any, and whether DTML beats the best rule.
 
-    Then print what the data are and, unless this is the first benchmark of the set in the store,
-    that it is the one with the number `number`.
+    Then print what the data are and, from the second benchmark of the set on, its `number`.
     """
     for protocol, words in benchmark_pages.PROTOCOL_WORDS.items():
         rows = [row for row in benchmark_pages.score_rows(scores) if row["protocol"] == protocol]
@@ -430,12 +420,9 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
 
 def print_audit(audit: Audit) -> None:
-    """Print every finding, then the planted leaks, then how much data the audit used.
-
-    A check without power, which could not have failed, is neither passed nor failed.
-    """
+    """Print every finding, then the planted leaks, then how much data the audit used."""
     findings = audit.findings
-    not_passed = np.where(findings["has_power"], "FAILED", "no power")
+    not_passed = np.where(findings["has_power"], "FAILED", "no power")  # it cannot fail
     verdicts = np.where(findings["passed"], "passed", not_passed)
     shown = findings.assign(passed=verdicts, at=findings["at"].dt.date)
     print_frame(shown[["audited", "check", "at", "passed", "detail"]], "what was checked")

@@ -304,7 +304,10 @@ def scores(counts: pd.DataFrame) -> dict[str, Any]:
 
 
 def _score_rows(settled: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the scores of a, of b, and of a less those of b, from counts of days with an outcome."""
+    """Return the scores of a, those of b, and their difference, a less b.
+
+    `settled` has the counts of the days with an outcome.
+    """
     a_columns = [f"a_{kind}" for kind in COUNTED]
     b_columns = [f"b_{kind}" for kind in COUNTED]
     counts_of_a = settled[a_columns].to_numpy(dtype=float)

@@ -207,11 +207,11 @@ def _directions_of_night(
 
 
 def _scores_up_to(conn: Connection, night: Row) -> dict[str, Any]:
-    """Return the scores at the last scored session up to a night's target, and earlier ones.
+    """Return what the page shows of the scores of a market up to the target of one night.
 
-    `scores` has the rows of both protocols, `skill` the model beside the rules. `chart` shows the
-    running scores at the last SCORED scored sessions; each counts all nights up to its session.
-    `nights` has the newest nights up to this one.
+    `scores` has the rows of both protocols at the last scored session, `skill` the model beside the
+    rules there. `chart` has the running scores at the last SCORED scored sessions; each counts all
+    nights up to its session. `nights` has the newest nights up to this one.
     """
     # A session has a row for each predictor and protocol.
     predictors = 1 + len(NAIVE_RULES)

@@ -46,8 +46,9 @@ def _running_night(conn: Connection, night: dict[str, Any], now: datetime) -> di
     market = night["market"]
     previous_night, _ = nights.neighbours(conn, market, night["as_of"])
     stages = records(nights.stages(conn, market, night["as_of"]))
-    earlier_seconds = _seconds_of_stages(conn, market, previous_night)  # `pop` leaves the others
+    earlier_seconds = _seconds_of_stages(conn, market, previous_night)
     rows = []
+    # Stages of this night are removed from those of the night before: the others have not begun.
     for stage in stages:
         name = stage["stage"]
         rows.append(

@@ -212,9 +212,9 @@ def way_counts(directions: pd.DataFrame) -> dict[str, int]:
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
     """Return the mean attention over the last nights, as `attention`, their number as `nights`.
 
-    These are at most ATTENDED nights whose attention is stored. `attention` has two tables, of at
-    most SOURCES stocks each: `looks` of the stocks that this one looked at most, `looked` of those
-    that looked at it most.
+    Of the last ATTENDED complete nights, these are the ones that stored attention. `attention` has
+    two tables, of at most SOURCES stocks each: `looks` of the stocks that this one looked at most,
+    `looked` of those that looked at it most.
     """
     nights = attention.attended(conn, market, ATTENDED)
     tables: dict[str, list[dict[str, Any]]] = {}
