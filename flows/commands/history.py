@@ -73,7 +73,7 @@ def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
     `rows` are those of the view prediction_history, whose directions are 'rise' above one half and
     'fall' otherwise. `at_level` has the directions of models with an abstention band, at their
     market's level: 'none' inside the band. Where it has a direction, that takes the place of the
-    one in `rows`. For 'none', `correct` is missing.
+    one in `rows`. For 'none', `correct` is missing; else it stays that of `rows`.
     """
     with_level = rows.merge(
         at_level,
